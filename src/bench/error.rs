@@ -8,7 +8,7 @@ use crate::model::ModelError;
 use crate::plural::count;
 use crate::synth::SynthError;
 
-/// An error of `bench` or `profile`. Messages name what was found, what was expected and what to do.
+/// An error of `bench`, `profile` or `verify`. Messages name what was found, what was expected and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The model's file, its device or its context.

@@ -269,10 +269,8 @@ pub fn head() -> String {
         "model", "tier", "PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s",
         "T s", "S t/s", "experts",
     ];
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let names = names.map(str::to_owned).to_vec();
-    let dashes = names.iter().map(|_| "---:".to_owned()).collect();
-    line(names) + &line(dashes)
+    let dashes = names.map(|_| "---:");
+    format!("| {} |\n| {} |\n", names.join(" | "), dashes.join(" | "))
 }
 
 /// A row of the table.

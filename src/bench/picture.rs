@@ -51,8 +51,7 @@ pub(crate) fn svg(rows: &[Row]) -> String {
 pub(crate) fn bars(rows: &[Row], terminal: &Terminal) -> String {
     let mut text = String::new();
     for chart in charts(rows) {
-        let points = chart.series.iter().flat_map(|series| &series.points);
-        let most = points.map(|point| point.y).fold(0.0, f64::max);
+        let most = chart.most();
         let bars: Vec<_> = chart
             .series
             .iter()

@@ -92,16 +92,14 @@ fn range(part: &str, all: &mut Vec<usize>) -> Option<()> {
         all.push(part.parse().ok()?);
         return Some(());
     };
-    let (last, next): (_, Box<dyn Fn(usize) -> Option<usize>>) =
-        if let Some((last, step)) = rest.split_once('+') {
-            let step: usize = step.parse().ok().filter(|step| *step > 0)?;
-            (last, Box::new(move |n: usize| n.checked_add(step)))
-        } else if let Some((last, factor)) = rest.split_once('*') {
-            let factor: usize = factor.parse().ok().filter(|factor| *factor > 1)?;
-            (last, Box::new(move |n: usize| n.checked_mul(factor)))
-        } else {
-            (rest, Box::new(|n: usize| n.checked_add(1)))
-        };
+    let number = |text: &str, least| text.parse().ok().filter(|n: &usize| *n >= least);
+    let (last, factor, step) = if let Some((last, step)) = rest.split_once('+') {
+        (last, 1, number(step, 1)?)
+    } else if let Some((last, factor)) = rest.split_once('*') {
+        (last, number(factor, 2)?, 0)
+    } else {
+        (rest, 1, 1)
+    };
     let (mut n, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
     if n > last || n == 0 {
         return None;
@@ -112,7 +110,7 @@ fn range(part: &str, all: &mut Vec<usize>) -> Option<()> {
         if all.len() - begin > MAX_VALUES {
             return None;
         }
-        n = next(n)?;
+        n = n.checked_mul(factor)?.checked_add(step)?;
     }
     Some(())
 }

@@ -174,11 +174,14 @@ impl<W: Write> Writer<W> {
     pub fn new(mut out: W, format: Format, columns: Columns) -> io::Result<Self> {
         match format {
             Format::Md => {
-                line(&mut out, columns, &COLUMNS.map(|c| c.name.to_owned()))?;
-                let rules = columns.shown().map(|(column, width)| {
-                    let dashes = "-".repeat(width - usize::from(column.number));
-                    dashes + if column.number { ":" } else { "" }
-                });
+                line(&mut out, columns, &COLUMNS.map(|(name, _)| name.to_owned()))?;
+                let rules = columns
+                    .shown()
+                    .iter()
+                    .map(|&(name, width)| match is_text(name) {
+                        true => "-".repeat(width),
+                        false => "-".repeat(width - 1) + ":",
+                    });
                 writeln!(out, "| {} |", Vec::from_iter(rules).join(" | "))?;
             }
             Format::Csv => {
@@ -228,50 +231,26 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A column of the table; numbers stand to the right.
-#[derive(Clone, Copy)]
-struct Column {
-    name: &'static str,
-    width: usize,
-    number: bool,
-}
-
-const fn text(name: &'static str, width: usize) -> Column {
-    Column {
-        name,
-        width,
-        number: false,
-    }
-}
-
-const fn number(name: &'static str, width: usize) -> Column {
-    Column {
-        name,
-        width,
-        number: true,
-    }
-}
-
-/// The first six are llama-bench's, in its widths.
-const COLUMNS: [Column; 15] = [
-    text("model", 30),
-    number("size", 10),
-    number("params", 10),
-    text("backend", 10),
-    number("test", 15),
-    number("t/s", 20),
-    text("device", 24),
-    text("tier", 8),
-    number("GB/s", 7),
-    number("of peak", 7),
-    number("dispatches", 10),
-    number("dependent", 9),
-    number("host ms", 7),
-    number("GPU idle", 8),
-    number("longest ms", 10),
+/// The columns of the table by name, with their widths. The first six are llama-bench's, in its widths.
+const COLUMNS: [(&str, usize); 15] = [
+    ("model", 30),
+    ("size", 10),
+    ("params", 10),
+    ("backend", 10),
+    ("test", 15),
+    ("t/s", 20),
+    ("device", 24),
+    ("tier", 8),
+    ("GB/s", 7),
+    ("of peak", 7),
+    ("dispatches", 10),
+    ("dependent", 9),
+    ("host ms", 7),
+    ("GPU idle", 8),
+    ("longest ms", 10),
 ];
 
-/// The columns of 120 characters by name, with their widths.
+/// Those of 120 characters, with other widths.
 const FEW: [(&str, usize); 7] = [
     ("model", 28),
     ("size", 10),
@@ -290,31 +269,29 @@ const DEVICES: [(&str, usize); 6] = [
     ("t/s", 17),
 ];
 
+/// Whether a column has texts. All others have numbers, which stand to the right.
+fn is_text(name: &str) -> bool {
+    ["model", "backend", "device", "tier"].contains(&name)
+}
+
 impl Columns {
     /// The columns in order, with their widths.
-    fn shown(self) -> impl Iterator<Item = (Column, usize)> {
-        let named = match self {
-            Self::All => &[][..],
-            Self::Few => &FEW[..],
-            Self::Devices => &DEVICES[..],
-        };
-        let all = COLUMNS.iter().filter(|_| named.is_empty());
-        let all = all.map(|column| (*column, column.width));
-        let named = named.iter().filter_map(|(name, width)| {
-            let column = COLUMNS.iter().find(|column| column.name == *name)?;
-            Some((*column, *width))
-        });
-        all.chain(named)
+    fn shown(self) -> &'static [(&'static str, usize)] {
+        match self {
+            Self::All => &COLUMNS,
+            Self::Few => &FEW,
+            Self::Devices => &DEVICES,
+        }
     }
 }
 
 /// A line of the table; `cells` are those of all columns.
 fn line(out: &mut impl Write, columns: Columns, cells: &[String; COLUMNS.len()]) -> io::Result<()> {
-    for (column, width) in columns.shown() {
+    for &(name, width) in columns.shown() {
         let mut all = COLUMNS.iter().zip(cells);
-        let cell = all.find(|(other, _)| other.name == column.name);
+        let cell = all.find(|((other, _), _)| *other == name);
         let cell = cell.map_or("", |(_, cell)| cell);
-        if column.number {
+        if !is_text(name) {
             write!(out, "| {cell:>width$} ")?;
         } else if columns == Columns::All || cell.chars().count() <= width {
             write!(out, "| {cell:width$} ")?;

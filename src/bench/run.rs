@@ -112,11 +112,41 @@ pub enum Event<'a> {
 /// Receives what is told; a break ends the measuring.
 pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
+/// Why measuring ends early.
+enum Ended {
+    /// Whoever was told wanted no more.
+    Asked,
+    Failed(BenchError),
+}
+
+impl<E> From<E> for Ended
+where
+    BenchError: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+fn tell(on_event: &mut OnEvent<'_>, event: Event<'_>) -> Result<(), Ended> {
+    match on_event(event) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Ended::Asked),
+    }
+}
+
 /// Measures every test on every device and tells `on_event`.
 ///
 /// # Errors
 /// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
 pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
+    match run_all(options, on_event) {
+        Err(Ended::Failed(error)) => Err(error),
+        Ok(()) | Err(Ended::Asked) => Ok(()),
+    }
+}
+
+fn run_all(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ended> {
     let model = options.source.load()?;
     let n_ctx = n_ctx(&options.tests, &*model)?;
     let cpu = Where::Device(DeviceChoice::Cpu);
@@ -137,9 +167,7 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
     for device in &options.devices {
         if *device == cpu {
             any = true;
-            if on_cpu(options, &model, n_ctx, on_event)?.is_break() {
-                return Ok(());
-            }
+            on_cpu(options, &model, n_ctx, on_event)?;
             continue;
         }
         for opening in openings(device, options, hardware) {
@@ -149,37 +177,29 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
                     if hardware && error.is_no_gpu() =>
                 {
                     any = true;
-                    if on_event(Event::NoGpu(&error)).is_break()
-                        || on_cpu(options, &model, n_ctx, on_event)?.is_break()
-                    {
-                        return Ok(());
-                    }
+                    tell(on_event, Event::NoGpu(&error))?;
+                    on_cpu(options, &model, n_ctx, on_event)?;
                     continue;
                 }
                 (Err(error), Where::All) => {
-                    if on_event(Event::Skipped(error.to_string())).is_break() {
-                        return Ok(());
-                    }
+                    tell(on_event, Event::Skipped(error.to_string()))?;
                     continue;
                 }
                 (Err(error), Where::Device(_)) => return Err(error.into()),
             };
             any = true;
-            let flow = match (on_gpu(options, gpu, &model, n_ctx, on_event), device) {
-                (Err(BenchError::Engine(error @ EngineError::NoRoom(_))), Where::All) => {
-                    on_event(Event::Skipped(error.to_string()))
-                }
+            match (on_gpu(options, gpu, &model, n_ctx, on_event), device) {
+                (
+                    Err(Ended::Failed(BenchError::Engine(error @ EngineError::NoRoom(_)))),
+                    Where::All,
+                ) => tell(on_event, Event::Skipped(error.to_string()))?,
                 (measured, _) => measured?,
-            };
-            if flow.is_break() {
-                return Ok(());
             }
         }
     }
-    if any {
-        Ok(())
-    } else {
-        Err(BenchError::NoDevices)
+    match any {
+        true => Ok(()),
+        false => Err(BenchError::NoDevices.into()),
     }
 }
 
@@ -189,16 +209,14 @@ fn on_cpu(
     model: &Arc<dyn Model>,
     n_ctx: usize,
     on_event: &mut OnEvent<'_>,
-) -> Result<ControlFlow<()>, BenchError> {
+) -> Result<(), Ended> {
     let mut backend = CpuBackend::new(Arc::clone(model), n_ctx)?;
     let row = base_row(options, &**model);
     let begins = Event::Device {
         name: &row.gpu_info,
         backend: &row.backends,
     };
-    if on_event(begins).is_break() {
-        return Ok(ControlFlow::Break(()));
-    }
+    tell(on_event, begins)?;
     run_tests(options, &mut backend, &**model, &row, on_event)
 }
 
@@ -252,40 +270,33 @@ fn on_gpu(
     model: &Arc<dyn Model>,
     n_ctx: usize,
     on_event: &mut OnEvent<'_>,
-) -> Result<ControlFlow<()>, BenchError> {
+) -> Result<(), Ended> {
     let [name, backend] = [&gpu.info.name, &backend_name(gpu.info.backend)];
-    if on_event(Event::Device { name, backend }).is_break() {
-        return Ok(ControlFlow::Break(()));
-    }
+    tell(on_event, Event::Device { name, backend })?;
     if !options.force {
         check_gpu(&gpu, &**model, n_ctx)?;
     }
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
-    let mut flow = ControlFlow::Continue(());
+    let mut flow = Ok(());
     let told = &mut |done, total| {
-        if flow.is_continue() {
-            flow = on_event(Event::Loading(done, total));
+        if flow.is_ok() {
+            flow = tell(on_event, Event::Loading(done, total));
         }
     };
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
         GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told)?;
     let weights = Arc::new(weights);
-    if flow.is_break() || on_event(Event::Loaded).is_break() {
-        return Ok(ControlFlow::Break(()));
-    }
+    flow?;
+    tell(on_event, Event::Loaded)?;
     // In the tier that loading settled for.
     let gpu = Arc::clone(&weights.gpu);
-    if let Some(trial) = &weights.tier_trial
-        && on_event(Event::Tier(trial)).is_break()
-    {
-        return Ok(ControlFlow::Break(()));
+    if let Some(trial) = &weights.tier_trial {
+        tell(on_event, Event::Tier(trial))?;
     }
-    if let Some(precomposed) = &precomposed
-        && on_event(Event::Precomposed(precomposed)).is_break()
-    {
-        return Ok(ControlFlow::Break(()));
+    if let Some(precomposed) = &precomposed {
+        tell(on_event, Event::Precomposed(precomposed))?;
     }
     let chunks = match options.chunks.as_slice() {
         [] => vec![None],
@@ -305,11 +316,9 @@ fn on_gpu(
             clock: Some(Clock::of(&gpu).name()),
             ..base_row(options, &**model)
         };
-        if run_tests(options, &mut backend, &**model, &row, on_event)?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
+        run_tests(options, &mut backend, &**model, &row, on_event)?;
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(())
 }
 
 /// Name and version of the driver.
@@ -369,7 +378,7 @@ fn run_tests(
     model: &dyn Model,
     base: &Row,
     on_event: &mut OnEvent<'_>,
-) -> Result<ControlFlow<()>, BenchError> {
+) -> Result<(), Ended> {
     let vocab = model.config().vocab_size;
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0))?;
@@ -380,9 +389,7 @@ fn run_tests(
             number: i + 1,
             of: options.tests.len(),
         };
-        if on_event(begins).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
+        tell(on_event, begins)?;
         let warm_up = Test {
             generate: test.generate.min(WARM_UP),
             ..*test
@@ -398,9 +405,7 @@ fn run_tests(
         }
         let mut samples = vec![];
         while samples.len() < options.repetitions {
-            if on_event(Event::Repetition(samples.len())).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
+            tell(on_event, Event::Repetition(samples.len()))?;
             samples.push(measure(backend, test, vocab)?);
         }
         let mut row = Row {
@@ -421,11 +426,9 @@ fn run_tests(
                 row.n_ubatch = Some(gpu.chunk());
             }
         }
-        if on_event(Event::Row(&row)).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
+        tell(on_event, Event::Row(&row))?;
     }
-    Ok(ControlFlow::Continue(()))
+    Ok(())
 }
 
 /// What the tokens of a generation read and waited for.

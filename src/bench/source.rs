@@ -7,7 +7,7 @@ use super::BenchError;
 use crate::engine::ModelSource;
 use crate::models::{self, Model};
 use crate::quant::GgmlType;
-use crate::synth::{self, ModelName, Recipe, SynthOptions};
+use crate::synth::{self, ModelName, Recipe, SynthError, SynthOptions};
 
 /// Where the weights come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,13 +51,9 @@ impl FromStr for Source {
         let (model, recipe) = text
             .split_once(':')
             .ok_or_else(|| format!("'{text}' is not MODEL:RECIPE, such as glm-4.7-flash:q4_0"))?;
-        let model = model
-            .parse()
-            .map_err(|e: synth::SynthError| e.to_string())?;
-        let recipe = recipe
-            .parse()
-            .map_err(|e: synth::SynthError| e.to_string())?;
-        Ok(Self::Synthetic(model, recipe))
+        let wrong = |error: SynthError| error.to_string();
+        let model = model.parse().map_err(wrong)?;
+        Ok(Self::Synthetic(model, recipe.parse().map_err(wrong)?))
     }
 }
 

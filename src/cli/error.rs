@@ -15,7 +15,6 @@ use crate::server::ServerError;
 use crate::synth::SynthError;
 use crate::tokenizer::TokenizerError;
 use crate::tune::TuneError;
-use crate::verify::VerifyError;
 
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
@@ -30,9 +29,6 @@ pub(super) enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A device cannot be verified.
-    #[error(transparent)]
-    Verify(#[from] VerifyError),
     /// What a device computes is wrong.
     #[error(
         "{device} does not compute what it should: {failed} of {all} failed{kernels}; try another --tier or --device, and send what glimt report \
@@ -428,9 +424,7 @@ impl CliError {
             | Self::NoFile
             | Self::TierOfCpu
             | Self::NobodyToAsk
-            | Self::Hub(
-                HubError::Name { .. } | HubError::Variable { .. } | HubError::Token { .. },
-            )
+            | Self::Hub(HubError::Name { .. } | HubError::Variable { .. } | HubError::Token(_))
             | Self::EmptyText { .. }
             | Self::ChunkTooShort { .. }
             | Self::BarsWithoutTable

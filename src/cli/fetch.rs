@@ -40,7 +40,7 @@ impl Shown {
                 self.bar.set_length(*bytes);
                 self.fresh = true;
             }
-            Event::Fetched { bytes } => {
+            Event::Fetched(bytes) => {
                 self.bar.set_position(*bytes);
                 if std::mem::replace(&mut self.fresh, false) {
                     self.bar.reset_eta();
@@ -59,7 +59,7 @@ impl Shown {
                 self.bar.set_message("fetching");
                 self.tell(&format!("{file} is fetched from its beginning: {why}"));
             }
-            Event::Waiting { file } => self.tell(&format!(
+            Event::Waiting(file) => self.tell(&format!(
                 "{file}: another program fetches it, waiting for that"
             )),
         }

@@ -40,10 +40,7 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
         });
     };
     if settings.offline {
-        return Err(HubError::Offline {
-            what: text.into_owned(),
-        }
-        .into());
+        return Err(HubError::Offline(text.into_owned()).into());
     }
     if !ask::possible() {
         let advice = format!("fetch it with: glimt pull {text}");

@@ -10,7 +10,7 @@ use super::output::{self, note};
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
 use crate::plural::count;
-use crate::verify::{Check, Found, KernelCheck, Row, What, verify};
+use crate::verify::{Check, Found, KernelCheck, Row, verify};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,12 +77,7 @@ impl Verify {
                 Err(_) => ControlFlow::Break(()),
             }
         };
-        let what = What {
-            options: options.as_ref(),
-            tiers,
-            seed: self.seed,
-        };
-        let found = verify(&what, &mut on_row)?;
+        let found = verify(options.as_ref(), tiers, self.seed, &mut on_row)?;
         written?;
         if self.json {
             output::json(&found)?;

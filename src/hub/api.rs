@@ -4,21 +4,21 @@ use std::io::Read;
 
 use serde::Deserialize;
 
-use super::http::{Client, Request, Trouble, escaped, header};
-use super::{HubError, Settings, Sum};
+use super::http::{Client, Trouble, Wanted, escaped, header};
+use super::{HubError, Sum};
 
 /// The longest listing that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// A file of a repository.
+/// A file that the hub offers.
 #[derive(Debug, Clone)]
-pub(super) struct RemoteFile {
-    /// Its name, with `/` between folders. It is checked: below any folder it stays below it.
-    pub(super) name: String,
-    /// In bytes.
-    pub(super) size: u64,
-    /// Of its content.
-    pub(super) sum: Sum,
+pub struct OfferedFile {
+    /// Its name in the repository, with `/` between folders. It is checked: below any folder it stays below it.
+    pub name: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its checksum.
+    pub sum: Sum,
 }
 
 /// The GGUF files of a repository at one commit.
@@ -72,34 +72,20 @@ pub(super) fn is_commit(text: &str) -> bool {
 }
 
 /// The address of a file.
-pub(super) fn file_url(settings: &Settings, repo: &str, commit: &str, name: &str) -> String {
-    format!(
-        "{}/{repo}/resolve/{commit}/{}",
-        settings.endpoint,
-        escaped(name)
-    )
+pub(super) fn file_url(client: &Client, repo: &str, commit: &str, name: &str) -> String {
+    let (endpoint, name) = (&client.endpoint, escaped(name));
+    format!("{endpoint}/{repo}/resolve/{commit}/{name}")
 }
 
 /// Asks what a repository has.
 ///
 /// # Errors
 /// What the line or the hub refuses, [`HubError::Answer`], [`HubError::UnsafeName`].
-pub(super) fn listing(
-    client: &Client,
-    settings: &Settings,
-    repo: &str,
-) -> Result<Listing, Trouble> {
-    let url = format!(
-        "{}/api/models/{repo}/revision/main?blobs=true",
-        settings.endpoint
-    );
+pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
+    let endpoint = &client.endpoint;
+    let url = format!("{endpoint}/api/models/{repo}/revision/main?blobs=true");
     let what = format!("repository {repo}");
-    let mut response = client.ask(&Request {
-        url: &url,
-        what: &what,
-        from: 0,
-        head: false,
-    })?;
+    let mut response = client.ask(&url, &what, Wanted::From(0))?;
     let mut text = String::new();
     let read = response
         .body_mut()
@@ -118,14 +104,11 @@ pub(super) fn listing(
     }
     let answer: Answer = serde_json::from_str(&text)
         .map_err(|error| wrong(&url, format!("it gives no list of files as JSON: {error}")))?;
-    if !is_commit(&answer.sha) {
-        return Err(wrong(
-            &url,
-            format!(
-                "found the commit '{}', expected hexadecimal digits",
-                answer.sha
-            ),
-        ));
+    let commit = answer.sha.to_ascii_lowercase();
+    if !is_commit(&commit) {
+        let sha = answer.sha;
+        let problem = format!("found the commit '{sha}', expected hexadecimal digits");
+        return Err(wrong(&url, problem));
     }
     let models = answer
         .siblings
@@ -151,15 +134,13 @@ pub(super) fn listing(
         })
     };
     let files = models.map(file).collect::<Result<_, _>>()?;
-    Ok(Listing {
-        commit: answer.sha.to_ascii_lowercase(),
-        files,
-    })
+    Ok(Listing { commit, files })
 }
 
 fn wrong(url: &str, problem: String) -> Trouble {
-    let url = url.to_owned();
-    Trouble::lasting(HubError::Answer { url, problem })
+    const ADVICE: &str =
+        "look at HF_ENDPOINT, which must name a hub that speaks as Hugging Face's does";
+    Trouble::answer(url, problem, ADVICE)
 }
 
 /// Length and checksum of a file: as the listing tells them, else as the headers of the file do.
@@ -168,23 +149,17 @@ fn wrong(url: &str, problem: String) -> Trouble {
 /// What the line or the hub refuses, [`HubError::NoChecksum`].
 pub(super) fn facts(
     client: &Client,
-    settings: &Settings,
     repo: &str,
     commit: &str,
     file: &Listed,
-) -> Result<RemoteFile, Trouble> {
+) -> Result<OfferedFile, Trouble> {
     let name = file.name.clone();
     if let (Some(size), Some(sum)) = (file.size, file.sum.clone()) {
-        return Ok(RemoteFile { name, size, sum });
+        return Ok(OfferedFile { name, size, sum });
     }
-    let url = file_url(settings, repo, commit, &name);
+    let url = file_url(client, repo, commit, &name);
     let what = format!("file {name} in {repo}");
-    let response = client.ask(&Request {
-        url: &url,
-        what: &what,
-        from: 0,
-        head: true,
-    })?;
+    let response = client.ask(&url, &what, Wanted::Head)?;
     let told = |linked: &str, own: &str| {
         header(&response, linked)
             .or_else(|| header(&response, own))
@@ -193,8 +168,8 @@ pub(super) fn facts(
     let size = told("x-linked-size", "content-length").and_then(|size| size.parse().ok());
     let sum = told("x-linked-etag", "etag").and_then(|etag| Sum::read(&etag));
     match (file.size.or(size), file.sum.clone().or(sum)) {
-        (Some(size), Some(sum)) => Ok(RemoteFile { name, size, sum }),
-        _ => Err(Trouble::lasting(HubError::NoChecksum { file: name })),
+        (Some(size), Some(sum)) => Ok(OfferedFile { name, size, sum }),
+        _ => Err(Trouble::lasting(HubError::NoChecksum(name))),
     }
 }
 

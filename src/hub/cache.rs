@@ -28,19 +28,15 @@ impl RepoFolder {
     /// Of `user/repo` in the cache at `root`. A folder of that name in other capitals is the same.
     pub(super) fn new(root: &Path, repo: &str) -> Self {
         let name = format!("{MODELS}--{}", repo.replace('/', "--"));
-        let there = fs::read_dir(root).into_iter().flatten().flatten();
-        let names = there.filter_map(|entry| entry.file_name().into_string().ok());
-        let same: Vec<String> = names
-            .filter(|there| there.eq_ignore_ascii_case(&name))
-            .collect();
-        let name = same
-            .iter()
-            .find(|there| **there == name)
-            .or(same.first())
-            .cloned()
-            .unwrap_or(name);
+        let mut same = names(root).unwrap_or_default();
+        same.retain(|there| there.eq_ignore_ascii_case(&name));
+        let exact = same.iter().find(|there| **there == name);
+        Self::named(root, exact.or(same.first()).unwrap_or(&name))
+    }
+
+    fn named(root: &Path, name: &str) -> Self {
         Self {
-            path: root.join(&name),
+            path: root.join(name),
             locks: root.join(".locks").join(name),
         }
     }
@@ -137,7 +133,7 @@ impl RepoFolder {
     ///
     /// # Errors
     /// [`HubError::Read`].
-    pub(super) fn snapshots(&self) -> Result<Vec<Snapshot>, HubError> {
+    pub(super) fn snapshots(&self) -> Result<Vec<Files>, HubError> {
         let folder = self.path.join("snapshots");
         let main = fs::read_to_string(self.main()).unwrap_or_default();
         let mut commits = names(&folder)?;
@@ -149,10 +145,9 @@ impl RepoFolder {
             (commit == main.trim(), made)
         });
         let snapshot = |commit: &String| {
-            let path = folder.join(commit);
             let mut files = vec![];
-            walk(&path, "", DEPTH, &mut files)?;
-            Ok(Snapshot { files })
+            walk(&folder.join(commit), "", DEPTH, &mut files)?;
+            Ok(files)
         };
         commits.iter().rev().map(snapshot).collect()
     }
@@ -170,11 +165,8 @@ impl RepoFolder {
     }
 }
 
-/// The files of a commit.
-pub(super) struct Snapshot {
-    /// With `/` between folders.
-    pub(super) files: Vec<(String, PathBuf)>,
-}
+/// Files with their names below a folder, with `/` between folders.
+pub(super) type Files = Vec<(String, PathBuf)>;
 
 /// The repositories of a cache.
 ///
@@ -186,30 +178,25 @@ pub(super) fn repositories(root: &Path) -> Result<Vec<(String, RepoFolder)>, Hub
             .strip_prefix(MODELS)?
             .strip_prefix("--")?
             .replace("--", "/");
-        (repo.split('/').count() == 2).then(|| {
-            let folder = RepoFolder {
-                path: root.join(&name),
-                locks: root.join(".locks").join(&name),
-            };
-            (repo, folder)
-        })
+        let folder = RepoFolder::named(root, &name);
+        (repo.split('/').count() == 2).then_some((repo, folder))
     };
     Ok(names(root)?.into_iter().filter_map(folder).collect())
+}
+
+/// How many bytes of a file are there.
+pub(super) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |there| there.len())
 }
 
 /// The plain names in a folder, in order; none where there is no such folder.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, HubError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(vec![]);
-        }
-        Err(error) => return Err(HubError::read(folder)(error)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(vec![]),
+            _ => return Err(HubError::read(folder)(error)),
+        },
     };
     let mut names = vec![];
     for entry in entries {
@@ -225,7 +212,7 @@ pub(super) fn walk(
     folder: &Path,
     prefix: &str,
     depth: usize,
-    found: &mut Vec<(String, PathBuf)>,
+    found: &mut Files,
 ) -> Result<(), HubError> {
     for name in names(folder)? {
         let path = folder.join(&name);
@@ -257,9 +244,4 @@ fn symlink(target: &str, path: &Path) -> io::Result<()> {
 #[cfg(windows)]
 fn symlink(target: &str, path: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(target.replace('/', "\\"), path)
-}
-
-#[cfg(not(any(unix, windows)))]
-fn symlink(_: &str, _: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }

@@ -1,6 +1,5 @@
 //! Checksums as hubs tell them: of a large file the SHA-256 of its bytes, of a small one the SHA-1 of git's blob.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -52,12 +51,6 @@ impl Sum {
     }
 }
 
-impl fmt::Display for Sum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 fn digest(mut sum: impl Digest, mut file: File, told: &mut dyn FnMut(u64)) -> io::Result<String> {
     let mut bytes = vec![0; 1 << 20];
     loop {
@@ -71,11 +64,8 @@ fn digest(mut sum: impl Digest, mut file: File, told: &mut dyn FnMut(u64)) -> io
             Err(error) => return Err(error),
         }
     }
-    Ok(sum
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    let digits = |byte: &u8| format!("{byte:02x}");
+    Ok(sum.finalize().iter().map(digits).collect())
 }
 
 #[cfg(test)]

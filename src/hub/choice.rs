@@ -148,7 +148,7 @@ fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     found
 }
 
-/// As [`choose_any`], where all shards are there.
+/// As [`choose_any`], where all shards are there. `Q4_K_M` is preferred.
 ///
 /// # Errors
 /// [`HubError::MissingShards`], or as for [`choose_any`].
@@ -156,9 +156,8 @@ pub(super) fn choose<'a, F>(
     repo: &str,
     models: &'a [Model<F>],
     wanted: Option<&str>,
-    prefers: bool,
 ) -> Result<&'a Model<F>, HubError> {
-    let model = choose_any(repo, models, wanted, prefers)?;
+    let model = choose_any(repo, models, wanted, true)?;
     match model.is_whole() {
         true => Ok(model),
         false => Err(HubError::MissingShards {
@@ -190,7 +189,7 @@ pub(super) fn choose_any<'a, F>(
     };
     let repo = repo.to_owned();
     match (found.as_slice(), wanted) {
-        _ if models.is_empty() => Err(HubError::NoGguf { repo }),
+        _ if models.is_empty() => Err(HubError::NoGguf(repo)),
         ([], wanted) => Err(HubError::NoQuantisation {
             repo,
             wanted: wanted.unwrap_or(PREFERRED).to_owned(),
@@ -225,7 +224,7 @@ mod tests {
 
     fn chosen(names: &[&str], wanted: Option<&str>) -> Result<Vec<String>, String> {
         let models = of(names);
-        let chosen = choose("a/b", &models, wanted, true);
+        let chosen = choose("a/b", &models, wanted);
         chosen
             .map(|model| model.files.clone())
             .map_err(|error| error.to_string())

@@ -7,9 +7,10 @@ use std::path::Path;
 use ureq::Body;
 use ureq::http::Response;
 
-use super::api::RemoteFile;
+use super::api::OfferedFile;
+use super::cache::length;
 use super::event::Event;
-use super::http::{Client, Request, Trouble, header};
+use super::http::{Client, Trouble, Wanted, header};
 use super::{HubError, Patience};
 
 /// So many bytes show that a line works, so that tries are counted anew.
@@ -21,14 +22,9 @@ pub(super) struct Download<'a> {
     pub(super) patience: &'a Patience,
     pub(super) url: &'a str,
     pub(super) repo: &'a str,
-    pub(super) file: &'a RemoteFile,
+    pub(super) file: &'a OfferedFile,
     /// Where the part is that is there.
     pub(super) part: &'a Path,
-}
-
-/// How many bytes of a file are there.
-pub(super) fn length(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |there| there.len())
 }
 
 impl Download<'_> {
@@ -71,41 +67,26 @@ impl Download<'_> {
             } else {
                 tried + 1
             };
-            let pause = trouble
-                .pause(self.patience, tried)
-                .filter(|_| tried < self.patience.tries);
-            let Some(pause) = pause else {
-                return Err(trouble.error);
-            };
-            told(Event::Again {
-                why: &trouble.error,
-                wait: pause,
-            });
-            std::thread::sleep(pause);
+            trouble.wait(self.patience, tried, self.patience.tries, told)?;
         }
     }
 
     /// One request for what is missing. `ranges` becomes false where the hub refuses to begin in the middle.
     fn attempt(&self, ranges: &mut bool, told: &mut dyn FnMut(Event<'_>)) -> Result<(), Trouble> {
-        let RemoteFile { name, size, .. } = self.file;
+        let OfferedFile { name, size, .. } = self.file;
         let open = OpenOptions::new().create(true).append(true).open(self.part);
         let mut part = open.map_err(|error| self.unwritable(error))?;
         let mut have = length(self.part);
         if have > *size || have > 0 && have < *size && !*ranges {
             have = self.restart(&part)?;
         }
-        told(Event::Fetched { bytes: have });
+        told(Event::Fetched(have));
         if have == *size {
             return Ok(());
         }
         let what = format!("file {name} in {}", self.repo);
-        let request = Request {
-            url: self.url,
-            what: &what,
-            from: have,
-            head: false,
-        };
-        let response = self.client.ask(&request)?;
+        let response = self.client.ask(self.url, &what, Wanted::From(have))?;
+        let broken = |problem| Err(Trouble::line(self.url, problem));
         let refused = |why| Event::StartOver { file: name, why };
         match response.status().as_u16() {
             206 if begins(&response) == Some((have, *size)) => {}
@@ -114,18 +95,8 @@ impl Download<'_> {
                 told(refused("the hub sends it from the beginning only"));
                 have = self.restart(&part)?;
             }
-            200 => {
-                return Err(Trouble::line(
-                    self.url,
-                    "the answer has another length than the file",
-                ));
-            }
-            _ if have == 0 => {
-                return Err(Trouble::line(
-                    self.url,
-                    "the answer is a part that nobody asked for",
-                ));
-            }
+            200 => return broken("the answer has another length than the file"),
+            _ if have == 0 => return broken("the answer is a part that nobody asked for"),
             _ => {
                 told(refused("the hub refuses to send the rest of it"));
                 *ranges = false;
@@ -153,7 +124,7 @@ impl Download<'_> {
         mut have: u64,
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Trouble> {
-        let RemoteFile { name, size, .. } = self.file;
+        let OfferedFile { name, size, .. } = self.file;
         let mut reader = response.body_mut().as_reader();
         let mut bytes = vec![0; 256 << 10];
         loop {
@@ -182,14 +153,14 @@ impl Download<'_> {
             part.write_all(&bytes[..n])
                 .map_err(|error| self.unwritable(error))?;
             have = after;
-            told(Event::Fetched { bytes: have });
+            told(Event::Fetched(have));
         }
         part.sync_data().map_err(|error| self.unwritable(error))
     }
 
     /// Compares the checksum of what is on the disk.
     fn check(&self, told: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
-        let RemoteFile { name, size, sum } = self.file;
+        let OfferedFile { name, size, sum } = self.file;
         let mut read = 0;
         let mut tell = |n| {
             read += n;
@@ -205,7 +176,7 @@ impl Download<'_> {
             true => Ok(()),
             false => Err(HubError::Checksum {
                 file: name.clone(),
-                expected: sum.to_string(),
+                expected: sum.as_str().to_owned(),
                 found,
             }),
         }

@@ -37,42 +37,26 @@ pub enum HubError {
         /// What it may be.
         expected: &'static str,
     },
-    /// The access token has characters that no token has.
-    #[error("the access token in {origin} has characters that no token has; write it anew")]
-    Token {
-        /// The variable or the file.
-        origin: String,
-    },
+    /// The access token in this variable or file has characters that no token has.
+    #[error("the access token in {0} has characters that no token has; write it anew")]
+    Token(String),
     /// The system tells no home folder.
     #[error("the system names no home folder; name the folder of models in HF_HOME")]
     NoHome,
-    /// Nothing may be fetched.
+    /// This model may not be fetched.
     #[error(
-        "{what} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; unset it to fetch the model"
+        "{0} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; unset it to fetch the model"
     )]
-    Offline {
-        /// The model.
-        what: String,
-    },
-    /// The hub does not answer, or not to the end.
-    #[error(
-        "{url}: {problem}; look at the connection, and run the command again: what is fetched is kept"
-    )]
-    Unreachable {
+    Offline(String),
+    /// The hub does not answer, or not as it should.
+    #[error("{url}: {problem}; {advice}")]
+    Answer {
         /// What was asked for.
         url: String,
-        /// What happened.
+        /// What happened, or what was found and expected.
         problem: String,
-    },
-    /// The system does not know who vouches for the hub.
-    #[error(
-        "{url}: {problem}; install the root certificates of the system (on Debian: ca-certificates), or name a file with them in SSL_CERT_FILE"
-    )]
-    Certificate {
-        /// What was asked for.
-        url: String,
-        /// What is wrong with the certificate.
-        problem: String,
+        /// What to do.
+        advice: &'static str,
     },
     /// The hub does not let strangers have this.
     #[error(
@@ -102,12 +86,9 @@ pub enum HubError {
         /// The hub.
         endpoint: String,
     },
-    /// The hub asks for patience.
-    #[error("the hub has had too many requests from this address (429){}; try again later, or set HF_TOKEN", wait.map_or(String::new(), |s| format!(" and asks to wait {s} s")))]
-    Busy {
-        /// The seconds that it asks to wait, where it says so.
-        wait: Option<u64>,
-    },
+    /// The hub asks for patience, for so many seconds where it says so.
+    #[error("the hub has had too many requests from this address (429){}; try again later, or set HF_TOKEN", .0.map_or(String::new(), |s| format!(" and asks to wait {s} s")))]
+    Busy(Option<u64>),
     /// The hub answers in a way that means nothing here.
     #[error("{url} answered with status {status}; {advice}")]
     Status {
@@ -118,30 +99,9 @@ pub enum HubError {
         /// What to do.
         advice: &'static str,
     },
-    /// A redirect leads nowhere.
-    #[error("{url}: {problem}; the hub is not to be trusted like this, look at HF_ENDPOINT")]
-    Redirect {
-        /// What was asked for.
-        url: String,
-        /// What is wrong with the redirect.
-        problem: String,
-    },
-    /// The hub says what cannot be used.
-    #[error(
-        "{url}: {problem}; look at HF_ENDPOINT, which must name a hub that speaks as Hugging Face's does"
-    )]
-    Answer {
-        /// What was asked for.
-        url: String,
-        /// What was found and expected.
-        problem: String,
-    },
-    /// A repository has no model for this program.
-    #[error("{repo} has no GGUF file; look for a repository whose name ends in -GGUF")]
-    NoGguf {
-        /// The repository or where was looked.
-        repo: String,
-    },
+    /// This repository has no model for this program.
+    #[error("{0} has no GGUF file; look for a repository whose name ends in -GGUF")]
+    NoGguf(String),
     /// No file has the quantisation asked for.
     #[error("{repo} has no {wanted}; it has {there}")]
     NoQuantisation {
@@ -182,12 +142,9 @@ pub enum HubError {
         /// The name.
         file: String,
     },
-    /// A file that could not be checked.
-    #[error("the hub tells no checksum of {file}; without one it is not fetched")]
-    NoChecksum {
-        /// The file.
-        file: String,
-    },
+    /// This file could not be checked.
+    #[error("the hub tells no checksum of {0}; without one it is not fetched")]
+    NoChecksum(String),
     /// The disk is too small.
     #[error("{needed} are needed in {}, and {available} are free; make room, or name another folder in HF_HOME", path.display(), needed = size(needed), available = size(available))]
     NoSpace {
@@ -236,12 +193,9 @@ pub enum HubError {
         /// What the system said.
         source: io::Error,
     },
-    /// No store has the model.
-    #[error("no store of this machine has {name}; glimt list shows what there is")]
-    NotHere {
-        /// The name.
-        name: String,
-    },
+    /// No store has the model of this name.
+    #[error("no store of this machine has {0}; glimt list shows what there is")]
+    NotHere(String),
     /// A model of another program's store.
     #[error("{name} belongs to {store}; {advice}")]
     Foreign {
@@ -252,14 +206,11 @@ pub enum HubError {
         /// What does it.
         advice: String,
     },
-    /// A model is to be removed while it is fetched.
+    /// A model is to be removed while something is fetched from this repository.
     #[error(
-        "another program fetches from {repo} just now, so nothing is removed; end that first, or wait for it"
+        "another program fetches from {0} just now, so nothing is removed; end that first, or wait for it"
     )]
-    BeingFetched {
-        /// The repository.
-        repo: String,
-    },
+    BeingFetched(String),
     /// A file was removed before the others of its model were there.
     #[error("{file} of {repo} was removed while the rest of the model was fetched; fetch it again")]
     Vanished {
@@ -284,11 +235,9 @@ impl HubError {
     /// What happened, without what to do about it: for what is tried again by itself.
     pub fn cause(&self) -> String {
         match self {
-            Self::Unreachable { url, problem } => format!("{url}: {problem}"),
+            Self::Answer { url, problem, .. } => format!("{url}: {problem}"),
             Self::Status { url, status, .. } => format!("{url} answered with status {status}"),
-            Self::Busy { .. } => {
-                "the hub has had too many requests from this address (429)".to_owned()
-            }
+            Self::Busy(_) => "the hub has had too many requests from this address (429)".to_owned(),
             other => other.to_string(),
         }
     }

@@ -14,11 +14,8 @@ pub enum Event<'a> {
         /// Its length in bytes.
         bytes: u64,
     },
-    /// So much of the file is there.
-    Fetched {
-        /// In bytes.
-        bytes: u64,
-    },
+    /// So many bytes of the file are there.
+    Fetched(u64),
     /// So much of it was read to check it.
     Checked {
         /// In bytes.
@@ -40,9 +37,6 @@ pub enum Event<'a> {
         /// Why.
         why: &'static str,
     },
-    /// Another program fetches the same file, and this one waits for it.
-    Waiting {
-        /// Its name.
-        file: &'a str,
-    },
+    /// Another program fetches the file of this name, and this one waits for it.
+    Waiting(&'a str),
 }

@@ -6,6 +6,7 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use super::event::Event;
 use super::{HubError, Patience, Settings, Token};
 
 /// Redirects that are followed for one request.
@@ -18,9 +19,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Why a request did not succeed.
 pub(super) struct Trouble {
     /// The error, where it is not tried again.
-    pub(super) error: HubError,
+    error: HubError,
     /// Whether another try may succeed.
-    pub(super) passing: bool,
+    passing: bool,
     /// How long the hub asks to wait before that.
     wait: Option<Duration>,
 }
@@ -35,21 +36,63 @@ impl Trouble {
         }
     }
 
-    /// A line that broke, or what looks like one.
-    pub(super) fn line(url: &str, problem: impl ToString) -> Self {
-        let (url, problem) = (bare(url), problem.to_string());
-        if problem.to_lowercase().contains("certificate") {
-            return Self::lasting(HubError::Certificate { url, problem });
-        }
+    /// What another try may get over, after a wait where the hub asks for one.
+    fn passing(error: HubError, wait: Option<Duration>) -> Self {
         Self {
-            error: HubError::Unreachable { url, problem },
+            error,
             passing: true,
-            wait: None,
+            wait,
         }
     }
 
+    /// An answer that cannot be used.
+    pub(super) fn answer(url: &str, problem: String, advice: &'static str) -> Self {
+        let url = url.to_owned();
+        Self::lasting(HubError::Answer {
+            url,
+            problem,
+            advice,
+        })
+    }
+
+    /// A line that broke, or what looks like one.
+    pub(super) fn line(url: &str, problem: impl ToString) -> Self {
+        const CERTIFICATE: &str = "install the root certificates of the system (on Debian: ca-certificates), or name a file with them in SSL_CERT_FILE";
+        const CONNECTION: &str =
+            "look at the connection, and run the command again: what is fetched is kept";
+        let problem = problem.to_string();
+        match problem.to_lowercase().contains("certificate") {
+            true => Self::answer(&bare(url), problem, CERTIFICATE),
+            false => Self {
+                passing: true,
+                ..Self::answer(&bare(url), problem, CONNECTION)
+            },
+        }
+    }
+
+    /// Waits before try number `tried + 1`.
+    ///
+    /// # Errors
+    /// The error, if another try is of no use or more than `tries`.
+    pub(super) fn wait(
+        self,
+        patience: &Patience,
+        tried: u32,
+        tries: u32,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), HubError> {
+        let pause = self.pause(patience, tried);
+        let Some(wait) = pause.filter(|_| tried < tries) else {
+            return Err(self.error);
+        };
+        let why = &self.error;
+        told(Event::Again { why, wait });
+        std::thread::sleep(wait);
+        Ok(())
+    }
+
     /// How long to wait before try number `tried + 1`; nothing where that is of no use.
-    pub(super) fn pause(&self, patience: &Patience, tried: u32) -> Option<Duration> {
+    fn pause(&self, patience: &Patience, tried: u32) -> Option<Duration> {
         let own = patience
             .first_wait
             .saturating_mul(1 << tried.saturating_sub(1).min(16));
@@ -58,21 +101,19 @@ impl Trouble {
     }
 }
 
-/// What is asked for.
-pub(super) struct Request<'a> {
-    pub(super) url: &'a str,
-    /// The repository or file, for errors.
-    pub(super) what: &'a str,
-    /// From which byte on; 0 asks for all.
-    pub(super) from: u64,
-    /// Whether only the headers of the first answer are wanted.
-    pub(super) head: bool,
+/// What is wanted of an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Only the headers of the first one.
+    Head,
+    /// From this byte on; 0 asks for all.
+    From(u64),
 }
 
 /// Asks a hub.
 pub(super) struct Client {
     agent: Agent,
-    endpoint: String,
+    pub(super) endpoint: String,
     token: Option<Token>,
 }
 
@@ -152,30 +193,33 @@ impl Client {
         }
     }
 
-    /// One answer to a request that is no redirect; with [`Request::head`] the first answer from the hub's own host that is none
-    /// to a place on it.
+    /// One answer to a request that is no redirect; with [`Wanted::Head`] the first answer from the hub's own host that is none
+    /// to a place on it. `what` is the repository or file, for errors.
     ///
     /// # Errors
     /// What the line or the hub refuses.
-    pub(super) fn ask(&self, request: &Request<'_>) -> Result<Response<Body>, Trouble> {
+    pub(super) fn ask(
+        &self,
+        asked: &str,
+        what: &str,
+        wanted: Wanted,
+    ) -> Result<Response<Body>, Trouble> {
+        const ADVICE: &str = "the hub is not to be trusted like this, look at HF_ENDPOINT";
+        let wrong = |problem| Trouble::answer(asked, problem, ADVICE);
         let own = origin(&self.endpoint);
-        let mut url = request.url.to_owned();
+        let mut url = asked.to_owned();
         for _ in 0..=REDIRECTS {
             let is_own = own.is_some() && origin(&url) == own;
-            let response = self.once(request, &url, is_own)?;
+            let response = self.once(&url, wanted, is_own)?;
             let status = response.status().as_u16();
             if !matches!(status, 301 | 302 | 303 | 307 | 308) {
-                return self.checked(response, request, &url, is_own);
+                return self.checked(response, what, &url, is_own);
             }
-            let wrong = |problem: String| {
-                let url = request.url.to_owned();
-                Trouble::lasting(HubError::Redirect { url, problem })
-            };
             let location = header(&response, "location").unwrap_or_default();
             let next = target(&url, location).ok_or_else(|| {
                 wrong(format!("it redirects to '{location}', which is no address"))
             })?;
-            if request.head && origin(&next) != own {
+            if wanted == Wanted::Head && origin(&next) != own {
                 return Ok(response);
             }
             if url.starts_with("https:") && !next.starts_with("https:") {
@@ -185,29 +229,20 @@ impl Client {
             }
             url = next;
         }
-        let (url, problem) = (
-            request.url.to_owned(),
-            "it redirects again and again".to_owned(),
-        );
-        Err(Trouble::lasting(HubError::Redirect { url, problem }))
+        Err(wrong("it redirects again and again".to_owned()))
     }
 
-    fn once(
-        &self,
-        request: &Request<'_>,
-        url: &str,
-        is_own: bool,
-    ) -> Result<Response<Body>, Trouble> {
-        let mut asked = match request.head {
-            true => self.agent.head(url),
-            false => self.agent.get(url),
+    fn once(&self, url: &str, wanted: Wanted, is_own: bool) -> Result<Response<Body>, Trouble> {
+        let mut asked = match wanted {
+            Wanted::Head => self.agent.head(url),
+            Wanted::From(_) => self.agent.get(url),
         };
         asked = asked.header("accept-encoding", "identity");
         if let Some(token) = self.token.as_ref().filter(|_| is_own) {
             asked = asked.header("authorization", token.header());
         }
-        if request.from > 0 {
-            asked = asked.header("range", format!("bytes={}-", request.from));
+        if let Wanted::From(first @ 1..) = wanted {
+            asked = asked.header("range", format!("bytes={first}-"));
         }
         asked.call().map_err(|error| Trouble::line(url, error))
     }
@@ -216,12 +251,12 @@ impl Client {
     fn checked(
         &self,
         response: Response<Body>,
-        request: &Request<'_>,
+        what: &str,
         url: &str,
         is_own: bool,
     ) -> Result<Response<Body>, Trouble> {
         let status = response.status().as_u16();
-        let repo = || request.what.to_owned();
+        let repo = || what.to_owned();
         let told = |advice| {
             let url = bare(url);
             HubError::Status {
@@ -250,7 +285,7 @@ impl Client {
                 page: format!(
                     "{}/{}",
                     self.endpoint,
-                    request.what.split(' ').next_back().unwrap_or_default()
+                    what.split(' ').next_back().unwrap_or_default()
                 ),
             }),
             404 => lasting(HubError::NotFound {
@@ -260,21 +295,13 @@ impl Client {
             429 => {
                 let wait = header(&response, "retry-after")
                     .and_then(|seconds| seconds.trim().parse().ok());
-                let error = HubError::Busy { wait };
-                Err(Trouble {
-                    error,
-                    passing: true,
-                    wait: wait.map(Duration::from_secs),
-                })
+                let wait_for = wait.map(Duration::from_secs);
+                Err(Trouble::passing(HubError::Busy(wait), wait_for))
             }
             // Signed addresses of other hosts run out; asking the hub again gives a new one.
             401 | 403 | 408 | 500.. => {
                 let error = told("the hub or its storage is at fault; try again later");
-                Err(Trouble {
-                    error,
-                    passing: true,
-                    wait: None,
-                })
+                Err(Trouble::passing(error, None))
             }
             _ => lasting(told("look at HF_ENDPOINT, which must name a hub")),
         }

@@ -14,10 +14,10 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of the file at `path`, which is there; nothing if another program has it.
+    /// Takes the lock of the file at `path`; nothing if another program has it.
     ///
     /// # Errors
-    /// [`HubError::Write`] where the file cannot be opened.
+    /// [`HubError::Write`] where the file cannot be made.
     pub(super) fn try_take(path: &Path) -> Result<Option<Self>, HubError> {
         match attempt(path) {
             Ok(held) => Ok(Some(Self { _file: held })),
@@ -36,16 +36,13 @@ impl Lock {
         }
         let mut told = false;
         loop {
-            match attempt(path) {
-                Ok(held) => return Ok(Self { _file: held }),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !std::mem::replace(&mut told, true) {
-                        waits();
-                    }
-                    std::thread::sleep(std::time::Duration::from_millis(100));
-                }
-                Err(error) => return Err(HubError::write(path)(error)),
+            if let Some(held) = Self::try_take(path)? {
+                return Ok(held);
             }
+            if !std::mem::replace(&mut told, true) {
+                waits();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
         }
     }
 }
@@ -53,7 +50,7 @@ impl Lock {
 /// The locked file; nothing where the system has no locks; `WouldBlock` where another has it.
 #[cfg(unix)]
 fn attempt(path: &Path) -> io::Result<Option<File>> {
-    use std::os::fd::AsRawFd;
+    use std::fs::TryLockError;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
     let mut options = OpenOptions::new();
@@ -64,16 +61,12 @@ fn attempt(path: &Path) -> io::Result<Option<File>> {
         .truncate(false)
         .mode(0o664)
         .open(path)?;
-    // SAFETY: the descriptor is that of the file above, which is open.
-    let taken = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-    if !taken {
-        let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            _ => Ok(None),
-        };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Interrupted => {
+            return Ok(None);
+        }
+        Err(_) => return Err(io::ErrorKind::WouldBlock.into()),
     }
     // Whoever held it before may have deleted it, and then it locks nothing.
     let same = fs::metadata(path).and_then(|there| {
@@ -107,11 +100,6 @@ fn attempt(path: &Path) -> io::Result<Option<File>> {
             Some(code) if HELD.contains(&code) => io::ErrorKind::WouldBlock.into(),
             _ => error,
         })
-}
-
-#[cfg(not(any(unix, windows)))]
-fn attempt(_: &Path) -> io::Result<Option<File>> {
-    Ok(None)
 }
 
 #[cfg(test)]

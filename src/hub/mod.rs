@@ -22,12 +22,13 @@ mod settings;
 mod space;
 pub mod stores;
 
+pub use api::OfferedFile;
 pub use check::Sum;
 pub use choice::quantisation;
 pub use error::HubError;
 pub use event::Event;
 pub use name::{ALIASES, Name};
-pub use pull::{Hub, Offer, OfferedFile};
+pub use pull::{Hub, Offer};
 pub use remove::Removal;
 pub use settings::{Patience, Settings, Token};
 pub use stores::{Found, Store};

@@ -48,11 +48,7 @@ impl Name {
     /// # Errors
     /// [`HubError::Name`].
     pub fn parse(text: &str) -> Result<Self, HubError> {
-        let wrong = |problem| HubError::Name {
-            text: text.to_owned(),
-            problem,
-            aliases: ALIASES.map(|(alias, _)| alias).join(", "),
-        };
+        let wrong = |problem| no_name(text, problem);
         let page = of_page(text);
         let name = page.as_deref().unwrap_or(text);
         let name = without_host(name.strip_prefix("https://").unwrap_or(name)).unwrap_or(name);
@@ -115,6 +111,15 @@ impl Name {
                 .iter()
                 .any(|end| lower.ends_with(end))
             || Self::parse(text).is_err()
+    }
+}
+
+/// Why a text is no name, or none that means something to fetch.
+pub(super) fn no_name(text: impl ToString, problem: &'static str) -> HubError {
+    HubError::Name {
+        text: text.to_string(),
+        problem,
+        aliases: ALIASES.map(|(alias, _)| alias).join(", "),
     }
 }
 

@@ -104,7 +104,8 @@ fn read(root: &Path, name: &str, path: &Path) -> Option<OllamaModel> {
 /// Where the bytes of a layer are. What is no checksum names no file.
 fn blob(root: &Path, layer: &Layer) -> Option<PathBuf> {
     let sum = Sum::read(layer.digest.strip_prefix("sha256:")?)?;
-    Some(root.join("blobs").join(format!("sha256-{sum}")))
+    let name = format!("sha256-{}", sum.as_str());
+    Some(root.join("blobs").join(name))
 }
 
 fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {

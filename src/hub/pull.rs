@@ -3,38 +3,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::api::{self, Listing, RemoteFile};
-use super::cache::RepoFolder;
+use super::api::{self, Listing, OfferedFile};
+use super::cache::{RepoFolder, length};
 use super::choice::{choose, models};
-use super::download::{Download, length};
+use super::download::Download;
 use super::event::Event;
 use super::http::{Client, Trouble};
 use super::lock::Lock;
-use super::{HubError, Name, Settings, Sum, space};
+use super::name::no_name;
+use super::{HubError, Name, Settings, space};
 
 /// How often the list of files is asked for.
 const LIST_TRIES: u32 = 4;
-
-/// A file that the hub offers.
-#[derive(Debug, Clone)]
-pub struct OfferedFile(RemoteFile);
-
-impl OfferedFile {
-    /// Its name in the repository.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Its length in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.0.size
-    }
-
-    /// Its checksum.
-    pub fn sum(&self) -> &Sum {
-        &self.0.sum
-    }
-}
 
 /// What the hub offers for a name.
 #[derive(Debug, Clone)]
@@ -54,10 +34,8 @@ pub struct Offer {
 impl Offer {
     /// The length of all files.
     pub fn bytes(&self) -> u64 {
-        self.files
-            .iter()
-            .map(OfferedFile::bytes)
-            .fold(0, u64::saturating_add)
+        let sizes = self.files.iter().map(|file| file.size);
+        sizes.fold(0, u64::saturating_add)
     }
 }
 
@@ -94,27 +72,18 @@ impl<'a> Hub<'a> {
                 });
             }
             Name::Ollama { .. } => {
-                return Err(HubError::Name {
-                    text: name.to_string(),
-                    problem: "it names no repository",
-                    aliases: super::ALIASES.map(|(alias, _)| alias).join(", "),
-                });
+                return Err(no_name(name, "it names no repository"));
             }
         };
         if self.settings.offline {
-            return Err(HubError::Offline {
-                what: name.to_string(),
-            });
+            return Err(HubError::Offline(name.to_string()));
         }
-        let mut listed =
-            self.patiently(told, || api::listing(&self.client, self.settings, repo))?;
-        let files = std::mem::take(&mut listed.files);
+        let Listing { commit, files } =
+            self.patiently(told, || api::listing(&self.client, repo))?;
         let there = models(files.into_iter().map(|file| (file.name.clone(), file)));
-        let chosen = choose(repo, &there, quantisation, true)?;
-        let Listing { commit, .. } = listed;
+        let chosen = choose(repo, &there, quantisation)?;
         let fact = |file: &api::Listed| {
-            let asked = || api::facts(&self.client, self.settings, repo, &commit, file);
-            self.patiently(told, asked).map(OfferedFile)
+            self.patiently(told, || api::facts(&self.client, repo, &commit, file))
         };
         let files = chosen.files.iter().map(fact).collect::<Result<_, _>>()?;
         let others = there.iter().filter(|other| other.stem != chosen.stem);
@@ -136,19 +105,12 @@ impl<'a> Hub<'a> {
         let patience = &self.settings.patience;
         let mut tried = 1;
         loop {
-            let trouble = match ask() {
+            match ask() {
                 Ok(answer) => return Ok(answer),
-                Err(trouble) => trouble,
-            };
-            let again = tried < patience.tries.min(LIST_TRIES);
-            let Some(pause) = trouble.pause(patience, tried).filter(|_| again) else {
-                return Err(trouble.error);
-            };
-            told(Event::Again {
-                why: &trouble.error,
-                wait: pause,
-            });
-            std::thread::sleep(pause);
+                Err(trouble) => {
+                    trouble.wait(patience, tried, patience.tries.min(LIST_TRIES), told)?;
+                }
+            }
             tried += 1;
         }
     }
@@ -156,8 +118,7 @@ impl<'a> Hub<'a> {
     /// How many bytes of an offer are still to be fetched.
     pub fn missing(&self, offer: &Offer) -> u64 {
         let folder = RepoFolder::new(&self.settings.cache, &offer.repo);
-        let missing = |OfferedFile(file): &OfferedFile| match is_there(&folder, &offer.commit, file)
-        {
+        let missing = |file: &OfferedFile| match is_there(&folder, &offer.commit, file) {
             true => 0,
             false => file
                 .size
@@ -186,23 +147,19 @@ impl<'a> Hub<'a> {
         }
         folder.prepare(&self.settings.cache)?;
         let mut first = None;
-        for OfferedFile(file) in &offer.files {
+        for file in &offer.files {
             let path = self.file(&folder, offer, file, told)?;
             first.get_or_insert(path);
         }
         let mut files = offer.files.iter();
-        if let Some(OfferedFile(gone)) =
-            files.find(|file| !is_there(&folder, &offer.commit, &file.0))
-        {
+        if let Some(gone) = files.find(|file| !is_there(&folder, &offer.commit, file)) {
             return Err(HubError::Vanished {
                 file: gone.name.clone(),
                 repo: offer.repo.clone(),
             });
         }
         folder.set_main(&offer.commit)?;
-        first.ok_or_else(|| HubError::NoGguf {
-            repo: offer.repo.clone(),
-        })
+        first.ok_or_else(|| HubError::NoGguf(offer.repo.clone()))
     }
 
     /// Fetches a file and gives it its place.
@@ -210,14 +167,12 @@ impl<'a> Hub<'a> {
         &self,
         folder: &RepoFolder,
         offer: &Offer,
-        file: &RemoteFile,
+        file: &OfferedFile,
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<PathBuf, HubError> {
         let sum = file.sum.as_str();
         let name = &file.name;
-        let lock = Lock::take(&folder.lock(sum), &mut || {
-            told(Event::Waiting { file: name })
-        })?;
+        let lock = Lock::take(&folder.lock(sum), &mut || told(Event::Waiting(name)))?;
         let fresh = !is_there(folder, &offer.commit, file);
         if fresh {
             told(Event::File {
@@ -225,7 +180,7 @@ impl<'a> Hub<'a> {
                 bytes: file.size,
             });
             let part = folder.part(sum);
-            let url = api::file_url(self.settings, &offer.repo, &offer.commit, name);
+            let url = api::file_url(&self.client, &offer.repo, &offer.commit, name);
             let download = Download {
                 client: &self.client,
                 patience: &self.settings.patience,
@@ -246,7 +201,7 @@ impl<'a> Hub<'a> {
 }
 
 /// Whether the file is in the cache: as a blob, or where links are impossible in the snapshot.
-fn is_there(folder: &RepoFolder, commit: &str, file: &RemoteFile) -> bool {
+fn is_there(folder: &RepoFolder, commit: &str, file: &OfferedFile) -> bool {
     let places = [
         folder.blob(file.sum.as_str()),
         folder.pointer(commit, &file.name),

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::cache::{RepoFolder, Snapshot, names};
+use super::cache::{Files, RepoFolder, length, names};
 use super::choice::{choose_any, models};
 use super::lock::Lock;
 use super::{HubError, Name, Settings, Store, stores};
@@ -34,26 +34,15 @@ fn blob_of(pointer: &Path) -> Option<String> {
     target.file_name()?.to_str().map(str::to_owned)
 }
 
-fn bytes(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |there| there.len())
-}
-
 /// The files of the model in the snapshots.
-fn chosen(
-    repo: &str,
-    quantisation: Option<&str>,
-    snapshots: &[Snapshot],
-) -> Result<Vec<(String, PathBuf)>, HubError> {
+fn chosen(repo: &str, quantisation: Option<&str>, snapshots: &[Files]) -> Result<Files, HubError> {
     let mut found = vec![];
     let mut refused = None;
     for snapshot in snapshots {
-        let files = snapshot
-            .files
-            .iter()
-            .map(|file| (file.0.clone(), file.clone()));
+        let files = snapshot.iter().map(|file| (file.0.clone(), file.clone()));
         match choose_any(repo, &models(files), quantisation, false) {
             Ok(model) => found.extend(model.files.iter().cloned()),
-            Err(HubError::NoGguf { .. }) => {}
+            Err(HubError::NoGguf(_)) => {}
             Err(error) => {
                 refused.get_or_insert(error);
             }
@@ -72,9 +61,7 @@ impl Removal {
     /// # Errors
     /// [`HubError::NotHere`], [`HubError::Foreign`], [`HubError::Several`], [`HubError::NoQuantisation`], [`HubError::Read`].
     pub fn plan(settings: &Settings, name: &Name) -> Result<Self, HubError> {
-        let not_here = || HubError::NotHere {
-            name: name.to_string(),
-        };
+        let not_here = || HubError::NotHere(name.to_string());
         let Name::Repository {
             repo, quantisation, ..
         } = name
@@ -93,10 +80,7 @@ impl Removal {
             return Err(foreign(settings, name)?.unwrap_or_else(not_here));
         }
         let pointers: BTreeSet<PathBuf> = chosen.iter().map(|(_, path)| path.clone()).collect();
-        let kept = snapshots
-            .iter()
-            .flat_map(|snapshot| &snapshot.files)
-            .map(|(_, path)| path);
+        let kept = snapshots.iter().flatten().map(|(_, path)| path);
         let kept: BTreeSet<String> = kept
             .filter(|path| !pointers.contains(*path))
             .filter_map(|path| blob_of(path))
@@ -116,7 +100,7 @@ impl Removal {
         let names: BTreeSet<String> = chosen.into_iter().map(|(name, _)| name).collect();
         Ok(Self {
             repo: repo.clone(),
-            bytes: blobs.iter().chain(copies).map(|path| bytes(path)).sum(),
+            bytes: blobs.iter().chain(copies).map(|path| length(path)).sum(),
             names: names
                 .into_iter()
                 .chain(parts.iter().filter_map(name_of))
@@ -163,17 +147,14 @@ impl Removal {
         }
         Ok(())
     }
-}
 
-impl Removal {
     /// Takes the locks of all files of the repository that were ever fetched.
     fn hold_locks(&self) -> Result<Vec<Lock>, HubError> {
         let names = names(&self.locks)?.into_iter();
         let locks = names.filter(|name| name.ends_with(".lock"));
         let take = |name| {
-            Lock::try_take(&self.locks.join(name))?.ok_or_else(|| HubError::BeingFetched {
-                repo: self.repo.clone(),
-            })
+            Lock::try_take(&self.locks.join(name))?
+                .ok_or_else(|| HubError::BeingFetched(self.repo.clone()))
         };
         locks.map(take).collect()
     }

@@ -20,9 +20,7 @@ impl Token {
         let text = text.trim();
         match text.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(Self(text.to_owned())),
-            false => Err(HubError::Token {
-                origin: origin.to_owned(),
-            }),
+            false => Err(HubError::Token(origin.to_owned())),
         }
     }
 
@@ -118,7 +116,9 @@ impl Settings {
             Some(token) => Some(Token::new(&token, "HF_TOKEN")?),
             None => file.map_or(Ok(None), |file| token_of(&file))?,
         };
-        let yes = |name: &str| text(name).is_some_and(|value| is_true(&value));
+        // As `huggingface_hub` reads a switch.
+        let is_yes = |value: &str| ["1", "on", "yes", "true"].contains(&value);
+        let yes = |name: &str| text(name).is_some_and(|value| is_yes(&value.to_ascii_lowercase()));
         let mut patience = Patience::default();
         if let Some(found) = text("HF_HUB_DOWNLOAD_TIMEOUT") {
             let seconds = found
@@ -145,13 +145,6 @@ impl Settings {
             patience,
         })
     }
-}
-
-/// As `huggingface_hub` reads a switch.
-fn is_true(value: &str) -> bool {
-    ["1", "on", "yes", "true"]
-        .iter()
-        .any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
 /// `~` at the beginning stands for the home folder.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::cache::{self, walk};
+use super::cache::{self, Files, walk};
 use super::choice::{Model, choose, models};
 use super::ollama::{self, OllamaModel};
 use super::{HubError, Name, Settings};
@@ -69,7 +69,7 @@ struct Group {
 }
 
 /// The files of a folder that are there, as models.
-fn group(repo: &str, store: Store, files: Vec<(String, PathBuf)>) -> Group {
+fn group(repo: &str, store: Store, files: Files) -> Group {
     // A link may lead nowhere.
     let files = files.into_iter().filter(|(_, path)| path.is_file());
     Group {
@@ -83,27 +83,22 @@ fn group(repo: &str, store: Store, files: Vec<(String, PathBuf)>) -> Group {
 /// first.
 fn groups(settings: &Settings, unread: &mut Vec<HubError>) -> Vec<Group> {
     let mut found = vec![];
-    let mut keep = |result: Result<Vec<Group>, HubError>| match result {
-        Ok(groups) => found.extend(groups),
-        Err(error) => unread.push(error),
-    };
-    match cache::repositories(&settings.cache) {
-        Ok(repositories) => {
-            for (repo, folder) in repositories {
-                let snapshots = folder.snapshots();
-                keep(snapshots.map(|all| {
-                    all.into_iter()
-                        .map(|one| group(&repo, Store::HuggingFace, one.files))
-                        .collect()
-                }));
-            }
-        }
-        Err(error) => keep(Err(error)),
+    for (repo, folder) in readable(cache::repositories(&settings.cache), unread) {
+        let snapshots = readable(folder.snapshots(), unread).into_iter();
+        found.extend(snapshots.map(|files| group(&repo, Store::HuggingFace, files)));
     }
     for root in &settings.lm_studio {
-        keep(of_lm_studio(root));
+        found.extend(readable(of_lm_studio(root), unread));
     }
     found
+}
+
+/// What was read, or nothing and one more error in `unread`.
+fn readable<T>(read: Result<Vec<T>, HubError>, unread: &mut Vec<HubError>) -> Vec<T> {
+    read.unwrap_or_else(|error| {
+        unread.push(error);
+        vec![]
+    })
 }
 
 fn of_lm_studio(root: &Path) -> Result<Vec<Group>, HubError> {
@@ -119,10 +114,7 @@ fn of_lm_studio(root: &Path) -> Result<Vec<Group>, HubError> {
 }
 
 fn bytes(files: &[PathBuf]) -> u64 {
-    files
-        .iter()
-        .map(|path| std::fs::metadata(path).map_or(0, |there| there.len()))
-        .sum()
+    files.iter().map(|path| cache::length(path)).sum()
 }
 
 fn of_repo(group: &Group, model: &Model<PathBuf>) -> Found {
@@ -224,9 +216,9 @@ fn look(
                 if !group.repo.eq_ignore_ascii_case(repo) {
                     continue;
                 }
-                match choose(repo, &group.models, quantisation.as_deref(), true) {
+                match choose(repo, &group.models, quantisation.as_deref()) {
                     Ok(model) => return Ok(Some(of_repo(&group, model))),
-                    Err(HubError::NoGguf { .. } | HubError::NoQuantisation { .. }) => {}
+                    Err(HubError::NoGguf(_) | HubError::NoQuantisation { .. }) => {}
                     Err(error) => {
                         refused.get_or_insert(error);
                     }

@@ -45,19 +45,21 @@ pub(crate) struct Chart {
 }
 
 impl Chart {
+    fn points(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|series| &series.points)
+    }
+
     /// The places, each once.
     fn xs(&self) -> Vec<f64> {
-        let points = self.series.iter().flat_map(|series| &series.points);
-        let mut xs: Vec<_> = points.map(|point| point.x).collect();
+        let mut xs: Vec<_> = self.points().map(|point| point.x).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
         xs
     }
 
     /// The largest value, above 0.
-    fn most(&self) -> f64 {
-        let points = self.series.iter().flat_map(|series| &series.points);
-        let most = points.map(|point| point.y).fold(0.0, f64::max);
+    pub(crate) fn most(&self) -> f64 {
+        let most = self.points().map(|point| point.y).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
     }
 

@@ -70,10 +70,12 @@ fn fill_chunk(ty: GgmlType, random: &mut Random, out: &mut [u8]) {
         }
         _ => {
             random.fill(out);
-            let scales = block_scales(ty);
+            let bytes = |scale: &f32| f16::from_f32_const(*scale).to_le_bytes();
+            let scales = block_scales(ty).iter();
+            let scales: Vec<_> = scales.map(|(at, scale)| (*at, bytes(scale))).collect();
             for block in out.chunks_exact_mut(ty.block_bytes()) {
-                for &(offset, scale) in scales {
-                    block[offset..offset + 2].copy_from_slice(&scale.to_le_bytes());
+                for (at, scale) in &scales {
+                    block[*at..at + 2].copy_from_slice(scale);
                 }
             }
         }
@@ -82,22 +84,16 @@ fn fill_chunk(ty: GgmlType, random: &mut Random, out: &mut [u8]) {
 
 /// The f16 fields of a block of `ty`, by byte offset. Every other bit of a block may be anything; these scales, and
 /// minimums that centre the weights, give a standard deviation of 0.02, of K-quants with minimums 0.036.
-fn block_scales(ty: GgmlType) -> &'static [(usize, f16)] {
-    macro_rules! fields {
-        ($(($offset:literal, $value:literal)),+) => {{
-            const FIELDS: &[(usize, f16)] = &[$(($offset, f16::from_f32_const($value))),+];
-            FIELDS
-        }};
-    }
+fn block_scales(ty: GgmlType) -> &'static [(usize, f32)] {
     match ty {
-        GgmlType::Q4_0 => fields![(0, 0.0043)],
-        GgmlType::Q4_1 => fields![(0, 0.0043), (2, -0.032)],
-        GgmlType::Q5_0 => fields![(0, 0.0022)],
-        GgmlType::Q5_1 => fields![(0, 0.0022), (2, -0.034)],
-        GgmlType::Q8_0 => fields![(0, 2.7e-4)],
-        GgmlType::Q4_K => fields![(0, 1.4e-4), (2, 1.05e-3)],
-        GgmlType::Q5_K => fields![(0, 7e-5), (2, 1.085e-3)],
-        GgmlType::Q6_K => fields![(208, 1.5e-5)],
+        GgmlType::Q4_0 => &[(0, 0.0043)],
+        GgmlType::Q4_1 => &[(0, 0.0043), (2, -0.032)],
+        GgmlType::Q5_0 => &[(0, 0.0022)],
+        GgmlType::Q5_1 => &[(0, 0.0022), (2, -0.034)],
+        GgmlType::Q8_0 => &[(0, 2.7e-4)],
+        GgmlType::Q4_K => &[(0, 1.4e-4), (2, 1.05e-3)],
+        GgmlType::Q5_K => &[(0, 7e-5), (2, 1.085e-3)],
+        GgmlType::Q6_K => &[(208, 1.5e-5)],
         other => panic!("no recipe uses {}", other.name()),
     }
 }

@@ -7,17 +7,11 @@ use crate::gguf::GgufError;
 /// Everything that planning or writing a synthetic model can fail with.
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
-    /// A model name that is not known.
-    #[error("there is no synthetic model {found:?}; choose one of {known}")]
-    UnknownModel {
-        /// The name given.
-        found: String,
-        /// The known names, separated by commas.
-        known: String,
-    },
-    /// A recipe name that is not known.
-    #[error("there is no recipe {found:?}; choose one of {known}")]
-    UnknownRecipe {
+    /// A name of a model or recipe that is not known.
+    #[error("there is no {what} {found:?}; choose one of {known}")]
+    Unknown {
+        /// What was to be named.
+        what: &'static str,
         /// The name given.
         found: String,
         /// The known names, separated by commas.

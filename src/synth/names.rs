@@ -29,10 +29,8 @@ impl FromStr for ModelName {
     type Err = SynthError;
 
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::named(name).ok_or_else(|| SynthError::UnknownModel {
-            found: name.to_owned(),
-            known: Self::ALL.map(Self::name).join(", "),
-        })
+        Self::named(name)
+            .ok_or_else(|| unknown("synthetic model", name, &Self::ALL.map(Self::name)))
     }
 }
 
@@ -90,10 +88,15 @@ impl FromStr for Recipe {
     type Err = SynthError;
 
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::named(name).ok_or_else(|| SynthError::UnknownRecipe {
-            found: name.to_owned(),
-            known: Self::ALL.map(Self::name).join(", "),
-        })
+        Self::named(name).ok_or_else(|| unknown("recipe", name, &Self::ALL.map(Self::name)))
+    }
+}
+
+fn unknown(what: &'static str, found: &str, known: &[&str]) -> SynthError {
+    SynthError::Unknown {
+        what,
+        found: found.to_owned(),
+        known: known.join(", "),
     }
 }
 

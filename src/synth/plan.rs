@@ -112,15 +112,10 @@ fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
     put("embedding_length", number(shape.embedding_length));
     put("feed_forward_length", number(shape.feed_forward_length));
     put("attention.head_count", number(shape.heads));
-    put(
-        "attention.head_count_kv",
-        number(if fused_kv_b { shape.heads } else { 1 }),
-    );
+    let kv_heads = if fused_kv_b { shape.heads } else { 1 };
+    put("attention.head_count_kv", number(kv_heads));
     put("rope.freq_base", Value::from(shape.rope_base));
-    put(
-        "attention.layer_norm_rms_epsilon",
-        Value::from(shape.rms_eps),
-    );
+    put("attention.layer_norm_rms_epsilon", shape.rms_eps.into());
     put(
         "leading_dense_block_count",
         number(shape.leading_dense as u64),
@@ -136,10 +131,8 @@ fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
         put("attention.key_length", number(key_length));
         put("attention.value_length", number(shape.v_head_dim));
     } else {
-        put(
-            "attention.key_length",
-            number(shape.kv_lora_rank + shape.qk_rope_head_dim),
-        );
+        let cache_row = shape.kv_lora_rank + shape.qk_rope_head_dim;
+        put("attention.key_length", number(cache_row));
         put("attention.value_length", number(shape.kv_lora_rank));
         put("attention.key_length_mla", number(key_length));
         put("attention.value_length_mla", number(shape.v_head_dim));
@@ -148,10 +141,8 @@ fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
         experts.feed_forward_length
     });
     put("expert_feed_forward_length", number(expert_length));
-    put(
-        "expert_shared_count",
-        number(shape.experts.map_or(0, |experts| experts.shared)),
-    );
+    let shared = shape.experts.map_or(0, |experts| experts.shared);
+    put("expert_shared_count", number(shared));
     if let Some(experts) = shape.experts {
         put("expert_count", number(experts.count));
         put("expert_used_count", number(experts.used));

@@ -6,7 +6,7 @@ use super::ModelName;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) layers: usize,
-    /// How many of the first layers are dense; all where there are no experts.
+    /// How many of the first layers are dense where there are experts.
     pub(super) leading_dense: usize,
     pub(super) embedding_length: u64,
     pub(super) heads: u64,
@@ -122,7 +122,7 @@ const DEEPSEEK: Shape = Shape {
 
 const YOUTU: Shape = Shape {
     layers: 32,
-    leading_dense: 32,
+    leading_dense: 0,
     embedding_length: 2048,
     heads: 16,
     q_lora_rank: 1536,
@@ -171,7 +171,6 @@ impl Shape {
             },
             ModelName::TinyYoutu => Shape {
                 layers: 3,
-                leading_dense: 3,
                 embedding_length: 256,
                 heads: 2,
                 q_lora_rank: 384,

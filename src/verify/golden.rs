@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::models::Subject;
 use super::rows::Difference;
-use super::{Check, VerifyError, Way, on_cpu};
+use super::{Check, Way, on_cpu};
+use crate::bench::BenchError;
 use crate::engine::log_softmax::log_sum_exp;
 
 const TEXT: &str = include_str!("../../tests/data/golden-tales-q4_k_m.json");
@@ -17,34 +18,23 @@ pub(super) const LIMIT_OF_REFERENCE: f64 = 1e-4;
 
 #[derive(Deserialize)]
 struct File {
-    prompts: BTreeMap<String, Prompt>,
-}
-
-#[derive(Deserialize)]
-struct Prompt {
-    tokens: Vec<u32>,
-    /// The best (id, natural log-probability) of each position.
-    top20: Vec<Vec<(u32, f64)>>,
+    prompts: BTreeMap<String, Golden>,
 }
 
 /// The golden values of a text.
+#[derive(Deserialize)]
 pub(super) struct Golden {
     pub(super) tokens: Vec<u32>,
+    /// The best (id, natural log-probability) of each position.
+    #[serde(rename = "top20")]
     top: Vec<Vec<(u32, f64)>>,
 }
 
 impl Golden {
-    pub(super) fn read() -> Result<Self, VerifyError> {
-        let mut file: File = serde_json::from_str(TEXT).map_err(VerifyError::Golden)?;
-        let prompt = file.prompts.remove(PROMPT);
-        let prompt = prompt.ok_or_else(|| {
-            use serde::de::Error;
-            VerifyError::Golden(serde_json::Error::missing_field(PROMPT))
-        })?;
-        Ok(Self {
-            tokens: prompt.tokens,
-            top: prompt.top20,
-        })
+    pub(super) fn read() -> Self {
+        let file: Result<File, _> = serde_json::from_str(TEXT);
+        let mut prompts = file.expect("the file is a part of the program").prompts;
+        prompts.remove(PROMPT).expect("the prompt is in the file")
     }
 
     /// How much rows of logits differ from them: of each position the squares of the differences of log-probabilities, over those of the
@@ -73,7 +63,7 @@ impl Golden {
     pub(super) fn checks_of_reference(
         &self,
         subjects: &[Subject],
-    ) -> Result<Vec<Check>, VerifyError> {
+    ) -> Result<Vec<Check>, BenchError> {
         let built_in = subjects.iter().filter(|subject| subject.is_built_in);
         let check = |subject: &Subject| {
             let difference = self.difference(&on_cpu(&subject.model, &self.tokens)?);

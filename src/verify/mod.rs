@@ -15,17 +15,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::Serialize;
-use thiserror::Error;
 
+use crate::bench::BenchError;
+use crate::engine::Tier;
 use crate::engine::backend::BackendError;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{EngineError, Tier};
-use crate::gguf::GgufError;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
-use crate::model::ModelError;
 use crate::models::Model;
-use crate::synth::SynthError;
 use golden::Golden;
 pub use kernels::KernelCheck;
 use kernels::Lab;
@@ -62,32 +59,6 @@ impl Way {
             Self::Chunk => usize::MAX,
         }
     }
-}
-
-/// What went wrong before anything could be compared.
-#[derive(Debug, Error)]
-pub enum VerifyError {
-    /// The device cannot be opened, or stopped working.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// A model cannot be loaded.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A model cannot be computed.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-    /// A small model cannot be made.
-    #[error(transparent)]
-    Synth(#[from] SynthError),
-    /// A small model cannot be read.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// A small model is not understood.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The golden values are not in the program as they should be.
-    #[error("the golden values of the built-in model: {0}")]
-    Golden(serde_json::Error),
 }
 
 /// One comparison.
@@ -166,79 +137,7 @@ impl Found {
     pub fn all(&self) -> usize {
         self.kernels.len() + self.checks.len()
     }
-}
 
-/// A comparison as it is made.
-pub enum Row<'a> {
-    /// Of a kernel with its twin.
-    Kernel(&'a KernelCheck),
-    /// Of a model.
-    Model(&'a Check),
-}
-
-/// What to verify.
-#[derive(Debug, Clone)]
-pub struct What<'a> {
-    /// How to open the device; `None` for the CPU reference alone.
-    pub options: Option<&'a GpuOptions>,
-    /// The tiers, of which those that the device runs are verified.
-    pub tiers: &'a [Tier],
-    /// The seed of the kernels' inputs.
-    pub seed: u64,
-}
-
-/// Compares the CPU reference with the golden values. Then it compares, in each tier that the device runs, every kernel with its twin, and
-/// models with both. `on_row` is told of each comparison; a break ends it.
-///
-/// # Errors
-/// Where nothing can be compared. What a device reports for a kernel or a model is a failed comparison instead.
-pub fn verify(
-    what: &What<'_>,
-    on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
-) -> Result<Found, VerifyError> {
-    let subjects = models::all()?;
-    let golden = Golden::read()?;
-    let mut found = Found {
-        seed: what.seed,
-        ..Found::default()
-    };
-    let checks = golden.checks_of_reference(&subjects)?;
-    if found.add(checks, on_row).is_break() {
-        return Ok(found);
-    }
-    let Some(options) = what.options else {
-        return Ok(found);
-    };
-    for tier in what.tiers {
-        let asked = GpuOptions {
-            tier: Some(*tier),
-            ..options.clone()
-        };
-        let gpu = match Gpu::open(&asked) {
-            Ok(gpu) => Arc::new(gpu),
-            Err(GpuError::TierUnsupported { missing, .. }) => {
-                let tier = tier.name();
-                found.lacking.push(Lacking { tier, missing });
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let info = &gpu.info;
-        found.device = Some(format!("{} ({})", info.name, info.backend));
-        if found.add_kernels(&gpu, on_row).is_break() {
-            return Ok(found);
-        }
-        for subject in &subjects {
-            let checks = checks_of(&gpu, subject, &golden);
-            if found.add(checks, on_row).is_break() {
-                return Ok(found);
-            }
-        }
-    }
-    Ok(found)
-}
-
-impl Found {
     /// Adds comparisons of models.
     fn add(
         &mut self,
@@ -272,9 +171,71 @@ impl Found {
     }
 }
 
+/// A comparison as it is made.
+pub enum Row<'a> {
+    /// Of a kernel with its twin.
+    Kernel(&'a KernelCheck),
+    /// Of a model.
+    Model(&'a Check),
+}
+
+/// Compares the CPU reference with the golden values. Then it compares, in each of the `tiers` that the device runs, every kernel with its
+/// twin, and models with both. `options` tell how to open the device; without them there is only the CPU reference. The inputs of kernels
+/// follow from `seed`. `on_row` is told of each comparison; a break ends it.
+///
+/// # Errors
+/// Where nothing can be compared. What a device reports for a kernel or a model is a failed comparison instead.
+pub fn verify(
+    options: Option<&GpuOptions>,
+    tiers: &[Tier],
+    seed: u64,
+    on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+) -> Result<Found, BenchError> {
+    let subjects = models::all()?;
+    let golden = Golden::read();
+    let mut found = Found {
+        seed,
+        ..Found::default()
+    };
+    let checks = golden.checks_of_reference(&subjects)?;
+    if found.add(checks, on_row).is_break() {
+        return Ok(found);
+    }
+    let Some(options) = options else {
+        return Ok(found);
+    };
+    for tier in tiers {
+        let asked = GpuOptions {
+            tier: Some(*tier),
+            ..options.clone()
+        };
+        let gpu = match Gpu::open(&asked) {
+            Ok(gpu) => Arc::new(gpu),
+            Err(GpuError::TierUnsupported { missing, .. }) => {
+                let tier = tier.name();
+                found.lacking.push(Lacking { tier, missing });
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let info = &gpu.info;
+        found.device = Some(format!("{} ({})", info.name, info.backend));
+        if found.add_kernels(&gpu, on_row).is_break() {
+            return Ok(found);
+        }
+        for subject in &subjects {
+            let checks = checks_of(&gpu, subject, &golden);
+            if found.add(checks, on_row).is_break() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// The comparisons of a model on a device.
 fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
-    let check = |way: Way, against, result: Result<Difference, VerifyError>| {
+    let check = |way: Way, against, result: Result<Difference, BenchError>| {
         let (difference, error) = match result {
             Ok(difference) => (Some(difference), None),
             Err(error) => (None, Some(error.to_string())),
@@ -312,12 +273,12 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
     checks
 }
 
-fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, VerifyError> {
+fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, BenchError> {
     let mut backend = GpuBackend::new(Arc::clone(model), tokens.len())?;
     Ok(logits(&mut backend, tokens, way.at_once())?)
 }
 
-fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, VerifyError> {
+fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, BenchError> {
     let mut backend = CpuBackend::new(Arc::clone(model), tokens.len())?;
     Ok(logits(&mut backend, tokens, usize::MAX)?)
 }

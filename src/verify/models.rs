@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{VerifyError, on_cpu};
+use super::on_cpu;
+use crate::bench::BenchError;
 use crate::engine::ModelSource;
 use crate::gguf::Gguf;
 use crate::models::{self, Model};
@@ -31,7 +32,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    fn new(name: String, is_built_in: bool, gguf: Gguf) -> Result<Self, VerifyError> {
+    fn new(name: String, is_built_in: bool, gguf: Gguf) -> Result<Self, BenchError> {
         let model = models::load(Arc::new(gguf))?;
         let vocab = model.config().vocab_size as u32;
         let tokens: Vec<u32> = (0..TOKENS).map(|i| (37 * i + 11) % vocab).collect();
@@ -47,12 +48,12 @@ impl Subject {
 }
 
 /// The one that is compiled into the program.
-pub(super) fn built_in() -> Result<Subject, VerifyError> {
+pub(super) fn built_in() -> Result<Subject, BenchError> {
     Subject::new("built-in".to_owned(), true, ModelSource::Embedded.open()?)
 }
 
 /// All of them.
-pub(super) fn all() -> Result<Vec<Subject>, VerifyError> {
+pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
     let mut all = vec![built_in()?];
     for (model, recipe, layers) in SYNTHETIC {
         let name = format!("{model}:{recipe}");

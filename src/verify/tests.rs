@@ -13,14 +13,8 @@ fn quiet(_: Row<'_>) -> ControlFlow<()> {
 }
 
 fn all_of(options: Option<&GpuOptions>) -> Found {
-    let tiers = &Tier::ALL;
     let seed = Rng::fresh().bits();
-    let what = What {
-        options,
-        tiers,
-        seed,
-    };
-    verify(&what, &mut quiet).expect("these tests need a GPU adapter")
+    verify(options, &Tier::ALL, seed, &mut quiet).expect("these tests need a GPU adapter")
 }
 
 #[test]
@@ -51,7 +45,7 @@ fn every_tier_of_this_machine_passes() {
 
 #[test]
 fn a_wrong_weight_on_the_device_fails_every_way() {
-    let golden = Golden::read().expect("it is in the program");
+    let golden = Golden::read();
     let mut subject = models::built_in().expect("it is in the program");
     // What the reference says of other tokens stands for a device that is wrong.
     for row in &mut subject.rows {

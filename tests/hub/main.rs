@@ -124,7 +124,7 @@ impl Home {
 fn pull(settings: &Settings, name: &str) -> (Result<PathBuf, HubError>, Vec<String>) {
     let mut told = vec![];
     let mut tell = |event: Event<'_>| {
-        if !matches!(event, Event::Fetched { .. } | Event::Checked { .. }) {
+        if !matches!(event, Event::Fetched(_) | Event::Checked { .. }) {
             told.push(format!("{event:?}"));
         }
     };

@@ -15,7 +15,7 @@ use crate::cli::output::{note, write_error};
 use crate::cli::verify::{head, left_out, line, verdict};
 use crate::engine::{DeviceChoice, GpuOptions, Tier};
 use crate::profile::{self, ProfileOptions};
-use crate::verify::{Row as Compared, What};
+use crate::verify::Row as Compared;
 
 /// The table of `glimt verify` and its verdict.
 pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
@@ -39,12 +39,7 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
         ControlFlow::Continue(())
     };
     let options = subject.adapter.as_ref().map(|_| subject.options(None));
-    let what = What {
-        options: options.as_ref(),
-        tiers: &subject.tiers,
-        seed: 1,
-    };
-    let found = crate::verify::verify(&what, &mut on_row);
+    let found = crate::verify::verify(options.as_ref(), &subject.tiers, 1, &mut on_row);
     log::set_max_level(level);
     let found = found?;
     for line in left_out(&found) {

@@ -1,7 +1,7 @@
 //! The attention of decoded tokens over slices of the context, and what joins the slices.
 
 use super::DIMS;
-use super::lab::{Compared, Lab, state};
+use super::lab::{Compared, Lab, halves, state};
 use super::prepared::{compared, room};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Range, Role};
@@ -18,13 +18,8 @@ use half::f16;
 
 /// The forms that the device takes: in f32 everywhere, and what it would choose.
 fn forms(lab: &mut Lab<'_>) -> Vec<Form> {
-    let mut forms = vec![Form::Vector];
-    match complete(Form::for_decode(lab.gpu, DIMS)) {
-        Ok(form) => forms.push(form),
-        Err(error) => lab.failed("attention_coop", &error),
-    }
-    forms.dedup();
-    forms
+    let chosen = complete(Form::for_decode(lab.gpu, DIMS));
+    lab.forms(Form::Vector, chosen.map(Some), "attention_coop")
 }
 
 /// What the attention may differ by. By matrices, scores are rounded to f16.
@@ -45,11 +40,10 @@ struct Problem {
 impl Problem {
     fn new(lab: &Lab<'_>, tokens: usize, rows: usize) -> Self {
         let queries = |n: usize| lab.normals(tokens * DIMS.heads * n);
-        let cache = lab.normals(rows * DIMS.cache_row()).into_iter();
         Self {
+            cache: halves(&lab.normals(rows * DIMS.cache_row())),
             q_lat: queries(DIMS.kv_lora),
             q_pe: queries(DIMS.rope),
-            cache: cache.map(f16::from_f32).collect(),
         }
     }
 
@@ -216,6 +210,26 @@ pub(super) fn merge(lab: &mut Lab<'_>) {
     }
 }
 
+/// Random sums of `n` slices of heads, and of each slice its largest score and its sum of weights.
+pub(super) fn random_slices(lab: &Lab<'_>, n: usize) -> (Vec<f32>, Vec<[f32; 2]>) {
+    let sums = lab.normals(n * DIMS.kv_lora);
+    let scores = lab.normals(n);
+    let stat = |score: &f32| [score * 4.0, 0.5 + score.abs()];
+    (sums, scores.iter().map(stat).collect())
+}
+
+/// Such slices on the device, in buffers for steps of up to `most` tokens.
+pub(super) fn given_slices(
+    lab: &Lab<'_>,
+    (mut sums, mut stats): (Vec<f32>, Vec<[f32; 2]>),
+    most: usize,
+) -> [Range; 2] {
+    let [bytes, pairs] = partial_bytes(DIMS, most).map(|bytes| bytes as usize);
+    sums.resize(bytes / 4, f32::NAN);
+    stats.resize(pairs / 8, [f32::NAN; 2]);
+    [lab.given(&sums), lab.given(stats.as_flattened())]
+}
+
 fn merged(lab: &mut Lab<'_>, tokens: usize, output: Activation) {
     let (width, slices) = (DIMS.kv_lora, 5);
     let name = match output {
@@ -226,16 +240,10 @@ fn merged(lab: &mut Lab<'_>, tokens: usize, output: Activation) {
     let case = format!("16 heads, {slices} slices, {tokens} tokens, {name}");
     lab.check(case, |lab| {
         let n = tokens * DIMS.heads;
-        let mut sums = lab.normals(n * slices * width);
-        let scores = lab.normals(n * slices);
-        let stat = |score: &f32| [score * 4.0, 0.5 + score.abs()];
-        let mut stats: Vec<[f32; 2]> = scores.iter().map(stat).collect();
+        let random = random_slices(lab, n * slices);
         let mut twin = vec![0.0; n * width];
-        merge_twin(&sums, &stats, slices, width, &mut twin);
-        let [bytes, pairs] = partial_bytes(DIMS, tokens).map(|bytes| bytes as usize);
-        sums.resize(bytes / 4, f32::NAN);
-        stats.resize(pairs / 8, [f32::NAN; 2]);
-        let partials = [lab.given(&sums), lab.given(stats.as_flattened())];
+        merge_twin(&random.0, &random.1, slices, width, &mut twin);
+        let partials = given_slices(lab, random, tokens);
         let prepared = room(lab, twin.len(), None);
         let floats = lab.room(twin.len());
         let out = match output.rounds() {

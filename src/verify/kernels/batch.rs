@@ -36,9 +36,8 @@ fn dense(lab: &mut Lab<'_>, ty: GgmlType) {
         let x = Normed::new(lab, TOKENS, cols);
         let (before, g) = (lab.normals(TOKENS * rows), lab.normals(rows));
         let of_token = |t: usize| {
-            let rms = (&x.squares[t * cols / 16..][..cols / 16], EPS);
             let before = &before[t * rows..][..rows];
-            let x = &x.values[t * cols..][..cols];
+            let (x, rms) = x.token(t);
             batch_matvec(&w, None, x, 0, Some(rms), Some(before))
         };
         let twin: Vec<f32> = (0..TOKENS).flat_map(of_token).collect();
@@ -55,29 +54,27 @@ fn dense(lab: &mut Lab<'_>, ty: GgmlType) {
 /// Of heads, each with an input of its own.
 fn heads(lab: &mut Lab<'_>) {
     let (groups, rows, cols, units) = (4, 128, 64, 4);
-    lab.check(
-        format!("q5_0 {groups}x{rows}x{cols}, {TOKENS} tokens"),
-        |lab| {
-            let w = [lab.weight(GgmlType::Q5_0, [groups, rows, cols])];
-            let width = groups * units * 32;
-            let given = lab.normals(TOKENS * width);
-            let values = stand_for(form(lab), &given);
-            let tokens = values.chunks_exact(width);
-            let twin = tokens.flat_map(|x| batch_matvec(&w, None, x, units, None, None));
-            let twin: Vec<f32> = twin.collect();
-            let y = lab.room(twin.len());
-            let weight = &lab.load(&[&w[0]])?[0];
-            let input = TokenInput::of(prepared::given(lab, &given));
-            let product = GpuBatchMatvec {
-                x_stride: (width / 32) as u32,
-                x_group: units as u32,
-                y: Some(y.clone()),
-                ..product(lab, weight, Input::Prepared(input))
-            };
-            lab.run(product.calls(lab.gpu)?, state(TOKENS, 0))?;
-            Ok(vec![lab.floats(&y, &twin, limit(form(lab)))?])
-        },
-    );
+    let case = format!("q5_0 {groups}x{rows}x{cols}, {TOKENS} tokens");
+    lab.check(case, |lab| {
+        let w = [lab.weight(GgmlType::Q5_0, [groups, rows, cols])];
+        let width = groups * units * 32;
+        let given = lab.normals(TOKENS * width);
+        let values = stand_for(form(lab), &given);
+        let tokens = values.chunks_exact(width);
+        let twin = tokens.flat_map(|x| batch_matvec(&w, None, x, units, None, None));
+        let twin: Vec<f32> = twin.collect();
+        let y = lab.room(twin.len());
+        let weight = &lab.load(&[&w[0]])?[0];
+        let input = TokenInput::of(prepared::given(lab, &given));
+        let product = GpuBatchMatvec {
+            x_stride: (width / 32) as u32,
+            x_group: units as u32,
+            y: Some(y.clone()),
+            ..product(lab, weight, Input::Prepared(input))
+        };
+        lab.run(product.calls(lab.gpu)?, state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form(lab)))?])
+    });
 }
 
 /// Of the residual stream itself, in f32.
@@ -146,11 +143,9 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
         lab.run(vec![call.call(lab.gpu.machine)], state(TOKENS, 0))?;
         let filled = [0, expected.len() as u32, 0];
         expected.resize(most, [0; 4]);
-        let listed: Vec<[u32; 4]> = lab.read(&call.tiles, most)?;
-        let counts: Vec<[u32; 3]> = lab.read(&call.counts, 2)?;
         Ok(vec![
-            Compared::same(&listed, &expected),
-            Compared::same(&counts, &[filled; 2]),
+            lab.same(&call.tiles, &expected)?,
+            lab.same(&call.counts, &[filled; 2])?,
             lab.floats(&call.weights, &weights, 1e-10)?,
         ])
     });
@@ -165,10 +160,8 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
             experts[*slot as usize] = *expert as usize;
         }
     }
-    listed.resize(
-        batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize,
-        [0; 4],
-    );
+    let most = batch_experts::tiles(TOKENS as u32, &EXPERTS);
+    listed.resize(most as usize, [0; 4]);
     let tiles = Tiles {
         list: lab.given(&listed),
         used: USED as u32,
@@ -182,29 +175,25 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
 /// Gate and up of experts, which read the rows of tokens, and down, which reads those of slots.
 pub(super) fn experts(lab: &mut Lab<'_>) {
     let (rows, cols) = (96, 256);
-    lab.check(
-        format!("q4_k pair {COUNT}x{rows}x{cols}, by token"),
-        |lab| {
-            let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
-            let x = Normed::new(lab, TOKENS, cols);
-            let (tiles, experts) = tiles(lab, true);
-            let of_slot = |(slot, expert): (usize, &usize)| {
-                let token = slot / USED;
-                let rms = (&x.squares[token * cols / 16..][..cols / 16], EPS);
-                let x = &x.values[token * cols..][..cols];
-                batch_matvec(&pair, Some(*expert), x, 0, Some(rms), None)
-            };
-            let twin: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
-            let weights = lab.load(&[&pair[0], &pair[1]])?;
-            let product = GpuBatchMatvec {
-                up: Some(&weights[1]),
-                experts: Some(tiles),
-                ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
-            };
-            let left = room(lab, twin.len(), None);
-            left_by(lab, product, left, None, &twin)
-        },
-    );
+    let case = format!("q4_k pair {COUNT}x{rows}x{cols}, by token");
+    lab.check(case, |lab| {
+        let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, rows, cols]));
+        let x = Normed::new(lab, TOKENS, cols);
+        let (tiles, experts) = tiles(lab, true);
+        let of_slot = |(slot, expert): (usize, &usize)| {
+            let (x, rms) = x.token(slot / USED);
+            batch_matvec(&pair, Some(*expert), x, 0, Some(rms), None)
+        };
+        let twin: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
+        let weights = lab.load(&[&pair[0], &pair[1]])?;
+        let product = GpuBatchMatvec {
+            up: Some(&weights[1]),
+            experts: Some(tiles),
+            ..product(lab, &weights[0], Input::Prepared(x.input(lab)))
+        };
+        let left = room(lab, twin.len(), None);
+        left_by(lab, product, left, None, &twin)
+    });
     lab.check(format!("q5_0 {COUNT}x{rows}x{cols}, by slot"), |lab| {
         let w: [Weight; 1] = [lab.weight(GgmlType::Q5_0, [COUNT, rows, cols])];
         let (tiles, experts) = tiles(lab, false);

@@ -1,7 +1,7 @@
 //! What stands before and behind the products: rows of the vocabulary and of the cache, the choice of a token, and what copies and
 //! composes.
 
-use super::lab::{Compared, Lab, state};
+use super::lab::{Compared, Lab, state, wide};
 use super::{DIMS, EPS};
 use crate::gpu::buffer::Role;
 use crate::gpu::call::{Extent, State};
@@ -71,10 +71,6 @@ pub(super) fn rows(lab: &mut Lab<'_>) {
     });
 }
 
-fn wide(values: &[f16]) -> Vec<f32> {
-    values.iter().map(|x| x.to_f32()).collect()
-}
-
 /// The next token: the best one with penalties, and drawn ones. Both kernels of a choice run in turn.
 pub(super) fn choice(lab: &mut Lab<'_>) {
     biases(lab);
@@ -112,11 +108,9 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
             };
             lab.run(calls, state)?;
             history[pos + 1] = id;
-            let told: Vec<u32> = lab.read(&result, 4)?;
-            let found: Vec<u32> = lab.read(&ids, history.len())?;
             Ok(vec![
-                Compared::same(&told, &[id, step as u32, 0, 0]),
-                Compared::same(&found, &history),
+                lab.same(&result, &[id, step as u32, 0, 0])?,
+                lab.same(&ids, &history)?,
             ])
         });
     }
@@ -161,8 +155,7 @@ pub(super) fn copies(lab: &mut Lab<'_>) {
         let rows = pages as u32 * PAGE;
         let call = copy_rows::call(&on_gpu, rows, values as u32, &list);
         lab.run(vec![call], state(copies.len(), 0))?;
-        let found: Vec<u32> = lab.read(&on_gpu, n)?;
-        Ok(vec![Compared::same(&found, &cache)])
+        Ok(vec![lab.same(&on_gpu, &cache)?])
     });
 }
 

@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
+use half::f16;
+
 use super::KernelCheck;
 use crate::gpu::buffer::{Buffer, Content, Range};
 use crate::gpu::call::{Call, State};
@@ -38,14 +40,6 @@ impl Compared {
         Self {
             nmse: if is_there { nmse } else { f64::INFINITY },
             limit,
-        }
-    }
-
-    /// Of numbers that must be the same: 0, or infinite.
-    pub(super) fn same<T: PartialEq>(found: &[T], twin: &[T]) -> Self {
-        Self {
-            nmse: if found == twin { 0.0 } else { f64::INFINITY },
-            limit: 0.0,
         }
     }
 
@@ -99,33 +93,38 @@ impl<'a> Lab<'a> {
         self.kernels.borrow_mut().clear();
         let compared = compare(self);
         let names: Vec<_> = self.kernels.borrow().iter().copied().collect();
-        let worst = |compared: &Vec<Compared>| {
-            let worst = |a: &&Compared, b: &&Compared| a.share().total_cmp(&b.share());
-            compared.iter().max_by(worst).copied()
-        };
-        let (worst, error) = match &compared {
-            Ok(compared) => (worst(compared), None),
+        self.add(names.join(" + "), case.into(), compared);
+    }
+
+    /// The form in f32, and the one that a trial has `chosen` where that is another. A trial that fails is a row of `kernel`.
+    pub(super) fn forms<F: PartialEq>(
+        &mut self,
+        float: F,
+        chosen: Result<Option<F>, GpuError>,
+        kernel: &str,
+    ) -> Vec<F> {
+        let mut forms = vec![float];
+        match chosen {
+            Ok(form) => forms.extend(form),
+            Err(error) => self.add(kernel.to_owned(), "trial".to_owned(), Err(error)),
+        }
+        forms.dedup();
+        forms
+    }
+
+    fn add(&mut self, kernel: String, case: String, compared: Result<Vec<Compared>, GpuError>) {
+        let by_share = |a: &Compared, b: &Compared| a.share().total_cmp(&b.share());
+        let (worst, error) = match compared {
+            Ok(compared) => (compared.into_iter().max_by(by_share), None),
             Err(error) => (None, Some(error.to_string())),
         };
         self.rows.push(KernelCheck {
             tier: self.gpu.tier.name(),
-            kernel: names.join(" + "),
-            case: case.into(),
+            kernel,
+            case,
             nmse: worst.map(|worst| worst.nmse),
             limit: worst.map_or(0.0, |worst| worst.limit),
             error,
-        });
-    }
-
-    /// Adds the row of a kernel that could not even be called.
-    pub(super) fn failed(&mut self, kernel: &str, error: &GpuError) {
-        self.rows.push(KernelCheck {
-            tier: self.gpu.tier.name(),
-            kernel: kernel.to_owned(),
-            case: "trial".to_owned(),
-            nmse: None,
-            limit: 0.0,
-            error: Some(error.to_string()),
         });
     }
 
@@ -243,6 +242,29 @@ impl<'a> Lab<'a> {
         let found = self.read(range, twin.len())?;
         Ok(Compared::new(&found, twin, limit))
     }
+
+    /// Values on the device that must be those of the twin: the error is 0, or infinite.
+    pub(super) fn same<T: bytemuck::Pod + PartialEq>(
+        &self,
+        range: &Range,
+        twin: &[T],
+    ) -> Result<Compared, GpuError> {
+        let is_same = self.read::<T>(range, twin.len())? == twin;
+        Ok(Compared {
+            nmse: if is_same { 0.0 } else { f64::INFINITY },
+            limit: 0.0,
+        })
+    }
+}
+
+/// Values of f16 as f32.
+pub(super) fn wide(values: &[f16]) -> Vec<f32> {
+    values.iter().map(|x| x.to_f32()).collect()
+}
+
+/// Values of f32 as f16.
+pub(super) fn halves(values: &[f32]) -> Vec<f16> {
+    values.iter().map(|x| f16::from_f32(*x)).collect()
 }
 
 /// The state of a step of so many tokens after `pos` rows.

@@ -9,7 +9,6 @@ mod lab;
 mod prepared;
 mod prompt_attention;
 mod prompts;
-mod several;
 mod tokens;
 
 use serde::Serialize;
@@ -90,10 +89,10 @@ pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
             tokens::router,
             experts::gate_up,
             experts::moe_down,
-            several::queries,
-            several::values,
-            several::gate_up,
-            several::moe_down,
+            tokens::queries_of_several,
+            tokens::values_of_several,
+            experts::gate_up_of_several,
+            experts::moe_down_of_several,
         ],
     };
     let of_all: [Group; 14] = [

@@ -83,9 +83,11 @@ impl Normed {
         }
     }
 
-    /// What the twin takes of the norm.
-    pub(super) fn rms(&self) -> (&[f32], f32) {
-        (&self.squares, EPS)
+    /// What the twin takes of token `t`: its values, and what the norm of it is computed from.
+    pub(super) fn token(&self, t: usize) -> (&[f32], (&[f32], f32)) {
+        let cols = self.norm.len();
+        let squares = &self.squares[t * cols / 16..][..cols / 16];
+        (&self.values[t * cols..][..cols], (squares, EPS))
     }
 
     /// On the device.

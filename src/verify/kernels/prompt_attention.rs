@@ -1,7 +1,7 @@
 //! The attention of prompts: its weights, the expansion of keys and values, and the attention over them.
 
 use super::DIMS;
-use super::lab::{Compared, Lab, state};
+use super::lab::{Compared, Lab, halves, state, wide};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Blocks, State};
@@ -20,13 +20,8 @@ const ROWS: usize = POS + TOKENS;
 
 /// In f32 everywhere, and by matrices where the device takes them.
 pub(super) fn all(lab: &mut Lab<'_>) {
-    let mut forms = vec![Form::Vector];
-    match complete(Form::of(lab.gpu, KV)) {
-        Ok(form) => forms.extend(form),
-        Err(error) => lab.failed("prompt_attention_coop", &error),
-    }
-    forms.dedup();
-    for form in forms {
+    let chosen = complete(Form::of(lab.gpu, KV));
+    for form in lab.forms(Form::Vector, chosen, "prompt_attention_coop") {
         weights(lab, form);
         let problem = Problem::new(lab);
         expansion(lab, form, &problem);
@@ -47,14 +42,6 @@ fn given(lab: &Lab<'_>, form: Form, values: &[f32]) -> Range {
         true => lab.given(&halves(values)),
         false => lab.given(values),
     }
-}
-
-fn halves(values: &[f32]) -> Vec<f16> {
-    values.iter().map(|x| f16::from_f32(*x)).collect()
-}
-
-fn wide(values: &[f16]) -> Vec<f32> {
-    values.iter().map(|x| x.to_f32()).collect()
 }
 
 /// What a form left, of f16 or f32.

@@ -2,15 +2,13 @@
 
 use super::lab::{Compared, Lab, state};
 use super::{EPS, TYPES};
-use crate::gpu::GpuError;
 use crate::gpu::buffer::Role;
 use crate::gpu::wait::complete;
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, expert_rows, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, expert_tiles};
 use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::moe_combine::{GpuMoeCombine, moe_combine};
-use crate::kernels::products::gate_up;
-use crate::kernels::products::{MatvecOptions, matvec};
+use crate::kernels::products::{MatvecOptions, gate_up, matvec};
 use crate::kernels::rows_f16::{GpuRowsF16, rows_f16};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -21,13 +19,8 @@ const TOKENS: usize = 37;
 
 /// In f32 everywhere, and by matrices where the device takes them.
 fn forms(lab: &mut Lab<'_>) -> Vec<Form> {
-    let mut forms = vec![Form::float(lab.gpu)];
-    match complete(Form::for_prompts(lab.gpu)) {
-        Ok(form) => forms.push(form),
-        Err(error) => lab.failed("gemm_coop", &error),
-    }
-    forms.dedup();
-    forms
+    let chosen = complete(Form::for_prompts(lab.gpu));
+    lab.forms(Form::float(lab.gpu), chosen.map(Some), "gemm_coop")
 }
 
 /// f32 sums in another order, or inputs and weights rounded to f16.
@@ -114,32 +107,24 @@ fn product(lab: &mut Lab<'_>, form: Form, ty: GgmlType) {
 /// Of heads, each with an input of its own.
 fn heads(lab: &mut Lab<'_>, form: Form) {
     let (groups, rows, cols, apart) = (4, 96, 64, 128);
-    lab.check(
-        format!("q5_0 {groups}x{rows}x{cols}, {TOKENS} tokens"),
-        |lab| {
-            let w = lab.weight(GgmlType::Q5_0, [groups, rows, cols]);
-            let stride = groups * apart;
-            let x = lab.normals(TOKENS * stride);
-            let mut twin = vec![0.0; TOKENS * groups * rows];
-            let options = MatvecOptions::per_group(stride, apart);
-            matvec(&w, &x, TOKENS, options, &mut twin);
-            let y = lab.room(twin.len());
-            let weight = &lab.load(&[&w])?[0];
-            let product = GpuGemm {
-                x_stride: stride as u32,
-                x_group_stride: apart as u32,
-                ..GpuGemm::of(
-                    form,
-                    weight,
-                    input(lab, form, &x, stride),
-                    TOKENS as u32,
-                    &y,
-                )
-            };
-            lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
-            Ok(vec![lab.floats(&y, &twin, limit(form))?])
-        },
-    );
+    let case = format!("q5_0 {groups}x{rows}x{cols}, {TOKENS} tokens");
+    lab.check(case, |lab| {
+        let w = lab.weight(GgmlType::Q5_0, [groups, rows, cols]);
+        let stride = groups * apart;
+        let x = lab.normals(TOKENS * stride);
+        let mut twin = vec![0.0; TOKENS * groups * rows];
+        let options = MatvecOptions::per_group(stride, apart);
+        matvec(&w, &x, TOKENS, options, &mut twin);
+        let (x, y) = (input(lab, form, &x, stride), lab.room(twin.len()));
+        let weight = &lab.load(&[&w])?[0];
+        let product = GpuGemm {
+            x_stride: stride as u32,
+            x_group_stride: apart as u32,
+            ..GpuGemm::of(form, weight, x, TOKENS as u32, &y)
+        };
+        lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form))?])
+    });
 }
 
 /// Of ranges of the columns, which are added up here.
@@ -234,13 +219,10 @@ fn sorted(lab: &mut Lab<'_>) {
         let mut expected = lists[0].clone();
         let filled = [u32::MAX, expected.len() as u32, u32::MAX];
         expected.resize(tiles, [0; 4]);
-        let found: Vec<u32> = lab.read(&call.slots, slots.len())?;
-        let listed: Vec<[u32; 4]> = lab.read(&call.lists[0].tiles, tiles)?;
-        let counts: Vec<[u32; 3]> = lab.read(&call.counts, 2)?;
         Ok(vec![
-            Compared::same(&found, &slots),
-            Compared::same(&listed, &expected),
-            Compared::same(&counts, &[filled; 2]),
+            lab.same(&call.slots, &slots)?,
+            lab.same(&call.lists[0].tiles, &expected)?,
+            lab.same(&call.counts, &[filled; 2])?,
         ])
     });
 }
@@ -267,30 +249,29 @@ fn chosen(lab: &Lab<'_>, form: Form, ids: &[u32], gather: bool) -> (GpuExperts, 
 
 /// Gate and up, which read the rows of tokens and leave those of places.
 fn gathered(lab: &mut Lab<'_>, form: Form) {
-    lab.check(
-        format!("q4_k pair {COUNT}x{ROWS}x{COLS}, gathered"),
-        |lab| {
-            let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, ROWS, COLS]));
-            let (x, ids) = (lab.normals(TOKENS * COLS), ids(lab));
-            let mut h = vec![0.0; SLOTS * ROWS];
-            let [gate, up] = &pair;
-            gate_up(gate, up, &x, TOKENS, None, Some(&ids), &mut h);
-            let (experts, slots) = chosen(lab, form, &ids, true);
-            let twin = slots
-                .iter()
-                .flat_map(|slot| &h[*slot as usize * ROWS..][..ROWS]);
-            let twin: Vec<f32> = twin.copied().collect();
-            let y = lab.room(twin.len());
-            let weights = lab.load(&[gate, up])?;
-            let x = input(lab, form, &x, COLS);
-            let product = GpuGemm {
-                up: Some(&weights[1]),
-                experts: Some(experts),
-                ..GpuGemm::of(form, &weights[0], x, TOKENS as u32, &y)
-            };
-            of_experts(lab, form, &product, &twin)
-        },
-    );
+    let case = format!("q4_k pair {COUNT}x{ROWS}x{COLS}, gathered");
+    lab.check(case, |lab| {
+        let pair = [(); 2].map(|()| lab.weight(GgmlType::Q4_K, [COUNT, ROWS, COLS]));
+        let (x, ids) = (lab.normals(TOKENS * COLS), ids(lab));
+        let mut h = vec![0.0; SLOTS * ROWS];
+        let [gate, up] = &pair;
+        gate_up(gate, up, &x, TOKENS, None, Some(&ids), &mut h);
+        let (experts, slots) = chosen(lab, form, &ids, true);
+        let twin = slots
+            .iter()
+            .flat_map(|slot| &h[*slot as usize * ROWS..][..ROWS]);
+        let twin: Vec<f32> = twin.copied().collect();
+        let y = lab.room(twin.len());
+        let weights = lab.load(&[gate, up])?;
+        let x = input(lab, form, &x, COLS);
+        let product = GpuGemm {
+            up: Some(&weights[1]),
+            experts: Some(experts),
+            ..GpuGemm::of(form, &weights[0], x, TOKENS as u32, &y)
+        };
+        lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form))?])
+    });
 }
 
 /// Down, which reads the rows of places and leaves those of slots.
@@ -312,7 +293,8 @@ fn scattered(lab: &mut Lab<'_>, form: Form) {
             experts: Some(experts),
             ..GpuGemm::of(form, weight, x, TOKENS as u32, &y)
         };
-        of_experts(lab, form, &product, &twin)
+        lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
+        Ok(vec![lab.floats(&y, &twin, limit(form))?])
     });
 }
 
@@ -321,14 +303,4 @@ fn of_expert(w: &Weight, expert: usize, x: &[f32]) -> Vec<f32> {
     let mut all = vec![0.0; w.groups * w.rows];
     matvec(w, x, 1, MatvecOptions::per_group(x.len(), 0), &mut all);
     all[expert * w.rows..][..w.rows].to_vec()
-}
-
-fn of_experts(
-    lab: &Lab<'_>,
-    form: Form,
-    product: &GpuGemm<'_>,
-    twin: &[f32],
-) -> Result<Vec<Compared>, GpuError> {
-    lab.run(product.calls(lab.gpu), state(TOKENS, 0))?;
-    Ok(vec![lab.floats(&product.y, twin, limit(form))?])
 }

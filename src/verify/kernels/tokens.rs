@@ -1,17 +1,20 @@
-//! The kernels of a decoded token, whose products prepare their outputs, but for those of experts.
+//! The kernels of a decoded token, whose products prepare their outputs, but for those of experts. Some also run in steps of a few tokens,
+//! each with its own position and slices.
 
-use super::lab::{Compared, Lab, state};
+use super::attention::{given_slices, random_slices};
+use super::lab::{Compared, Lab, state, wide};
 use super::prepared::{self, Normed, compared, form, limit, limit_of_rounded, room, stand_for};
 use super::{DIMS, EPS, TYPES};
-use crate::gpu::GpuError;
 use crate::gpu::buffer::Role;
 use crate::gpu::call::State;
-use crate::kernels::attention::partial_bytes;
+use crate::gpu::{GpuError, Most};
+use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::products::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::{CacheRow, Rotation, rope_cache, rotate_rows};
+use crate::kernels::sequences::{PAGE, Record, Sequences};
 use crate::kernels::token::{Divided, TokenInput};
-use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
+use crate::kernels::token_absorb::{GpuTokenAbsorb, token_absorb};
 use crate::kernels::token_beside::{GpuTokenBeside, token_beside};
 use crate::kernels::token_embed::{self, token_embed};
 use crate::kernels::token_matvec::{
@@ -57,7 +60,8 @@ fn product(lab: &mut Lab<'_>, ty: GgmlType) {
         let w = lab.weight(ty, [1, rows, cols]);
         let x = Normed::new(lab, 1, cols);
         let (before, g) = (lab.normals(rows), lab.normals(rows));
-        let twin = token_matvec(&w, &x.values, 0, Some(x.rms()), Some(&before));
+        let (values, rms) = x.token(0);
+        let twin = token_matvec(&w, values, 0, Some(rms), Some(&before));
         let (y, left) = (lab.room(rows), room(lab, rows, Some(&g)));
         let weight = &lab.load(&[&w])?[0];
         let product = GpuTokenMatvec::new(weight, form(lab), Input::Prepared(x.input(lab), 0))
@@ -96,7 +100,8 @@ fn rotated(lab: &mut Lab<'_>) {
         let w = lab.weight(GgmlType::Q8_0, [1, rows, cols]);
         let x = Normed::new(lab, 1, cols);
         let table = lab.normals(n_ctx * rope);
-        let mut twin = token_matvec(&w, &x.values, 0, Some(x.rms()), None);
+        let (values, rms) = x.token(0);
+        let mut twin = token_matvec(&w, values, 0, Some(rms), None);
         let (angles, _) = table[pos * rope..][..rope].as_chunks();
         rotate_rows(&mut twin, first, rope, angles);
         let y = lab.room(rows);
@@ -138,75 +143,100 @@ fn stream(lab: &mut Lab<'_>) {
 /// With the experts' logits as partial sums beside the output.
 fn partial_logits(lab: &mut Lab<'_>) {
     let (experts, rows, cols) = (64, 512, 256);
-    lab.check(
-        format!("q4_0 {rows}x{cols}, logits of {experts} experts"),
-        |lab| {
-            let w = lab.weight(GgmlType::Q4_0, [1, rows, cols]);
-            let router = lab.weight(GgmlType::F32, [1, experts, rows]);
-            let (x, before, g) = (lab.normals(cols), lab.normals(rows), lab.normals(rows));
-            let twin = token_matvec(&w, &stand_for(form(lab), &x), 0, None, Some(&before));
-            let of_rows = |first: usize| {
-                let mut own = vec![0.0; rows];
-                for row in first..first + ROUTER_ROWS as usize {
-                    own[row] = twin[row] * g[row];
-                }
-                token_matvec(&router, &own, 0, None, None)
-            };
-            let sums = (0..rows).step_by(ROUTER_ROWS as usize).flat_map(of_rows);
-            let sums: Vec<f32> = sums.collect();
-            let (left, logits) = (room(lab, rows, Some(&g)), lab.room(sums.len()));
-            let weight = &lab.load(&[&w])?[0];
-            let router = &lab.load(&[&router])?[0];
-            let input = TokenInput::of(prepared::given(lab, &x));
-            let mut product = GpuTokenMatvec::new(weight, form(lab), Input::Prepared(input, 0))
-                .bind("residual", &lab.given(&before))
-                .prepared(left.clone());
-            let geometry = lab.gpu.geometry(&product.site());
-            let tile = geometry.map(|geometry| geometry.tile);
-            let fits =
-                tile.is_some_and(|tile| leaves_partial_logits(lab.gpu.machine, router, tile));
-            product.router = fits.then(|| PartialLogits {
-                weight: router,
-                logits: logits.clone(),
-            });
-            lab.run(product.calls(lab.gpu)?, state(1, 0))?;
-            let mut all = compared(lab, &left, Some(&g), &twin)?;
-            if fits {
-                all.push(lab.floats(&logits, &sums, limit(form(lab)))?);
+    let case = format!("q4_0 {rows}x{cols}, logits of {experts} experts");
+    lab.check(case, |lab| {
+        let w = lab.weight(GgmlType::Q4_0, [1, rows, cols]);
+        let router = lab.weight(GgmlType::F32, [1, experts, rows]);
+        let (x, before, g) = (lab.normals(cols), lab.normals(rows), lab.normals(rows));
+        let twin = token_matvec(&w, &stand_for(form(lab), &x), 0, None, Some(&before));
+        let of_rows = |first: usize| {
+            let mut own = vec![0.0; rows];
+            for row in first..first + ROUTER_ROWS as usize {
+                own[row] = twin[row] * g[row];
             }
-            Ok(all)
-        },
-    );
+            token_matvec(&router, &own, 0, None, None)
+        };
+        let sums = (0..rows).step_by(ROUTER_ROWS as usize).flat_map(of_rows);
+        let sums: Vec<f32> = sums.collect();
+        let (left, logits) = (room(lab, rows, Some(&g)), lab.room(sums.len()));
+        let weight = &lab.load(&[&w])?[0];
+        let router = &lab.load(&[&router])?[0];
+        let input = TokenInput::of(prepared::given(lab, &x));
+        let mut product = GpuTokenMatvec::new(weight, form(lab), Input::Prepared(input, 0))
+            .bind("residual", &lab.given(&before))
+            .prepared(left.clone());
+        let geometry = lab.gpu.geometry(&product.site());
+        let tile = geometry.map(|geometry| geometry.tile);
+        let fits = tile.is_some_and(|tile| leaves_partial_logits(lab.gpu.machine, router, tile));
+        product.router = fits.then(|| PartialLogits {
+            weight: router,
+            logits: logits.clone(),
+        });
+        lab.run(product.calls(lab.gpu)?, state(1, 0))?;
+        let mut all = compared(lab, &left, Some(&g), &twin)?;
+        if fits {
+            all.push(lab.floats(&logits, &sums, limit(form(lab)))?);
+        }
+        Ok(all)
+    });
 }
 
 pub(super) fn beside(lab: &mut Lab<'_>) {
     let (rows, cols) = ([256, 99], 512);
-    lab.check(
-        format!("q4_k {}x{cols}, q8_0 {}x{cols}", rows[0], rows[1]),
-        |lab| {
-            let w = lab.weight(GgmlType::Q4_K, [1, rows[0], cols]);
-            let v = lab.weight(GgmlType::Q8_0, [1, rows[1], cols]);
-            let x = Normed::new(lab, 1, cols);
-            let twin = token_beside([&w, &v], &x.values, x.rms());
-            let g = lab.normals(rows[0]);
-            let [w, v] = [lab.load(&[&w])?.remove(0), lab.load(&[&v])?.remove(0)];
-            let (y, z) = (lab.room(rows[0]), lab.room(rows[1]));
-            let left = room(lab, rows[0], Some(&g));
-            let call = GpuTokenBeside {
-                weights: [&w, &v],
-                activation: form(lab),
-                x: x.input(lab),
-                y: Some(y.clone()),
-                prepared: Some(left.clone()),
-                z: z.clone(),
-            };
-            lab.run(call.calls(lab.gpu)?, state(1, 0))?;
-            let mut all = compared(lab, &left, Some(&g), &twin[0])?;
-            all.push(lab.floats(&y, &twin[0], limit(form(lab)))?);
-            all.push(lab.floats(&z, &twin[1], limit(form(lab)))?);
-            Ok(all)
-        },
-    );
+    let case = format!("q4_k {}x{cols}, q8_0 {}x{cols}", rows[0], rows[1]);
+    lab.check(case, |lab| {
+        let w = lab.weight(GgmlType::Q4_K, [1, rows[0], cols]);
+        let v = lab.weight(GgmlType::Q8_0, [1, rows[1], cols]);
+        let x = Normed::new(lab, 1, cols);
+        let (values, rms) = x.token(0);
+        let twin = token_beside([&w, &v], values, rms);
+        let g = lab.normals(rows[0]);
+        let [w, v] = [lab.load(&[&w])?.remove(0), lab.load(&[&v])?.remove(0)];
+        let (y, z) = (lab.room(rows[0]), lab.room(rows[1]));
+        let left = room(lab, rows[0], Some(&g));
+        let call = GpuTokenBeside {
+            weights: [&w, &v],
+            activation: form(lab),
+            x: x.input(lab),
+            y: Some(y.clone()),
+            prepared: Some(left.clone()),
+            z: z.clone(),
+        };
+        lab.run(call.calls(lab.gpu)?, state(1, 0))?;
+        let mut all = compared(lab, &left, Some(&g), &twin[0])?;
+        all.push(lab.floats(&y, &twin[0], limit(form(lab)))?);
+        all.push(lab.floats(&z, &twin[1], limit(form(lab)))?);
+        Ok(all)
+    });
+}
+
+/// Where several tokens stand, and the slices of each.
+const POSITIONS: [usize; 3] = [5, 0, 17];
+const SLICES: [usize; 3] = [2, 1, 4];
+
+/// What tells it to the kernels.
+fn standing(lab: &Lab<'_>) -> Sequences {
+    let record = |t: usize| Record {
+        position: POSITIONS[t] as u32,
+        first_slice: SLICES[..t].iter().sum::<usize>() as u32,
+        slices: SLICES[t] as u32,
+        // No kernel in question reads these.
+        first_page: u32::MAX,
+        first_id: u32::MAX,
+    };
+    let table: Vec<u32> = (0..POSITIONS.len())
+        .flat_map(|t| record(t).words())
+        .collect();
+    let none = || lab.given(&[u32::MAX; 4]);
+    Sequences {
+        table: lab.given(&table),
+        pages: none(),
+        work: none(),
+        page: PAGE,
+        rows: PAGE,
+        ids: 1,
+        alone: false,
+    }
 }
 
 /// The new row of a cache of `ROWS` rows, and what it is made of.
@@ -254,21 +284,20 @@ impl Row {
         rope_cache(
             &q, &self.kv_a, &self.norm, EPS, table, POS, DIMS, &mut q_pe, &mut cache,
         );
-        cache.into_iter().map(f16::to_f32).collect()
+        wide(&cache)
     }
 
     fn compared(&self, lab: &Lab<'_>, found: &CacheRow) -> Result<Compared, GpuError> {
         let twin = self.twin();
         let found: Vec<f16> = lab.read(&found.cache, twin.len())?;
-        let found: Vec<f32> = found.into_iter().map(f16::to_f32).collect();
         // WGSL leaves the rounding to f16 open.
-        Ok(Compared::new(&found, &twin, 1e-6))
+        Ok(Compared::new(&wide(&found), &twin, 1e-6))
     }
 }
 
 /// The queries of a token and its row of the cache: in one dispatch from the latent of the query, and from queries that are there.
 pub(super) fn queries(lab: &mut Lab<'_>) {
-    absorbed(lab);
+    absorbed(lab, "16 heads of 256 columns", &[POS]);
     lab.check("q5_0, 16 heads", |lab| {
         let k_b = lab.weight(GgmlType::Q5_0, [DIMS.heads, DIMS.kv_lora, DIMS.nope]);
         let q = lab.normals(DIMS.heads * DIMS.head());
@@ -297,67 +326,103 @@ pub(super) fn queries(lab: &mut Lab<'_>) {
     });
 }
 
-fn absorbed(lab: &mut Lab<'_>) {
-    let cols = 256;
-    lab.check(format!("q4_0, q8_0, 16 heads of {cols} columns"), |lab| {
+/// The absorbed and the rotated queries of several tokens.
+pub(super) fn queries_of_several(lab: &mut Lab<'_>) {
+    absorbed(lab, "16 heads, 3 tokens", &POSITIONS);
+}
+
+/// The queries of tokens at these positions from their latents. A single one also leaves its row of the cache.
+fn absorbed(lab: &mut Lab<'_>, case: &str, positions: &[usize]) {
+    let (cols, tokens) = (256, positions.len());
+    lab.check(format!("q4_0, q8_0, {case}"), |lab| {
         let q_b = lab.weight(GgmlType::Q4_0, [1, DIMS.heads * DIMS.head(), cols]);
         let k_b = lab.weight(GgmlType::Q8_0, [DIMS.heads, DIMS.kv_lora, DIMS.nope]);
-        let x = Normed::new(lab, 1, cols);
-        let row = Row::new(lab);
+        let x = Normed::new(lab, tokens, cols);
+        let row = (tokens == 1).then(|| Row::new(lab));
+        let table = match &row {
+            Some(row) => row.table.clone(),
+            None => lab.normals(20 * DIMS.rope),
+        };
         let keep = |q: &[f32]| stand_for(form(lab), q);
-        let weights = [&q_b, &k_b];
-        let rms = Some(x.rms());
-        let twin = token_absorb::token_absorb(weights, &x.values, rms, row.angles(), DIMS, keep);
+        let mut twin = [vec![], vec![]];
+        for (t, position) in positions.iter().enumerate() {
+            let (angles, _) = table[position * DIMS.rope..][..DIMS.rope].as_chunks();
+            let (x, rms) = x.token(t);
+            let own = token_absorb([&q_b, &k_b], x, Some(rms), angles, DIMS, keep);
+            let pairs = twin.iter_mut().zip(own);
+            pairs.for_each(|(all, own)| all.extend(own));
+        }
         let [q_b, k_b] = [lab.load(&[&q_b])?.remove(0), lab.load(&[&k_b])?.remove(0)];
-        let new_row = row.given(lab);
         let call = GpuTokenAbsorb {
             q_b: &q_b,
             k_b: &k_b,
             activation: form(lab),
             x: x.input(lab),
-            rope_table: lab.given(&row.table),
+            rope_table: lab.given(&table),
             dims: DIMS,
             q_lat: lab.room(twin[0].len()),
             q_pe: lab.room(twin[1].len()),
-            row: Some(new_row.clone()),
-            sequences: None,
-            tokens: 1,
+            row: row.as_ref().map(|row| row.given(lab)),
+            sequences: row.is_none().then(|| standing(lab)),
+            tokens: tokens as u32,
         };
-        lab.run(vec![call.call(lab.gpu.machine)], state(1, POS))?;
-        Ok(vec![
+        let most = Most {
+            tokens: tokens as u32,
+            context: (table.len() / DIMS.rope) as u32,
+        };
+        let pos = if row.is_some() { POS } else { 0 };
+        lab.run_of(vec![call.call(lab.gpu.machine)], most, state(tokens, pos))?;
+        let mut all = vec![
             lab.floats(&call.q_lat, &twin[0], limit_of_rounded(form(lab)))?,
             lab.floats(&call.q_pe, &twin[1], limit(form(lab)))?,
-            row.compared(lab, &new_row)?,
-        ])
+        ];
+        if let Some((row, found)) = row.as_ref().zip(call.row.as_ref()) {
+            all.push(row.compared(lab, found)?);
+        }
+        Ok(all)
     });
 }
 
 /// `attn_v_b` over the slices that the attention left.
 pub(super) fn values(lab: &mut Lab<'_>) {
-    let (rows, slices) = (128, 5);
-    lab.check(format!("q4_0 16x{rows}x512, {slices} slices"), |lab| {
+    of_slices(lab, "5 slices", &[5]);
+}
+
+/// `attn_v_b` over the slices of each of several tokens.
+pub(super) fn values_of_several(lab: &mut Lab<'_>) {
+    of_slices(lab, "slices of 3 tokens", &SLICES);
+}
+
+fn of_slices(lab: &mut Lab<'_>, case: &str, slices: &[usize]) {
+    let (rows, tokens) = (128, slices.len());
+    lab.check(format!("q4_0 16x{rows}x512, {case}"), |lab| {
         let (heads, width) = (DIMS.heads, DIMS.kv_lora);
         let w = lab.weight(GgmlType::Q4_0, [heads, rows, width]);
-        let mut sums = lab.normals(heads * slices * width);
-        let scores = lab.normals(heads * slices);
-        let stat = |score: &f32| [score * 4.0, 0.5 + score.abs()];
-        let mut stats: Vec<[f32; 2]> = scores.iter().map(stat).collect();
-        let mut latent = vec![0.0; heads * width];
-        attention_merge(&sums, &stats, slices, width, &mut latent);
-        let latent = stand_for(form(lab), &latent);
-        let twin = token_matvec(&w, &latent, width / 32, None, None);
-        let [bytes, pairs] = partial_bytes(DIMS, 1).map(|bytes| bytes as usize);
-        sums.resize(bytes / 4, f32::NAN);
-        stats.resize(pairs / 8, [f32::NAN; 2]);
-        let partials = [lab.given(&sums), lab.given(stats.as_flattened())];
+        let (mut sums, mut stats, mut twin) = (vec![], vec![], vec![]);
+        for &slices in slices {
+            let (own, own_stats) = random_slices(lab, heads * slices);
+            let mut latent = vec![0.0; heads * width];
+            attention_merge(&own, &own_stats, slices, width, &mut latent);
+            let latent = stand_for(form(lab), &latent);
+            twin.extend(token_matvec(&w, &latent, width / 32, None, None));
+            sums.extend(own);
+            stats.extend(own_stats);
+        }
+        let several = tokens > 1;
+        let most = if several { MAX_SLICES + tokens } else { 1 };
+        let partials = given_slices(lab, (sums, stats), most);
         let (y, left) = (lab.room(twin.len()), room(lab, twin.len(), None));
         let weight = &lab.load(&[&w])?[0];
-        let product = GpuTokenMatvec::new(weight, form(lab), Input::Slices(partials, DIMS))
+        let mut product = GpuTokenMatvec::new(weight, form(lab), Input::Slices(partials, DIMS))
             .bind("y", &y)
             .prepared(left.clone());
+        if several {
+            product = product.of_tokens(tokens as u32, &standing(lab));
+        }
+        // Those of several tokens are in the table.
         let state = State {
-            slices: slices as u32,
-            ..state(1, 0)
+            slices: slices[0] as u32,
+            ..state(tokens, 0)
         };
         lab.run(product.calls(lab.gpu)?, state)?;
         let found: Vec<f32> = lab.read(&y, twin.len())?;
