@@ -29,7 +29,7 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
             let encoded = tokenizer.encode(text, add);
             encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))?
         }
-        None if fields.get("messages").is_some() => render(&fields, model)?.0.prompt,
+        None if fields.get("messages").is_some() => render(&fields, model)?.prompt,
         None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
     };
     let texts = fields.flag("return_token_strs")?.unwrap_or(false);
