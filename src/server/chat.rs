@@ -14,8 +14,8 @@ use super::fields::Fields;
 use super::messages;
 use super::model::Model;
 use super::probabilities;
-use super::reader::{Delta, Reader};
-use super::tools::{self, Format, Tools, forced};
+use super::reader::Reader;
+use super::tools::{self, Delta, Format, Tools, forced};
 use crate::tokenizer::{ChatTemplate, Rendering};
 
 /// A conversation in the model's template.
@@ -243,14 +243,14 @@ fn part(index: usize, delta: &Value, log_probs: Option<Value>) -> Value {
 fn told(delta: Delta) -> Value {
     match delta {
         Delta::Thought(text) => json!({ "reasoning_content": text }),
-        Delta::Said(tools::Delta::Text(text)) => json!({ "content": text }),
-        Delta::Said(tools::Delta::Call { index, name }) => json!({"tool_calls": [{
+        Delta::Text(text) => json!({ "content": text }),
+        Delta::Call { index, name } => json!({"tool_calls": [{
             "index": index,
             "id": call_id(),
             "type": "function",
             "function": {"name": name, "arguments": ""},
         }]}),
-        Delta::Said(tools::Delta::Arguments { index, text }) => json!({"tool_calls": [{
+        Delta::Arguments { index, text } => json!({"tool_calls": [{
             "index": index,
             "function": {"arguments": text},
         }]}),

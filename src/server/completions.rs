@@ -10,8 +10,8 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
 use super::probabilities;
-use super::reader::{Delta, Reader};
-use super::tools;
+use super::reader::Reader;
+use super::tools::Delta;
 
 /// Prompts of a request at most.
 const MOST_PROMPTS: usize = 128;
@@ -130,7 +130,7 @@ impl Form for Completion {
         move |step| {
             let mut text = String::new();
             for delta in step.deltas {
-                if let Delta::Said(tools::Delta::Text(more)) = delta {
+                if let Delta::Text(more) = delta {
                     text += &more;
                 }
             }

@@ -16,9 +16,9 @@ use super::error::{ApiError, json_response};
 use super::fields::Fields;
 use super::log::Record;
 use super::model::Model;
-use super::reader::{Delta, Reader};
+use super::reader::Reader;
 use super::sse::{Gone, Stream, stream};
-use super::tools;
+use super::tools::Delta;
 use crate::engine::chooser::TokenLogProbs;
 
 /// A stream that has nothing to send says so after this time.
@@ -81,12 +81,12 @@ impl Collected {
         for delta in step.deltas {
             match delta {
                 Delta::Thought(text) => self.thoughts += &text,
-                Delta::Said(tools::Delta::Text(text)) => self.text += &text,
-                Delta::Said(tools::Delta::Call { name, .. }) => self.calls.push(Call {
+                Delta::Text(text) => self.text += &text,
+                Delta::Call { name, .. } => self.calls.push(Call {
                     name,
                     arguments: String::new(),
                 }),
-                Delta::Said(tools::Delta::Arguments { text, .. }) => {
+                Delta::Arguments { text, .. } => {
                     if let Some(call) = self.calls.last_mut() {
                         call.arguments += &text;
                     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -125,8 +124,9 @@ impl Entry {
         self.is_stopped() || self.told.is_closed()
     }
 
-    fn tell(&self, told: Told) -> Result<(), SendError<(usize, Told)>> {
-        self.told.send((self.index, told))
+    /// Tells it; whether somebody reads.
+    fn tell(&self, told: Told) -> bool {
+        self.told.send((self.index, told)).is_ok()
     }
 }
 
@@ -331,10 +331,10 @@ impl Clerk {
             }
             Event::Failed(_) => reason = Some("error"),
         }
-        let sent = entry.tell(Told::Event(event));
+        let is_read = entry.tell(Told::Event(event));
         let reason = reason
             .or(entry.is_stopped().then_some("stop"))
-            .or((sent.is_err() || self.ending).then_some("abort"));
+            .or((!is_read || self.ending).then_some("abort"));
         if let Some(reason) = reason {
             self.metrics.figures().ended(reason, entry.came.elapsed());
             self.entries.remove(&id);
@@ -353,7 +353,7 @@ impl Clerk {
             match scheduler.submit(request) {
                 Ok(id) => drop(self.entries.insert(id, entry)),
                 Err(error) => {
-                    let _ = entry.tell(Told::Event(Event::Failed(error)));
+                    entry.tell(Told::Event(Event::Failed(error)));
                 }
             }
         }
@@ -368,7 +368,7 @@ impl Clerk {
         let arrived = self.arrived.drain(..).map(|job| job.entry);
         let entries = self.entries.drain().map(|(_, entry)| entry);
         for entry in arrived.chain(entries) {
-            let _ = entry.tell(Told::Broken(error.to_string()));
+            entry.tell(Told::Broken(error.to_string()));
         }
         self.count();
     }
