@@ -97,8 +97,8 @@ impl<'a> Answers<'a> {
     pub(super) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while self.left > 0 {
             let told = match self.until {
-                None => self.answering.next().await,
-                Some(until) => tokio::time::timeout_at(until.into(), self.answering.next())
+                None => self.answering.told.recv().await,
+                Some(until) => tokio::time::timeout_at(until.into(), self.answering.told.recv())
                     .await
                     .map_err(|_| self.out_of_time())?,
             };
@@ -191,7 +191,7 @@ impl<'a> Answers<'a> {
     /// What the answers took, in the form of OpenAI's API.
     pub(super) fn usage(&self) -> Value {
         let generated: usize = self.choices.iter().map(|choice| choice.generated).sum();
-        let thoughts = self.choices.iter().map(|c| c.reader.thought_tokens());
+        let thoughts = self.choices.iter().map(|c| c.reader.thought_tokens);
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": generated,

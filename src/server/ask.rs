@@ -14,13 +14,6 @@ const MOST_STOPS: usize = 4;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
-/// Whether who asks reads streams.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Streams {
-    Sent,
-    Refused,
-}
-
 /// What requests for chats and for completions have in common.
 pub(super) struct Ask {
     pub(super) stream: bool,
@@ -50,7 +43,6 @@ impl Ask {
         model: &Model,
         no_thoughts: bool,
         log_probs: Option<usize>,
-        streams: Streams,
     ) -> Result<Self, ApiError> {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let options = fields.object("stream_options")?;
@@ -81,7 +73,7 @@ impl Ask {
         fields.text("user")?;
         let tokenizer = model.engine.tokenizer();
         let (seed, penalty) = (model.seed, model.penalty_asked);
-        let ask = Self {
+        Ok(Self {
             stream,
             include_usage,
             usage_with_each,
@@ -91,11 +83,7 @@ impl Ask {
             limit,
             chain: sampling::read(fields, defaults, seed, penalty, tokenizer)?,
             form: sampling::form(fields)?,
-        };
-        match stream && streams == Streams::Refused {
-            true => Err(fields.wrong("stream", "must be false or left out in a batch")),
-            false => Ok(ask),
-        }
+        })
     }
 
     /// Demands a form that the request itself does not name.

@@ -139,7 +139,7 @@ impl Batch {
             let (status, body) = match answer {
                 Ok(body) => (200, body),
                 Err(error) if error.is_of_all() => return told(None),
-                Err(error) => (error.status().as_u16(), error.json()),
+                Err(error) => (error.status.as_u16(), error.json()),
             };
             told(Some(Answered {
                 status,

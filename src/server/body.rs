@@ -83,7 +83,7 @@ mod tests {
         let runtime = runtime.expect("the system gives a runtime");
         let failed = runtime.block_on(away::<()>(|| panic!("as a test wants it")));
         let error = failed.expect_err("it panicked");
-        assert_eq!(error.status().as_u16(), 500);
+        assert_eq!(error.status.as_u16(), 500);
         assert_eq!(error.json()["error"]["type"], "server_error");
         assert_eq!(runtime.block_on(away(|| Ok(7))), Ok(7));
     }

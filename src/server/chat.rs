@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::answers::Step;
 use super::app::number;
-use super::ask::{Ask, Streams, check_prompt};
+use super::ask::{Ask, check_prompt};
 use super::deliver::{Collected, Form};
 use super::desk::Order;
 use super::error::ApiError;
@@ -135,21 +135,16 @@ impl Chat {
 impl Form for Chat {
     const ID: &'static str = "chatcmpl";
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        streams: Streams,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError> {
         let log_probs = log_probs(fields)?;
         let rendered = render(fields, model)?;
-        let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs, streams)?;
+        let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
         check_prompt("messages", &rendered.prompt, model)?;
         if let Some((format, tools)) = rendered.tools.as_ref().filter(|(_, tools)| tools.forced) {
             ask.demand("tool_choice", forced(*format, tools))?;
         }
         let chat = Self { ask, rendered };
-        let reader = chat.reader(model);
-        let begins_after = reader.closing_mark().filter(|_| reader.is_thinking());
+        let begins_after = chat.reader(model).begins_after();
         let prompts = std::slice::from_ref(&chat.rendered.prompt);
         let orders = chat.ask.orders(prompts, model, begins_after)?;
         Ok((chat, orders))

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers::Step;
-use super::ask::{Ask, Streams, check_prompt};
+use super::ask::{Ask, check_prompt};
 use super::deliver::{Collected, Form};
 use super::desk::Order;
 use super::error::ApiError;
@@ -59,11 +59,7 @@ fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError
 impl Form for Completion {
     const ID: &'static str = "cmpl";
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        streams: Streams,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError> {
         if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
             let message = "is not supported: the model only continues a text";
             return Err(fields.wrong("suffix", message));
@@ -80,7 +76,7 @@ impl Form for Completion {
         for prompt in &prompts {
             check_prompt("prompt", prompt, model)?;
         }
-        let ask = Ask::read(fields, model, false, log_probs, streams)?;
+        let ask = Ask::read(fields, model, false, log_probs)?;
         let tokenizer = model.engine.tokenizer();
         let text = |ids: &Vec<u32>| {
             // What was added in front is none of the text.

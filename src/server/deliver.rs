@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::answers::{Answers, Step};
 use super::app::{App, number};
-use super::ask::{Ask, Streams, check_model};
+use super::ask::{Ask, check_model};
 use super::body::away;
 use super::desk::{Answering, Order};
 use super::error::{ApiError, json_response};
@@ -33,11 +33,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// What is wrong with it, by its field.
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        streams: Streams,
-    ) -> Result<(Self, Vec<Order>), ApiError>;
+    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError>;
 
     /// What all requests have in common.
     fn ask(&self) -> &Ask;
@@ -111,12 +107,12 @@ struct Begun<F> {
 }
 
 impl<F: Form> Begun<F> {
-    /// Hands a request in.
+    /// Hands a request in. Where nobody reads streams, one that asks for a stream is refused.
     async fn new(
         app: &App,
         body: Value,
         record: Arc<Record>,
-        streams: Streams,
+        streams: bool,
     ) -> Result<(Self, Answering), ApiError> {
         let model = Arc::clone(&app.served()?.model);
         let read = away({
@@ -124,7 +120,11 @@ impl<F: Form> Begun<F> {
             move || {
                 let fields = Fields::of_body(&body)?;
                 check_model(&fields, &model)?;
-                F::read(&fields, &model, streams)
+                let (form, orders) = F::read(&fields, &model)?;
+                match form.ask().stream && !streams {
+                    true => Err(fields.wrong("stream", "must be false or left out in a batch")),
+                    false => Ok((form, orders)),
+                }
             }
         });
         let (form, orders) = read.await?;
@@ -216,7 +216,7 @@ impl<F: Form> Begun<F> {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    self.record.failed(error.status().as_str());
+                    self.record.failed(error.status.as_str());
                     stream.send(&error.json()).await?;
                     return stream.done().await;
                 }
@@ -242,7 +242,7 @@ pub(super) async fn whole<F: Form>(
     body: Value,
     record: Arc<Record>,
 ) -> Result<Value, ApiError> {
-    let (begun, answering) = Begun::<F>::new(app, body, record, Streams::Refused).await?;
+    let (begun, answering) = Begun::<F>::new(app, body, record, false).await?;
     begun.whole(answering).await
 }
 
@@ -255,7 +255,7 @@ pub(super) async fn answer<F: Form>(
     body: Value,
     record: Arc<Record>,
 ) -> Result<Response, ApiError> {
-    let (begun, answering) = Begun::<F>::new(app, body, record, Streams::Sent).await?;
+    let (begun, answering) = Begun::<F>::new(app, body, record, true).await?;
     if !begun.form.ask().stream {
         let body = begun.whole(answering).await?;
         return Ok(json_response(StatusCode::OK, body.to_string()));

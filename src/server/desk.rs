@@ -53,16 +53,12 @@ pub(super) enum Told {
 
 /// Answers on their way. Dropped, they are cancelled.
 pub(super) struct Answering {
-    told: UnboundedReceiver<(usize, Told)>,
+    /// What comes next, with the number of the answer. It is closed when all have ended.
+    pub(super) told: UnboundedReceiver<(usize, Told)>,
     stops: Vec<Arc<AtomicBool>>,
 }
 
 impl Answering {
-    /// What comes next, with the number of the answer; `None` when all have ended.
-    pub(super) async fn next(&mut self) -> Option<(usize, Told)> {
-        self.told.recv().await
-    }
-
     /// Ends one of them, since its text has come to an end.
     pub(super) fn stop(&self, answer: usize) {
         if let Some(stop) = self.stops.get(answer) {
@@ -144,17 +140,6 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// A desk with so many places, and what the thread behind it reads.
-    fn new(capacity: usize) -> (Self, UnboundedReceiver<Message>) {
-        let (messages, inbox) = unbounded_channel();
-        let desk = Self {
-            messages,
-            places: Arc::new(Semaphore::new(capacity)),
-            capacity,
-        };
-        (desk, inbox)
-    }
-
     /// Whether one more finds a place now.
     pub(super) fn has_place(&self) -> bool {
         self.places.available_permits() > 0
@@ -386,7 +371,8 @@ pub(super) fn work(
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
-    let (desk, inbox) = Desk::new(scheduler.slots().saturating_add(queue));
+    let (messages, inbox) = unbounded_channel();
+    let capacity = scheduler.slots().saturating_add(queue);
     let mut clerk = Clerk {
         inbox,
         metrics,
@@ -397,7 +383,11 @@ pub(super) fn work(
         ending: false,
     };
     clerk.metrics.figures().rows_in_all = scheduler.counts().rows_in_all;
-    ready(desk);
+    ready(Desk {
+        messages,
+        places: Arc::new(Semaphore::new(capacity)),
+        capacity,
+    });
     while !clerk.ending {
         clerk.collect();
         clerk.submit(&mut scheduler);

@@ -38,7 +38,7 @@ pub(super) struct Code(pub(super) &'static str);
 /// A request that is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ApiError {
-    status: StatusCode,
+    pub(super) status: StatusCode,
     message: String,
     /// The field of the request that is wrong.
     param: Option<String>,
@@ -138,11 +138,6 @@ impl ApiError {
             "param": self.param,
             "code": self.code,
         }})
-    }
-
-    /// The HTTP status.
-    pub(super) fn status(&self) -> StatusCode {
-        self.status
     }
 }
 

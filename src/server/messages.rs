@@ -64,8 +64,7 @@ fn content(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Array(_)) => {
             let parts = fields.objects("content")?.unwrap_or_default();
-            let texts: Result<Vec<&str>, ApiError> = parts.iter().map(part).collect();
-            Ok(Some(texts?.concat()))
+            parts.iter().map(part).collect::<Result<_, _>>().map(Some)
         }
         Some(_) => Err(fields.wrong("content", "must be a text or a list of parts")),
     }

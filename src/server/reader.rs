@@ -16,7 +16,8 @@ pub(super) struct Reader<'a> {
     skip_line_breaks: bool,
     /// What a call that was begun for the model has come to.
     begun: Vec<Delta>,
-    thought_tokens: usize,
+    /// Tokens of the thoughts so far.
+    pub(super) thought_tokens: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -51,24 +52,15 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// Whether the last token belongs to thoughts.
-    pub(super) fn is_thinking(&self) -> bool {
-        self.reply.is_thinking()
-    }
-
-    /// The token that closes thoughts, where the model has one.
-    pub(super) fn closing_mark(&self) -> Option<u32> {
-        self.reply.closing_mark()
-    }
-
-    /// Tokens of the thoughts so far.
-    pub(super) fn thought_tokens(&self) -> usize {
-        self.thought_tokens
+    /// The token behind which the answer begins, where it begins with thoughts.
+    pub(super) fn begins_after(&self) -> Option<u32> {
+        let reply = &self.reply;
+        reply.closing_mark().filter(|_| reply.is_thinking())
     }
 
     /// Whether the answer calls a tool.
     pub(super) fn has_calls(&self) -> bool {
-        self.parser.as_ref().is_some_and(|p| p.calls() > 0)
+        self.parser.as_ref().is_some_and(|p| p.calls > 0)
     }
 
     /// Takes the next token; returns whether the answer is over with it.
@@ -84,7 +76,7 @@ impl<'a> Reader<'a> {
         if thinking && !self.reply.is_thinking() {
             self.skip_line_breaks = true;
         }
-        over || self.one_call && self.parser.as_ref().is_some_and(|p| p.ended() > 0)
+        over || self.one_call && self.parser.as_ref().is_some_and(|p| p.ended > 0)
     }
 
     /// The text of a special token that is a mark of calls: others have none.

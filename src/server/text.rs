@@ -33,12 +33,7 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
         None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
     };
     let texts = fields.flag("return_token_strs")?.unwrap_or(false);
-    let texts = texts.then(|| {
-        tokens
-            .iter()
-            .map(|&id| tokenizer.piece(id))
-            .collect::<Vec<_>>()
-    });
+    let texts = texts.then(|| tokens.iter().map(|&id| tokenizer.piece(id)).collect());
     let tokens = Tokens {
         count: tokens.len(),
         max_model_len: model.engine.n_ctx(),

@@ -65,14 +65,14 @@ pub(in crate::server) struct Parser {
     state: State,
     /// What is not decided yet.
     held: String,
-    /// Calls so far.
-    calls: usize,
+    /// Calls that have begun.
+    pub(in crate::server) calls: usize,
     /// The tool that is called.
     tool: Option<usize>,
     /// Arguments of the call so far.
     arguments: usize,
     /// Calls that are whole.
-    ended: usize,
+    pub(in crate::server) ended: usize,
     /// What was found and not told yet.
     deltas: Vec<Delta>,
 }
@@ -91,16 +91,6 @@ impl Parser {
             ended: 0,
             deltas: vec![],
         }
-    }
-
-    /// Calls that have come to their end.
-    pub(in crate::server) fn ended(&self) -> usize {
-        self.ended
-    }
-
-    /// Calls that have begun.
-    pub(in crate::server) fn calls(&self) -> usize {
-        self.calls
     }
 
     /// Takes the next piece of the answer.

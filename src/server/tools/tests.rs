@@ -50,7 +50,7 @@ fn parsed(format: Format, pieces: &[&str], whole: bool) -> (String, Vec<(String,
             }
         }
     }
-    assert_eq!(parser.calls(), calls.len());
+    assert_eq!(parser.calls, calls.len());
     (text, calls)
 }
 
