@@ -1,16 +1,19 @@
 //! The answers to a request while they come.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::desk::{Answering, Told};
 use super::error::ApiError;
 use super::log::Record;
-use super::reader::{Delta, Reader};
+use super::reader::Reader;
+use super::tools::Delta;
 use crate::engine::chooser::{ChooserError, TokenLogProbs};
 use crate::engine::scheduler::Event;
-use crate::engine::{EngineError, GenerateStats, StopReason};
+use crate::engine::{EngineError, StopReason};
 
 /// What has come next.
 pub(super) struct Step {
@@ -46,7 +49,7 @@ pub(super) struct Answers<'a> {
     answering: Answering,
     choices: Vec<Choice<'a>>,
     left: usize,
-    record: Record,
+    record: Arc<Record>,
     /// Tokens of the prompts.
     prompt: usize,
     /// Answers to each prompt.
@@ -63,7 +66,7 @@ impl<'a> Answers<'a> {
         answering: Answering,
         readers: Vec<Reader<'a>>,
         (prompt, each): (usize, usize),
-        record: Record,
+        record: Arc<Record>,
         timeout: Option<Duration>,
     ) -> Self {
         let choice = |reader| Choice {
@@ -82,7 +85,7 @@ impl<'a> Answers<'a> {
             each,
             cached: 0,
             timeout,
-            until: timeout.and_then(|timeout| record.began().checked_add(timeout)),
+            until: timeout.and_then(|timeout| record.began.checked_add(timeout)),
             record,
         }
     }
@@ -94,8 +97,8 @@ impl<'a> Answers<'a> {
     pub(super) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while self.left > 0 {
             let told = match self.until {
-                None => self.answering.next().await,
-                Some(until) => tokio::time::timeout_at(until.into(), self.answering.next())
+                None => self.answering.told.recv().await,
+                Some(until) => tokio::time::timeout_at(until.into(), self.answering.told.recv())
                     .await
                     .map_err(|_| self.out_of_time())?,
             };
@@ -111,7 +114,9 @@ impl<'a> Answers<'a> {
 
     fn out_of_time(&self) -> ApiError {
         let seconds = self.timeout.unwrap_or_default().as_secs();
-        ApiError::out_of_time(seconds)
+        let message = format!("the answer was not ready within {seconds} seconds (--timeout)");
+        let error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, message);
+        error.with_code("timeout").for_good()
     }
 
     fn told(&mut self, choice: usize, told: Told) -> Result<Option<Step>, ApiError> {
@@ -129,11 +134,9 @@ impl<'a> Answers<'a> {
                 }
             }
             Told::Event(Event::Token(token)) => return Ok(Some(self.token(choice, token))),
-            Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, &stats))),
+            Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, stats.stop))),
             Told::Event(Event::Failed(error)) => return Err(failed(&error)),
-            Told::Broken(error) => {
-                return Err(ApiError::device(&error));
-            }
+            Told::Broken(error) => return Err(ApiError::device(&error)),
         }
         Ok(None)
     }
@@ -145,29 +148,25 @@ impl<'a> Answers<'a> {
         let mut deltas = vec![];
         let over = state.reader.push(token, &mut deltas);
         if over {
-            state.over = true;
             self.answering.stop(choice);
             state.reader.finish(true, true, &mut deltas);
         }
-        let log_probs = state.log_probs.take();
-        let reason = over.then(|| self.end(choice, "stop"));
         Step {
             choice,
             deltas,
-            log_probs,
-            reason,
+            log_probs: state.log_probs.take(),
+            reason: over.then(|| self.end(choice, "stop")),
         }
     }
 
-    fn ended(&mut self, choice: usize, stats: &GenerateStats) -> Step {
-        let state = &mut self.choices[choice];
-        state.over = true;
-        let (whole, reason) = match stats.stop {
+    fn ended(&mut self, choice: usize, stop: StopReason) -> Step {
+        let (whole, reason) = match stop {
             StopReason::StopToken | StopReason::Caller => (true, "stop"),
             StopReason::Limit | StopReason::ContextFull => (false, "length"),
         };
         let mut deltas = vec![];
-        state.reader.finish(whole, false, &mut deltas);
+        let reader = &mut self.choices[choice].reader;
+        reader.finish(whole, false, &mut deltas);
         Step {
             choice,
             deltas,
@@ -178,9 +177,10 @@ impl<'a> Answers<'a> {
 
     /// Counts an answer as ended; what is said of why.
     fn end(&mut self, choice: usize, reason: &'static str) -> &'static str {
-        let calls = self.choices[choice].reader.has_calls();
+        let state = &mut self.choices[choice];
+        state.over = true;
         let reason = match reason {
-            "stop" if calls => "tool_calls",
+            "stop" if state.reader.has_calls() => "tool_calls",
             other => other,
         };
         self.left -= 1;
@@ -191,7 +191,7 @@ impl<'a> Answers<'a> {
     /// What the answers took, in the form of OpenAI's API.
     pub(super) fn usage(&self) -> Value {
         let generated: usize = self.choices.iter().map(|choice| choice.generated).sum();
-        let thoughts = self.choices.iter().map(|c| c.reader.thought_tokens());
+        let thoughts = self.choices.iter().map(|c| c.reader.thought_tokens);
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": generated,

@@ -1,11 +1,11 @@
 //! What all requests share.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::arriving::Arriving;
 use super::desk::{Answering, Desk, Order};
 use super::error::ApiError;
 use super::log::Log;
@@ -31,25 +31,22 @@ pub(super) struct Served {
 pub(super) struct App {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) arriving: Arriving,
+    /// Each request that is being read, to its tokens, holds a weak one.
+    pub(super) arriving: Arc<()>,
     pub(super) log: Arc<Log>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) served: OnceLock<Served>,
-    /// What made requests' numbers differ from those of another start.
-    pub(super) start: u64,
 }
 
 impl App {
     pub(super) fn new(settings: Settings) -> std::io::Result<Self> {
-        use std::hash::{BuildHasher, RandomState};
         Ok(Self {
             settings,
             metrics: Arc::new(Metrics::new()),
-            arriving: Arriving::default(),
+            arriving: Arc::default(),
             log: Arc::new(Log::new()?),
             phase: watch::Sender::new(Phase::Loading),
             served: OnceLock::new(),
-            start: RandomState::new().hash_one(std::process::id()),
         })
     }
 
@@ -72,22 +69,24 @@ impl App {
     /// If there is no place for them.
     pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Result<Answering, ApiError> {
         let desk = &self.served()?.desk;
-        let (count, capacity) = (orders.len(), desk.capacity());
+        let (count, capacity) = (orders.len(), desk.capacity);
         if count > capacity {
             let message = format!(
                 "'n' asks for {count} answers, but this server has {capacity} places (--queue)"
             );
             return Err(ApiError::field("n", message));
         }
-        desk.hand_in(orders, came).ok_or_else(|| {
-            self.metrics.refused();
-            ApiError::busy()
-        })
+        desk.hand_in(orders, came).ok_or_else(|| self.busy())
     }
 
-    /// A random number, different for each call.
-    pub(super) fn number(&self) -> u64 {
-        use std::hash::{BuildHasher, RandomState};
-        RandomState::new().hash_one(self.start)
+    /// Refuses a request, for which there is no place.
+    pub(super) fn busy(&self) -> ApiError {
+        self.metrics.figures().refused += 1;
+        ApiError::busy()
     }
+}
+
+/// A random number, different for each call.
+pub(super) fn number() -> u64 {
+    RandomState::new().hash_one(0)
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::app::App;
+use super::app::{App, number};
 use super::error::{ApiError, Code};
 use super::keys::bearer;
 use super::log::Record;
@@ -26,15 +25,21 @@ pub(super) async fn around(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let id = id(&app, request.headers());
+    let id = id(request.headers());
     let path: String = request.uri().path().chars().take(MOST).collect();
     let quiet = OF_ROUTERS.contains(&path.as_str());
     // A browser that opens the page has no key yet.
     let is_open = quiet || path == page::PATH;
-    let method = request.method().as_str().to_owned();
-    let record = Record::new(Arc::clone(&app.log), &id, &method, &path, quiet);
+    let record = Record::new(
+        Arc::clone(&app.log),
+        &id,
+        request.method().as_str(),
+        &path,
+        quiet,
+    );
+    let record = Arc::new(record);
     if request.method() == Method::POST {
-        record.reading(app.arriving.one());
+        record.reading(Arc::downgrade(&app.arriving));
     }
     let origin = origin(&app, request.headers());
     let mut response = if origin.is_some() && is_preflight(&request) {
@@ -42,7 +47,7 @@ pub(super) async fn around(
     } else if let Err(error) = check_key(&app, request.headers(), is_open) {
         error.into_response()
     } else {
-        request.extensions_mut().insert(record.clone());
+        request.extensions_mut().insert(Arc::clone(&record));
         next.run(request).await
     };
     let headers = response.headers_mut();
@@ -63,13 +68,13 @@ pub(super) async fn around(
 }
 
 /// The id that a request brings, or a new one.
-fn id(app: &App, headers: &HeaderMap) -> String {
+fn id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let is_plain =
         |id: &&str| !id.is_empty() && id.len() <= MOST && id.chars().all(|c| c.is_ascii_graphic());
     match given.filter(is_plain) {
         Some(id) => id.to_owned(),
-        None => format!("{:016x}{:016x}", app.number(), app.number()),
+        None => format!("{:016x}{:016x}", number(), number()),
     }
 }
 
@@ -82,7 +87,14 @@ fn check_key(app: &App, headers: &HeaderMap, is_open: bool) -> Result<(), ApiErr
     let given = given.and_then(|value| bearer(value.to_str().ok()?));
     match given {
         Some(key) if settings.keys.accept(key) => Ok(()),
-        given => Err(ApiError::unauthorized(given.is_some())),
+        given => {
+            let message = match given {
+                Some(_) => "the API key is not one of this server's",
+                None => "this server wants an API key: Authorization: Bearer KEY",
+            };
+            let error = ApiError::new(StatusCode::UNAUTHORIZED, message);
+            Err(error.with_code("invalid_api_key"))
+        }
     }
 }
 
@@ -101,17 +113,9 @@ fn is_preflight(request: &Request) -> bool {
 }
 
 fn preflight(headers: &HeaderMap) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    let allowed = response.headers_mut();
-    let methods = HeaderValue::from_static("GET, POST, OPTIONS");
-    allowed.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        allowed.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
-    }
-    allowed.insert(
-        header::ACCESS_CONTROL_MAX_AGE,
-        HeaderValue::from_static("600"),
-    );
-    response
+    let methods = [(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS")];
+    let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let wanted = wanted.map(|wanted| [(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted)]);
+    let age = [(header::ACCESS_CONTROL_MAX_AGE, "600")];
+    (StatusCode::NO_CONTENT, methods, wanted, age, ()).into_response()
 }

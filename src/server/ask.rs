@@ -2,24 +2,17 @@
 
 use serde_json::Value;
 
-use super::desk::{OnHost, Order};
+use super::desk::Order;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
-use super::sampling::{self, Asked, Choosing};
-use crate::engine::chooser::{ChooserError, Grammar, Language};
+use super::sampling;
+use crate::engine::chooser::{ChainSettings, Grammar, Language};
 
 /// Texts that may end an answer.
 const MOST_STOPS: usize = 4;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
-
-/// Whether who asks reads streams.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Streams {
-    Sent,
-    Refused,
-}
 
 /// What requests for chats and for completions have in common.
 pub(super) struct Ask {
@@ -35,7 +28,7 @@ pub(super) struct Ask {
     /// How many of the best tokens are told with each, where that is asked for.
     pub(super) log_probs: Option<usize>,
     limit: usize,
-    choosing: Choosing,
+    chain: ChainSettings,
     /// What an answer has to be, and the field that says so.
     form: Option<(&'static str, Language)>,
 }
@@ -53,8 +46,7 @@ impl Ask {
     ) -> Result<Self, ApiError> {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let options = fields.object("stream_options")?;
-        if let Some(options) = options.as_ref().filter(|_| !stream) {
-            let _ = options;
+        if options.is_some() && !stream {
             return Err(fields.wrong("stream_options", "means something only with stream"));
         }
         let option = |name: &str| match &options {
@@ -79,11 +71,8 @@ impl Ask {
             false => &model.thinking,
         };
         fields.text("user")?;
-        let asked = Asked {
-            seed: model.seed,
-            penalty: model.penalty_asked,
-        };
         let tokenizer = model.engine.tokenizer();
+        let (seed, penalty) = (model.seed, model.penalty_asked);
         Ok(Self {
             stream,
             include_usage,
@@ -92,24 +81,9 @@ impl Ask {
             stops: stops(fields)?,
             log_probs,
             limit,
-            choosing: sampling::read(fields, defaults, asked, tokenizer)?,
+            chain: sampling::read(fields, defaults, seed, penalty, tokenizer)?,
             form: sampling::form(fields)?,
         })
-    }
-
-    /// Checks that answers come as the one who asks reads them.
-    ///
-    /// # Errors
-    /// If they would be streams, which nobody reads.
-    pub(super) fn check_stream(
-        &self,
-        fields: &Fields<'_>,
-        streams: Streams,
-    ) -> Result<(), ApiError> {
-        match self.stream && streams == Streams::Refused {
-            true => Err(fields.wrong("stream", "must be false or left out in a batch")),
-            false => Ok(()),
-        }
     }
 
     /// Demands a form that the request itself does not name.
@@ -138,25 +112,21 @@ impl Ask {
             None => None,
             Some((field, language)) => {
                 let grammar = Grammar::new(model.engine.tokenizer(), language.clone());
-                Some(grammar.map_err(|error| refused(field, &error))?)
+                let refused = |error| ApiError::field(*field, format!("'{field}': {error}"));
+                Some(grammar.map_err(refused)?)
             }
         };
         let mut orders = vec![];
         for prompt in prompts {
             for i in 0..self.n {
-                let mut chain = self.choosing.chain.clone();
+                let mut chain = self.chain.clone();
                 chain.sampling.seed = chain.sampling.seed.wrapping_add(i as u64);
-                let on_host =
-                    self.choosing.on_host || grammar.is_some() || self.log_probs.is_some();
-                let host = on_host.then(|| OnHost {
-                    grammar: grammar.as_ref().map(Grammar::anew),
-                    begins_after,
-                    log_probs: self.log_probs,
-                });
                 orders.push(Order {
                     prompt: prompt.clone(),
                     chain,
-                    host,
+                    grammar: grammar.as_ref().map(Grammar::anew),
+                    begins_after,
+                    log_probs: self.log_probs,
                     limit: self.limit,
                 });
             }
@@ -165,17 +135,9 @@ impl Ask {
     }
 }
 
-fn refused(field: &str, error: &ChooserError) -> ApiError {
-    ApiError::field(field, format!("'{field}': {error}"))
-}
-
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let wrong = || {
-        fields.wrong(
-            "stop",
-            "must be a text, or a list of up to 4 texts that are not empty",
-        )
-    };
+    let message = "must be a text, or a list of up to 4 texts that are not empty";
+    let wrong = || fields.wrong("stop", message);
     let texts: Vec<&Value> = match fields.get("stop") {
         None => vec![],
         Some(Value::Array(texts)) => texts.iter().collect(),
@@ -207,17 +169,16 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
 /// # Errors
 /// If it does not, or has no tokens.
 pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result<(), ApiError> {
+    let too_long = |message| ApiError::field(param, message).with_code("context_length_exceeded");
     let (tokens, n_ctx) = (prompt.len(), model.engine.n_ctx());
     if tokens >= n_ctx {
         let message = format!(
             "the prompt has {tokens} tokens, but the context holds {n_ctx}, the answer included; shorten it"
         );
-        return Err(ApiError::field(param, message).with_code("context_length_exceeded"));
+        return Err(too_long(message));
     }
     let cache = model.engine.check_cache(tokens);
-    cache.map_err(|error| {
-        ApiError::field(param, error.to_string()).with_code("context_length_exceeded")
-    })?;
+    cache.map_err(|error| too_long(error.to_string()))?;
     let checked = model.engine.check_tokens(prompt, 0);
     checked.map_err(|error| ApiError::field(param, format!("'{param}': {error}")))
 }

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::app::{App, Phase};
+use super::app::{App, Phase, number};
+use super::chat::Chat;
+use super::completions::Completion;
+use super::deliver::whole;
 use super::error::ServerError;
 use super::keys::Keys;
 use super::log::Record;
 use super::model::Model;
 use super::settings::Settings;
-use super::work::{self, Worked};
-use super::{LAST_STEP, THREADS, chat, completions};
+use super::work::{self, LAST_STEP, Worked};
 
 /// Places beside those that are answered, which who hands requests in cannot use up: the most answers that a request may ask for, for each
 /// of twice as many requests as can be answered at once.
@@ -84,25 +86,17 @@ impl Batch {
     /// # Errors
     /// [`ServerError::Engine`] where its cache does not fit, or [`ServerError::System`].
     pub fn start(model: Model) -> Result<Self, ServerError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS[0])
-            .max_blocking_threads(THREADS[1])
-            .thread_name("batch")
-            .enable_all()
-            .build()?;
+        let runtime = work::runtime("batch")?;
         let app = Arc::new(App::new(settings())?);
         let mut worked = work::start(&app, model)?;
         let mut phase = app.phase.subscribe();
         runtime.block_on(async {
             tokio::select! {
                 _ = phase.wait_for(|phase| *phase == Phase::Ready) => Ok(()),
-                result = &mut worked => Err(match result {
-                    Ok(Err(error)) => error,
-                    Ok(Ok(())) | Err(_) => ServerError::Panicked,
-                }),
+                result = &mut worked => Err(work::why(result)),
             }
         })?;
-        let capacity = app.served.get().map(|served| served.desk.capacity());
+        let capacity = app.served.get().map(|served| served.desk.capacity);
         let slots = capacity.unwrap_or_default().saturating_sub(PLACES).max(1);
         Ok(Self {
             app,
@@ -119,7 +113,7 @@ impl Batch {
 
     /// Tokens that were generated so far.
     pub fn generated_tokens(&self) -> u64 {
-        self.app.metrics.generated_tokens()
+        self.app.metrics.figures().generated_tokens
     }
 
     /// Has a request answered, and tells what became of it, from another thread. `None` is told where nothing can be computed any more, of
@@ -132,19 +126,20 @@ impl Batch {
     ) {
         let app = Arc::clone(&self.app);
         self.runtime.spawn(async move {
-            let request_id = format!("req_{:016x}", app.number());
+            let request_id = format!("req_{:016x}", number());
             let log = Arc::clone(&app.log);
             let record = Record::new(log, &request_id, "POST", endpoint.path(), true);
+            let record = Arc::new(record);
             // The log is for servers.
             record.status(200);
             let answer = match endpoint {
-                Endpoint::Chat => chat::whole(&app, body, record).await,
-                Endpoint::Completions => completions::whole(&app, body, record).await,
+                Endpoint::Chat => whole::<Chat>(&app, body, record).await,
+                Endpoint::Completions => whole::<Completion>(&app, body, record).await,
             };
             let (status, body) = match answer {
                 Ok(body) => (200, body),
                 Err(error) if error.is_of_all() => return told(None),
-                Err(error) => (error.status().as_u16(), error.json()),
+                Err(error) => (error.status.as_u16(), error.json()),
             };
             told(Some(Answered {
                 status,
@@ -162,13 +157,12 @@ impl Batch {
         if let Some(served) = self.app.served.get() {
             served.desk.end();
         }
-        let worked = self
-            .runtime
-            .block_on(async { timeout(LAST_STEP, self.worked).await });
+        let worked = async { timeout(LAST_STEP, self.worked).await };
+        let worked = self.runtime.block_on(worked);
         self.runtime.shutdown_background();
         match worked {
-            Ok(Ok(result)) => result.map(|()| true),
-            Ok(Err(_)) => Err(ServerError::Panicked),
+            Ok(Ok(Ok(()))) => Ok(true),
+            Ok(result) => Err(work::why(result)),
             Err(_) => Ok(false),
         }
     }

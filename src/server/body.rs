@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::http::{Request, header};
+use axum::http::{Request, StatusCode, header};
 use serde_json::Value;
 
 use super::app::App;
@@ -22,21 +22,31 @@ pub(super) async fn json(app: &App, request: Request<Body>) -> Result<Value, Api
     let kind = kind.split(';').next().unwrap_or_default().trim();
     // Web pages of others cannot send this without being asked for leave first.
     if !kind.eq_ignore_ascii_case("application/json") {
-        return Err(ApiError::not_json());
+        let message = "the body must be JSON, with the header Content-Type: application/json";
+        let error = ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
+        return Err(error.with_code("unsupported_media_type"));
     }
     let most = app.settings.max_body;
+    let too_large = || {
+        let message = format!("the body has more than {most} bytes (--max-body)");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).with_code("request_too_large")
+    };
+    let too_slow = || {
+        let message = "the body did not come in time";
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message).with_code("request_timeout")
+    };
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > most as u64) {
-        return Err(ApiError::too_large(most));
+        return Err(too_large());
     }
     let read = tokio::time::timeout(TIME, to_bytes(request.into_body(), most)).await;
-    let bytes =
-        read.map_err(|_| ApiError::too_slow())?
-            .map_err(|error| match is_too_long(&error) {
-                true => ApiError::too_large(most),
-                false => ApiError::bad(format!("the body cannot be read: {error}")),
-            })?;
+    let bytes = read
+        .map_err(|_| too_slow())?
+        .map_err(|error| match is_too_long(&error) {
+            true => too_large(),
+            false => ApiError::bad(format!("the body cannot be read: {error}")),
+        })?;
     away(move || {
         serde_json::from_slice(&bytes)
             .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}")))
@@ -45,14 +55,8 @@ pub(super) async fn json(app: &App, request: Request<Body>) -> Result<Value, Api
 }
 
 fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut error = Some(error);
-    while let Some(one) = error {
-        if one.to_string().contains("length limit exceeded") {
-            return true;
-        }
-        error = one.source();
-    }
-    false
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.to_string().contains("length limit exceeded"))
 }
 
 /// What `work` returns, on a thread of its own. If it panics, the request is refused and others go on.
@@ -62,13 +66,11 @@ fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
 pub(super) async fn away<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(_) => {
-            let message = "this request met a bug of the program; others are still served";
-            Err(ApiError::internal(message).for_good())
-        }
-    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| {
+        let message = "this request met a bug of the program; others are still served";
+        Err(ApiError::internal(message).for_good())
+    })
 }
 
 #[cfg(test)]
@@ -81,7 +83,7 @@ mod tests {
         let runtime = runtime.expect("the system gives a runtime");
         let failed = runtime.block_on(away::<()>(|| panic!("as a test wants it")));
         let error = failed.expect_err("it panicked");
-        assert_eq!(error.status().as_u16(), 500);
+        assert_eq!(error.status.as_u16(), 500);
         assert_eq!(error.json()["error"]["type"], "server_error");
         assert_eq!(runtime.block_on(away(|| Ok(7))), Ok(7));
     }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::arriving::Arriving;
 use super::metrics::Metrics;
 use super::model::Model;
 use super::sampling::device_biases;
@@ -20,7 +19,7 @@ use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
 use crate::engine::scheduler::{Choice, Event, Request, RequestId, Scheduler};
-use crate::engine::{EngineError, GenerateStats, KeepWarm, StopReason};
+use crate::engine::{EngineError, KeepWarm, StopReason};
 
 /// How long an idle device waits for requests that come together at most, how long none has to come, and how often it looks.
 const GATHER: [Duration; 3] = [
@@ -33,19 +32,12 @@ const GATHER: [Duration; 3] = [
 pub(super) struct Order {
     pub(super) prompt: Vec<u32>,
     pub(super) chain: ChainSettings,
-    /// What only the host can do.
-    pub(super) host: Option<OnHost>,
-    pub(super) limit: usize,
-}
-
-/// What a choice on the host keeps to and tells.
-#[derive(Default)]
-pub(super) struct OnHost {
     pub(super) grammar: Option<Grammar>,
     /// The token behind which the grammar begins, where it does not begin at once.
     pub(super) begins_after: Option<u32>,
     /// How many of the best tokens are told with each.
     pub(super) log_probs: Option<usize>,
+    pub(super) limit: usize,
 }
 
 /// What is told of an answer.
@@ -61,16 +53,12 @@ pub(super) enum Told {
 
 /// Answers on their way. Dropped, they are cancelled.
 pub(super) struct Answering {
-    told: UnboundedReceiver<(usize, Told)>,
+    /// What comes next, with the number of the answer. It is closed when all have ended.
+    pub(super) told: UnboundedReceiver<(usize, Told)>,
     stops: Vec<Arc<AtomicBool>>,
 }
 
 impl Answering {
-    /// What comes next, with the number of the answer; `None` when all have ended.
-    pub(super) async fn next(&mut self) -> Option<(usize, Told)> {
-        self.told.recv().await
-    }
-
     /// Ends one of them, since its text has come to an end.
     pub(super) fn stop(&self, answer: usize) {
         if let Some(stop) = self.stops.get(answer) {
@@ -124,8 +112,17 @@ struct Entry {
 }
 
 impl Entry {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.told.is_closed()
+        self.is_stopped() || self.told.is_closed()
+    }
+
+    /// Tells it; whether somebody reads.
+    fn tell(&self, told: Told) -> bool {
+        self.told.send((self.index, told)).is_ok()
     }
 }
 
@@ -135,36 +132,17 @@ enum Message {
 }
 
 /// Takes requests.
-#[derive(Clone)]
 pub(super) struct Desk {
     messages: UnboundedSender<Message>,
     places: Arc<Semaphore>,
-    capacity: usize,
+    /// Requests that can be answered or wait at the same time.
+    pub(super) capacity: usize,
 }
 
-/// What the thread of the scheduler reads.
-struct Inbox(UnboundedReceiver<Message>);
-
 impl Desk {
-    /// A desk with so many places, and what the thread behind it reads.
-    fn new(capacity: usize) -> (Self, Inbox) {
-        let (messages, read) = unbounded_channel();
-        let desk = Self {
-            messages,
-            places: Arc::new(Semaphore::new(capacity)),
-            capacity,
-        };
-        (desk, Inbox(read))
-    }
-
-    /// Requests that can be answered or wait at the same time.
-    pub(super) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Whether so many more find a place now.
-    pub(super) fn has_places(&self, count: usize) -> bool {
-        self.places.available_permits() >= count
+    /// Whether one more finds a place now.
+    pub(super) fn has_place(&self) -> bool {
+        self.places.available_permits() > 0
     }
 
     /// Waits until all requests have ended.
@@ -181,9 +159,8 @@ impl Desk {
     /// Hands in requests that came at `came`; `None` if there are not enough places.
     pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Option<Answering> {
         let count = u32::try_from(orders.len()).ok()?;
-        let mut places = Arc::clone(&self.places)
-            .try_acquire_many_owned(count)
-            .ok()?;
+        let places = Arc::clone(&self.places);
+        let mut places = places.try_acquire_many_owned(count).ok()?;
         let (told, read) = unbounded_channel();
         let mut stops = vec![];
         for (index, order) in orders.into_iter().enumerate() {
@@ -205,9 +182,8 @@ impl Desk {
             };
             let request = request(order, index, &told);
             // Where nobody reads, the channel of the answers is closed, which their reader sees.
-            let _ = self
-                .messages
-                .send(Message::Job(Box::new(Job { request, entry })));
+            let job = Box::new(Job { request, entry });
+            let _ = self.messages.send(Message::Job(job));
         }
         Some(Answering { told: read, stops })
     }
@@ -215,14 +191,14 @@ impl Desk {
 
 /// What the scheduler is asked.
 fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) -> Request {
-    let biases = device_biases(&order.chain);
-    let choice = match (order.host, biases) {
-        (None, Some(biases)) => Choice::Device(order.chain.sampling, biases),
-        (host, _) => {
-            let (host, chain) = (host.unwrap_or_default(), Chain::new(order.chain));
-            let constrained = Constrained::new(chain, host.grammar, host.begins_after);
+    let on_host = order.grammar.is_some() || order.log_probs.is_some();
+    let choice = match device_biases(&order.chain) {
+        Some(biases) if !on_host => Choice::Device(order.chain.sampling, biases),
+        _ => {
+            let chain = Chain::new(order.chain);
+            let constrained = Constrained::new(chain, order.grammar, order.begins_after);
             Choice::Host(Box::new(Telling {
-                inner: LogProbs::new(constrained, host.log_probs),
+                inner: LogProbs::new(constrained, order.log_probs),
                 index,
                 told: told.clone(),
             }))
@@ -237,15 +213,15 @@ fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) ->
 
 /// What the thread of the scheduler knows of requests.
 struct Clerk {
-    inbox: Inbox,
+    inbox: UnboundedReceiver<Message>,
     metrics: Arc<Metrics>,
-    arriving: Arriving,
+    /// Each request that is being read holds a weak one.
+    arriving: Arc<()>,
     /// Not yet the scheduler's.
     arrived: VecDeque<Job>,
     entries: HashMap<RequestId, Entry>,
     /// Whose readers went away while they waited.
     cancelled: Vec<RequestId>,
-    rows_in_all: usize,
     ending: bool,
 }
 
@@ -263,12 +239,13 @@ impl Clerk {
         let began = Instant::now();
         let mut last = began;
         while !self.ending && began.elapsed() < longest {
-            match self.inbox.0.try_recv() {
+            let is_read = Arc::weak_count(&self.arriving) > 0;
+            match self.inbox.try_recv() {
                 Ok(message) => {
                     self.take(message);
                     last = Instant::now();
                 }
-                Err(_) if !self.arriving.any() && last.elapsed() >= quiet => return,
+                Err(_) if !is_read && last.elapsed() >= quiet => return,
                 Err(_) => std::thread::sleep(pause),
             }
         }
@@ -276,34 +253,36 @@ impl Clerk {
 
     /// Takes what has come, and forgets whose readers have gone.
     fn collect(&mut self) {
-        while let Ok(message) = self.inbox.0.try_recv() {
+        while let Ok(message) = self.inbox.try_recv() {
             self.take(message);
         }
-        let metrics = &self.metrics;
+        self.forget(|entry| !entry.begun);
+        self.count();
+    }
+
+    /// Forgets whose readers have gone, of those that are `such`.
+    fn forget(&mut self, such: impl Fn(&Entry) -> bool) {
         let is_left = |entry: &Entry| {
-            let left = entry.begun || !entry.is_over();
+            let left = !such(entry) || !entry.is_over();
             if !left {
-                metrics.ended("abort", entry.came.elapsed());
+                let reason = if entry.is_stopped() { "stop" } else { "abort" };
+                self.metrics.figures().ended(reason, entry.came.elapsed());
             }
             left
         };
         self.arrived.retain(|job| is_left(&job.entry));
-        let (entries, cancelled) = (&mut self.entries, &mut self.cancelled);
-        entries.retain(|id, entry| {
-            let left = is_left(entry);
-            cancelled.extend((!left).then_some(*id));
-            left
-        });
-        self.count();
+        let gone = self.entries.extract_if(|_, entry| !is_left(entry));
+        self.cancelled.extend(gone.map(|(id, _)| id));
     }
 
     fn count(&self) {
         let running = self.entries.values().filter(|entry| entry.begun).count();
-        let waiting = self.entries.len() - running + self.arrived.len();
-        self.metrics.set_requests(running, waiting);
+        let mut figures = self.metrics.figures();
+        figures.running = running;
+        figures.waiting = self.entries.len() - running + self.arrived.len();
         // Between two steps the scheduler knows it better. Some may share rows.
         let rows: usize = self.entries.values().map(|entry| entry.rows).sum();
-        self.metrics.set_rows(rows.min(self.rows_in_all));
+        figures.rows = rows.min(figures.rows_in_all);
     }
 
     /// Passes on what the scheduler tells.
@@ -318,7 +297,7 @@ impl Clerk {
                 entry.rows = *done;
                 if !std::mem::replace(&mut entry.begun, true) {
                     let queued = entry.came.elapsed();
-                    self.metrics.begun(queued, entry.prompt, *cached);
+                    self.metrics.figures().begun(queued, entry.prompt, *cached);
                 }
             }
             Event::Token(_) => {
@@ -326,49 +305,40 @@ impl Clerk {
                 let now = Instant::now();
                 let last = entry.last_token.replace(now);
                 let since = last.unwrap_or(entry.came);
-                self.metrics.token(last.is_none(), now - since);
+                self.metrics.figures().token(last.is_none(), now - since);
             }
-            Event::Ended(stats) => reason = Some(reason_of(stats)),
+            Event::Ended(stats) => {
+                reason = Some(match stats.stop {
+                    StopReason::StopToken => "stop",
+                    StopReason::Limit | StopReason::ContextFull => "length",
+                    StopReason::Caller => "abort",
+                });
+            }
             Event::Failed(_) => reason = Some("error"),
         }
-        let sent = entry.told.send((entry.index, Told::Event(event)));
-        if reason.is_none() {
-            let stopped = entry.stop.load(Ordering::Relaxed);
-            reason = match (sent, stopped || self.ending) {
-                (_, true) if stopped => Some("stop"),
-                (Err(_), _) | (_, true) => Some("abort"),
-                (Ok(()), false) => None,
-            };
+        let is_read = entry.tell(Told::Event(event));
+        let reason = reason
+            .or(entry.is_stopped().then_some("stop"))
+            .or((!is_read || self.ending).then_some("abort"));
+        if let Some(reason) = reason {
+            self.metrics.figures().ended(reason, entry.came.elapsed());
+            self.entries.remove(&id);
         }
-        let Some(reason) = reason else {
-            self.count();
-            return ControlFlow::Continue(());
-        };
-        self.metrics.ended(reason, entry.came.elapsed());
-        self.entries.remove(&id);
         self.count();
-        ControlFlow::Break(())
+        match reason {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
     }
 
     /// Has the scheduler take what has arrived, and end what nobody reads any more.
     fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
-        let (cancelled, metrics) = (&mut self.cancelled, &self.metrics);
-        self.entries.retain(|id, entry| {
-            let over = entry.is_over();
-            if over {
-                cancelled.push(*id);
-                let stopped = entry.stop.load(Ordering::Relaxed);
-                let reason = if stopped { "stop" } else { "abort" };
-                metrics.ended(reason, entry.came.elapsed());
-            }
-            !over
-        });
+        self.forget(|_| true);
         for Job { request, entry } in self.arrived.drain(..) {
             match scheduler.submit(request) {
                 Ok(id) => drop(self.entries.insert(id, entry)),
                 Err(error) => {
-                    let failed = Told::Event(Event::Failed(error));
-                    let _ = entry.told.send((entry.index, failed));
+                    entry.tell(Told::Event(Event::Failed(error)));
                 }
             }
         }
@@ -383,19 +353,9 @@ impl Clerk {
         let arrived = self.arrived.drain(..).map(|job| job.entry);
         let entries = self.entries.drain().map(|(_, entry)| entry);
         for entry in arrived.chain(entries) {
-            let _ = entry
-                .told
-                .send((entry.index, Told::Broken(error.to_string())));
+            entry.tell(Told::Broken(error.to_string()));
         }
         self.count();
-    }
-}
-
-fn reason_of(stats: &GenerateStats) -> &'static str {
-    match stats.stop {
-        StopReason::StopToken => "stop",
-        StopReason::Limit | StopReason::ContextFull => "length",
-        StopReason::Caller => "abort",
     }
 }
 
@@ -407,11 +367,12 @@ pub(super) fn work(
     model: &Model,
     queue: usize,
     metrics: Arc<Metrics>,
-    arriving: Arriving,
+    arriving: Arc<()>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
-    let (desk, inbox) = Desk::new(scheduler.slots().saturating_add(queue));
+    let (messages, inbox) = unbounded_channel();
+    let capacity = scheduler.slots().saturating_add(queue);
     let mut clerk = Clerk {
         inbox,
         metrics,
@@ -419,11 +380,14 @@ pub(super) fn work(
         arrived: VecDeque::new(),
         entries: HashMap::new(),
         cancelled: vec![],
-        rows_in_all: scheduler.counts().rows_in_all,
         ending: false,
     };
-    clerk.metrics.set_counts(&scheduler.counts());
-    ready(desk);
+    clerk.metrics.figures().rows_in_all = scheduler.counts().rows_in_all;
+    ready(Desk {
+        messages,
+        places: Arc::new(Semaphore::new(capacity)),
+        capacity,
+    });
     while !clerk.ending {
         clerk.collect();
         clerk.submit(&mut scheduler);
@@ -433,7 +397,7 @@ pub(super) fn work(
         if scheduler.is_idle() {
             // Without it a device may be slow to begin.
             let _warm = scheduler.warm().and_then(|touch| KeepWarm::new(touch).ok());
-            match clerk.inbox.0.blocking_recv() {
+            match clerk.inbox.blocking_recv() {
                 Some(message) => {
                     clerk.take(message);
                     clerk.gather();
@@ -448,11 +412,12 @@ pub(super) fn work(
             return Err(error);
         }
         let counts = scheduler.counts();
-        clerk.metrics.set_counts(&counts);
+        let mut figures = clerk.metrics.figures();
+        figures.rows = counts.rows;
         if counts.running > 0 {
             // Some that have begun may wait for memory.
-            let waiting = counts.waiting + clerk.arrived.len();
-            clerk.metrics.set_requests(counts.running, waiting);
+            figures.running = counts.running;
+            figures.waiting = counts.waiting + clerk.arrived.len();
         }
     }
     Ok(())

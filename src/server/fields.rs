@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 
 /// An object of a request.
-#[derive(Clone)]
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// What stands before the names of its fields, such as `messages[0].`.
@@ -29,20 +28,16 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// If it is no object.
     pub(super) fn of_body(body: &'a Value) -> Result<Self, ApiError> {
-        match body {
-            Value::Object(map) => Ok(Self {
-                map,
-                before: String::new(),
-            }),
-            other => {
-                let message = format!("the body must be an object, but is {}", shown(other));
-                Err(ApiError::bad(message))
-            }
-        }
+        let Value::Object(map) = body else {
+            let message = format!("the body must be an object, but is {}", shown(body));
+            return Err(ApiError::bad(message));
+        };
+        let before = String::new();
+        Ok(Self { map, before })
     }
 
     /// What a field is called in messages.
-    pub(super) fn name(&self, name: &str) -> String {
+    fn name(&self, name: &str) -> String {
         format!("{}{name}", self.before)
     }
 
@@ -72,10 +67,8 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        match read(value) {
-            Some(value) => Ok(Some(value)),
-            None => Err(self.must_be(name, expected, value)),
-        }
+        let must_be = || self.must_be(name, expected, value);
+        read(value).ok_or_else(must_be).map(Some)
     }
 
     /// A text.
@@ -102,9 +95,8 @@ impl<'a> Fields<'a> {
     ) -> Result<Option<f32>, ApiError> {
         let expected = format!("a number from {} to {}", range.start(), range.end());
         let within = |value: &Value| value.as_f64().filter(|number| range.contains(number));
-        Ok(self
-            .read(name, &expected, within)?
-            .map(|number| number as f32))
+        let number = self.read(name, &expected, within)?;
+        Ok(number.map(|number| number as f32))
     }
 
     /// A whole number. One that is written with a fraction of 0 is one, too.
@@ -132,14 +124,21 @@ impl<'a> Fields<'a> {
         self.read(name, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
+    fn inner(&self, name: &str, map: &'a Map<String, Value>) -> Self {
+        let before = format!("{}.", self.name(name));
+        Self { map, before }
+    }
+
     /// An object.
     pub(super) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
         let map = self.read(name, "an object", Value::as_object)?;
-        let before = || format!("{}.", self.name(name));
-        Ok(map.map(|map| Fields {
-            map,
-            before: before(),
-        }))
+        Ok(map.map(|map| self.inner(name, map)))
+    }
+
+    /// An object that must be there.
+    pub(super) fn needed_object(&self, name: &str) -> Result<Fields<'a>, ApiError> {
+        self.object(name)?
+            .ok_or_else(|| self.wrong(name, "is missing"))
     }
 
     /// The objects of a list.
@@ -150,10 +149,7 @@ impl<'a> Fields<'a> {
         let object = |(i, item): (usize, &'a Value)| {
             let place = format!("{name}[{i}]");
             match item {
-                Value::Object(map) => Ok(Fields {
-                    map,
-                    before: format!("{}.", self.name(&place)),
-                }),
+                Value::Object(map) => Ok(self.inner(&place, map)),
                 other => Err(self.must_be(&place, "an object", other)),
             }
         };

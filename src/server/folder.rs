@@ -74,31 +74,25 @@ fn answer(mut stream: &TcpStream, folder: &Path) -> io::Result<()> {
         .is_some_and(|line| !line.is_empty())
     {}
     let words: Vec<_> = first.split(' ').collect();
-    let (status, kind, body) = match words[..] {
-        [method @ ("GET" | "HEAD"), target, _] => {
-            match file(target).map(|name| (kind(&name), std::fs::read(folder.join(name)))) {
-                Some((kind, Ok(body))) => ("200 OK", kind, (body, method == "GET")),
-                _ => (
-                    "404 Not Found",
-                    TEXT,
-                    (b"there is no such file\n".to_vec(), method == "GET"),
-                ),
-            }
+    let refused = |status, why: &str| (status, TEXT, why.as_bytes().to_vec());
+    let (status, kind, bytes) = match words[..] {
+        ["GET" | "HEAD", target, _] => {
+            let read = |name: PathBuf| {
+                let bytes = std::fs::read(folder.join(&name)).ok()?;
+                Some(("200 OK", kind(&name), bytes))
+            };
+            let missing = || refused("404 Not Found", "there is no such file\n");
+            file(target).and_then(read).unwrap_or_else(missing)
         }
-        _ => (
-            "405 Method Not Allowed",
-            TEXT,
-            (b"files can be read only\n".to_vec(), true),
-        ),
+        _ => refused("405 Method Not Allowed", "files can be read only\n"),
     };
-    let (bytes, wanted) = body;
     write!(
         stream,
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-cache\r\n\
          X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
         bytes.len()
     )?;
-    if wanted {
+    if !matches!(words[..], ["HEAD", _, _]) {
         stream.write_all(&bytes)?;
     }
     stream.flush()

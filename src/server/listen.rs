@@ -18,6 +18,7 @@ const HEAD: Duration = Duration::from_secs(75);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of a server.
+#[derive(Clone)]
 pub(super) struct Connections(Arc<Semaphore>);
 
 impl Connections {
@@ -27,13 +28,13 @@ impl Connections {
 
     /// Takes connections until `ending` says true.
     pub(super) async fn take(
-        places: Arc<Semaphore>,
+        self,
         listener: TcpListener,
         router: Router,
         mut ending: watch::Receiver<bool>,
     ) {
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            let Ok(place) = Arc::clone(&self.0).acquire_owned().await else {
                 return;
             };
             let accepted = tokio::select! {
@@ -50,10 +51,6 @@ impl Connections {
                 drop(place);
             });
         }
-    }
-
-    pub(super) fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.0)
     }
 
     /// Waits until all have ended.

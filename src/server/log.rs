@@ -2,12 +2,10 @@
 
 use std::io::Write;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
-
-use super::arriving::Reading;
+use serde_json::{Value, json};
 
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
@@ -46,11 +44,6 @@ impl Log {
         Ok(Self(lines))
     }
 
-    fn line(&self, line: String) {
-        // A line for which there is no place is left out.
-        let _ = self.0.try_send(Entry::Line(line));
-    }
-
     /// Waits until all lines are written.
     pub(super) fn flush(&self) {
         let (written, wait) = sync_channel(1);
@@ -60,15 +53,24 @@ impl Log {
     }
 }
 
-/// What is told of a request.
-struct Told {
+/// What is told of a request. The line is written when this is dropped.
+pub(super) struct Record {
+    log: Arc<Log>,
     id: String,
     method: String,
     route: String,
-    began: Instant,
+    /// When the request came.
+    pub(super) began: Instant,
+    /// Whether nothing is written if nothing goes wrong.
+    quiet: bool,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
     status: Option<u16>,
-    /// Whether what was promised is sent: the answer is whole, or the reason why not is told.
-    finished: bool,
+    /// Whether an answer is promised: it is not whole yet, and no reason is told why not.
+    promised: bool,
     prompt: Option<usize>,
     cached: usize,
     generated: usize,
@@ -77,18 +79,7 @@ struct Told {
     finish: Vec<&'static str>,
     error: Option<String>,
     /// Until it is handed in.
-    reading: Option<Reading>,
-}
-
-/// What is told of a request. The line is written when the last of its clones is gone.
-#[derive(Clone)]
-pub(super) struct Record(Arc<Line>);
-
-struct Line {
-    told: Mutex<Told>,
-    log: Arc<Log>,
-    /// Whether it is written at all, if nothing goes wrong.
-    quiet: bool,
+    reading: Weak<()>,
 }
 
 /// What is logged for a client that went away, as nginx does.
@@ -96,41 +87,24 @@ const GONE: u16 = 499;
 
 impl Record {
     pub(super) fn new(log: Arc<Log>, id: &str, method: &str, route: &str, quiet: bool) -> Self {
-        let told = Told {
+        Self {
+            log,
             id: id.to_owned(),
             method: method.to_owned(),
             route: route.to_owned(),
             began: Instant::now(),
-            status: None,
-            finished: true,
-            prompt: None,
-            cached: 0,
-            generated: 0,
-            queued: None,
-            first: None,
-            finish: vec![],
-            error: None,
-            reading: None,
-        };
-        Self(Arc::new(Line {
-            told: Mutex::new(told),
-            log,
             quiet,
-        }))
+            told: Mutex::default(),
+        }
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is read until it is [asked](Self::asked) for an answer.
-    pub(super) fn reading(&self, reading: Reading) {
-        self.told().reading = Some(reading);
-    }
-
-    /// When the request came.
-    pub(super) fn began(&self) -> Instant {
-        self.told().began
+    /// It is read until it is [asked](Self::asked) for an answer, and holds `reading` so long.
+    pub(super) fn reading(&self, reading: Weak<()>) {
+        self.told().reading = reading;
     }
 
     /// The status that it is answered with.
@@ -141,24 +115,22 @@ impl Record {
     /// An answer begins, which is whole only when [`ended`](Self::ended) says so.
     pub(super) fn asked(&self, prompt: usize) {
         let mut told = self.told();
-        told.reading = None;
-        told.prompt = Some(told.prompt.unwrap_or(0) + prompt);
-        told.finished = false;
+        told.reading = Weak::new();
+        told.prompt = Some(prompt);
+        told.promised = true;
     }
 
     /// The computation of a prompt began.
     pub(super) fn begun(&self, cached: usize) {
         let mut told = self.told();
-        let queued = told.began.elapsed();
-        told.queued.get_or_insert(queued);
+        told.queued.get_or_insert(self.began.elapsed());
         told.cached += cached;
     }
 
     /// A token came.
     pub(super) fn token(&self) {
         let mut told = self.told();
-        let first = told.began.elapsed();
-        told.first.get_or_insert(first);
+        told.first.get_or_insert(self.began.elapsed());
         told.generated += 1;
     }
 
@@ -169,64 +141,53 @@ impl Record {
 
     /// All was sent.
     pub(super) fn ended(&self) {
-        self.told().finished = true;
+        self.told().promised = false;
     }
 
     /// It was refused, or failed.
     pub(super) fn failed(&self, code: &str) {
         let mut told = self.told();
         told.error = Some(code.to_owned());
-        told.finished = true;
+        told.promised = false;
+    }
+
+    fn line(&self) -> Value {
+        let told = self.told();
+        let mut line = json!({
+            "time": jiff::Timestamp::now().to_string(),
+            "id": self.id,
+            "method": self.method,
+            "route": self.route,
+            "status": told.status.filter(|_| !told.promised).unwrap_or(GONE),
+            "seconds": seconds(self.began.elapsed()),
+        });
+        if let Some(prompt) = told.prompt {
+            line["prompt_tokens"] = prompt.into();
+            line["cached_tokens"] = told.cached.into();
+            line["generated_tokens"] = told.generated.into();
+            line["queue_seconds"] = told.queued.map(seconds).into();
+            line["first_token_seconds"] = told.first.map(seconds).into();
+            line["finish_reasons"] = json!(told.finish);
+        }
+        if let Some(error) = &told.error {
+            line["error"] = error.as_str().into();
+        }
+        line
     }
 }
 
-fn seconds(time: Duration) -> Value {
+fn seconds(time: Duration) -> f64 {
     // Microseconds are enough.
-    Value::from((time.as_secs_f64() * 1e6).round() / 1e6)
+    (time.as_secs_f64() * 1e6).round() / 1e6
 }
 
-impl Told {
-    fn line(&self) -> String {
-        let status = match (self.status, self.finished) {
-            (Some(status), true) => status,
-            _ => GONE,
-        };
-        let now = jiff::Timestamp::now().to_string();
-        let mut line = Map::new();
-        let mut put = |name: &str, value: Value| {
-            line.insert(name.to_owned(), value);
-        };
-        put("time", now.into());
-        put("id", self.id.as_str().into());
-        put("method", self.method.as_str().into());
-        put("route", self.route.as_str().into());
-        put("status", status.into());
-        put("seconds", seconds(self.began.elapsed()));
-        if let Some(prompt) = self.prompt {
-            put("prompt_tokens", prompt.into());
-            put("cached_tokens", self.cached.into());
-            put("generated_tokens", self.generated.into());
-            put("queue_seconds", self.queued.map_or(Value::Null, seconds));
-            put(
-                "first_token_seconds",
-                self.first.map_or(Value::Null, seconds),
-            );
-            put("finish_reasons", json!(self.finish));
-        }
-        if let Some(error) = &self.error {
-            put("error", error.as_str().into());
-        }
-        Value::Object(line).to_string()
-    }
-}
-
-impl Drop for Line {
+impl Drop for Record {
     fn drop(&mut self) {
-        let told = self.told.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.quiet && told.status.is_some_and(|status| status < 400) {
-            return;
+        let is_well = self.told().status.is_some_and(|status| status < 400);
+        if !(self.quiet && is_well) {
+            // A line for which there is no place is left out.
+            let _ = self.log.0.try_send(Entry::Line(self.line().to_string()));
         }
-        self.log.line(told.line());
     }
 }
 
@@ -238,18 +199,15 @@ mod tests {
     fn a_line_tells_of_a_request_that_was_answered_and_of_one_whose_client_went_away() {
         let log = Arc::new(Log::new().expect("there are threads"));
         let record = Record::new(log, "r-1", "POST", "/v1/completions", true);
-        let line = |record: &Record| -> Value {
-            serde_json::from_str(&record.told().line()).expect("it is JSON")
-        };
         record.status(200);
-        assert_eq!(line(&record)["status"], 200);
+        assert_eq!(record.line()["status"], 200);
         record.asked(7);
         record.begun(3);
         record.token();
-        assert_eq!(line(&record)["status"], GONE);
+        assert_eq!(record.line()["status"], GONE);
         record.finish("stop");
         record.ended();
-        let found = line(&record);
+        let found = record.line();
         assert_eq!(found["status"], 200);
         assert_eq!(found["prompt_tokens"], 7);
         assert_eq!(found["cached_tokens"], 3);

@@ -28,7 +28,10 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
         return Err(fields.wrong("role", &message));
     };
     let tool_calls = match role {
-        "assistant" => calls(fields)?,
+        "assistant" => {
+            let calls = fields.objects("tool_calls")?.unwrap_or_default();
+            calls.iter().map(call).collect::<Result<_, _>>()?
+        }
         _ => vec![],
     };
     let thoughts = match fields.text("reasoning_content")? {
@@ -37,20 +40,15 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
     };
     let content = content(fields)?;
     if content.is_none() && tool_calls.is_empty() && thoughts.is_none() {
-        return Err(fields.wrong(
-            "content",
-            "is missing; it must be a text or a list of parts",
-        ));
+        let message = "is missing; it must be a text or a list of parts";
+        return Err(fields.wrong("content", message));
     }
     let tool_call_id = match role {
         "tool" => Some(fields.needed_text("tool_call_id")?.to_owned()),
         _ => None,
     };
-    let role = match role {
-        // The newer name of the same.
-        "developer" => "system",
-        role => role,
-    };
+    // The newer name of the same.
+    let role = if role == "developer" { "system" } else { role };
     Ok(Message {
         reasoning_content: thoughts.map(str::to_owned),
         tool_calls,
@@ -66,8 +64,7 @@ fn content(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Array(_)) => {
             let parts = fields.objects("content")?.unwrap_or_default();
-            let texts: Result<Vec<&str>, ApiError> = parts.iter().map(part).collect();
-            Ok(Some(texts?.concat()))
+            parts.iter().map(part).collect::<Result<_, _>>().map(Some)
         }
         Some(_) => Err(fields.wrong("content", "must be a text or a list of parts")),
     }
@@ -85,15 +82,8 @@ fn part<'a>(fields: &Fields<'a>) -> Result<&'a str, ApiError> {
     }
 }
 
-fn calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, ApiError> {
-    let calls = fields.objects("tool_calls")?.unwrap_or_default();
-    calls.iter().map(call).collect()
-}
-
 fn call(fields: &Fields<'_>) -> Result<ToolCall, ApiError> {
-    let Some(function) = fields.object("function")? else {
-        return Err(fields.wrong("function", "is missing"));
-    };
+    let function = fields.needed_object("function")?;
     Ok(ToolCall {
         id: fields.text("id")?.unwrap_or_default().to_owned(),
         name: function.needed_text("name")?.to_owned(),

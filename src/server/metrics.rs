@@ -1,20 +1,12 @@
 //! Figures for Prometheus, under the names that vLLM gives them, since routers know these. Where vLLM has changed a name, both are there.
 
-use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::fmt::{Display, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use crate::engine::scheduler::Counts;
 
 /// How many values were at most as great as each bound.
 struct Histogram {
     bounds: &'static [f64],
-    values: Mutex<Values>,
-}
-
-#[derive(Default, Clone)]
-struct Values {
     counts: Vec<u64>,
     count: u64,
     sum: f64,
@@ -24,40 +16,30 @@ impl Histogram {
     fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,
-            values: Mutex::default(),
+            counts: vec![0; bounds.len()],
+            count: 0,
+            sum: 0.0,
         }
     }
 
-    fn add(&self, time: Duration) {
+    fn add(&mut self, time: Duration) {
         let value = time.as_secs_f64();
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        values.counts.resize(self.bounds.len(), 0);
-        for (count, bound) in values.counts.iter_mut().zip(self.bounds) {
+        for (count, bound) in self.counts.iter_mut().zip(self.bounds) {
             *count += u64::from(value <= *bound);
         }
-        values.count += 1;
-        values.sum += value;
+        self.count += 1;
+        self.sum += value;
     }
 
     fn write(&self, text: &mut Text, name: &str, help: &str) {
-        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = values.clone();
         text.head(name, "histogram", help);
-        for (i, bound) in self.bounds.iter().enumerate() {
-            let count = values.counts.get(i).copied().unwrap_or(0);
-            text.line(
-                &format!("{name}_bucket"),
-                &format!("le=\"{bound}\""),
-                count as f64,
-            );
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in self.bounds.iter().zip(&self.counts) {
+            text.line(&bucket, &format!("le=\"{bound}\""), count);
         }
-        text.line(
-            &format!("{name}_bucket"),
-            "le=\"+Inf\"",
-            values.count as f64,
-        );
-        text.line(&format!("{name}_sum"), "", values.sum);
-        text.line(&format!("{name}_count"), "", values.count as f64);
+        text.line(&bucket, "le=\"+Inf\"", self.count);
+        text.line(&format!("{name}_sum"), "", self.sum);
+        text.line(&format!("{name}_count"), "", self.count);
     }
 }
 
@@ -75,118 +57,97 @@ const WHOLE: &[f64] = &[
 ];
 
 /// Why an answer ended, as vLLM names it.
-pub(super) const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 /// What a server counts.
-pub(super) struct Metrics {
-    model: OnceLock<String>,
-    running: AtomicU64,
-    waiting: AtomicU64,
-    rows: AtomicU64,
-    rows_in_all: AtomicU64,
-    prefix_found: AtomicU64,
-    prompt_tokens: AtomicU64,
-    generated_tokens: AtomicU64,
-    ended: [AtomicU64; REASONS.len()],
-    refused: AtomicU64,
+pub(super) struct Metrics(Mutex<Figures>);
+
+/// What was counted so far.
+pub(super) struct Figures {
+    /// The model that they are of.
+    pub(super) model: String,
+    /// Requests that are answered.
+    pub(super) running: usize,
+    pub(super) waiting: usize,
+    /// Rows of the cache that requests hold.
+    pub(super) rows: usize,
+    pub(super) rows_in_all: usize,
+    /// Requests that found no place in the queue.
+    pub(super) refused: u64,
+    pub(super) generated_tokens: u64,
+    prefix_found: usize,
+    prompt_tokens: usize,
+    ended: [u64; REASONS.len()],
     first_token: Histogram,
     per_token: Histogram,
     whole: Histogram,
     queued: Histogram,
 }
 
-fn of(value: &AtomicU64) -> f64 {
-    value.load(Ordering::Relaxed) as f64
-}
-
 impl Metrics {
     pub(super) fn new() -> Self {
-        let zero = AtomicU64::default;
-        Self {
-            model: OnceLock::new(),
-            running: zero(),
-            waiting: zero(),
-            rows: zero(),
-            rows_in_all: zero(),
-            prefix_found: zero(),
-            prompt_tokens: zero(),
-            generated_tokens: zero(),
-            ended: Default::default(),
-            refused: zero(),
+        Self(Mutex::new(Figures {
+            model: String::new(),
+            running: 0,
+            waiting: 0,
+            rows: 0,
+            rows_in_all: 0,
+            refused: 0,
+            generated_tokens: 0,
+            prefix_found: 0,
+            prompt_tokens: 0,
+            ended: [0; REASONS.len()],
             first_token: Histogram::new(FIRST_TOKEN),
             per_token: Histogram::new(PER_TOKEN),
             whole: Histogram::new(WHOLE),
             queued: Histogram::new(WHOLE),
-        }
+        }))
     }
 
-    /// The model that they are of.
-    pub(super) fn name_model(&self, name: &str) {
-        let _ = self.model.set(name.to_owned());
+    pub(super) fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// How many requests are answered, and how many wait.
-    pub(super) fn set_requests(&self, running: usize, waiting: usize) {
-        self.running.store(running as u64, Ordering::Relaxed);
-        self.waiting.store(waiting as u64, Ordering::Relaxed);
+/// A share, which is none of nothing.
+fn share(part: usize, all: usize) -> f64 {
+    if all > 0 {
+        part as f64 / all as f64
+    } else {
+        0.0
     }
+}
 
-    /// Rows of the cache that requests hold.
-    pub(super) fn set_rows(&self, rows: usize) {
-        self.rows.store(rows as u64, Ordering::Relaxed);
-    }
-
-    /// What the scheduler counts.
-    pub(super) fn set_counts(&self, counts: &Counts) {
-        self.set_rows(counts.rows);
-        let rows_in_all = counts.rows_in_all as u64;
-        self.rows_in_all.store(rows_in_all, Ordering::Relaxed);
-    }
-
+impl Figures {
     /// A request has waited so long; its prompt has so many tokens, and so many of their rows were there.
-    pub(super) fn begun(&self, queued: Duration, prompt: usize, cached: usize) {
+    pub(super) fn begun(&mut self, queued: Duration, prompt: usize, cached: usize) {
         self.queued.add(queued);
-        for (counter, tokens) in [(&self.prompt_tokens, prompt), (&self.prefix_found, cached)] {
-            counter.fetch_add(tokens as u64, Ordering::Relaxed);
-        }
+        self.prompt_tokens += prompt;
+        self.prefix_found += cached;
     }
 
     /// A token was generated: the first of its answer, so long after the request, or another, so long after the one before.
-    pub(super) fn token(&self, first: bool, time: Duration) {
-        self.generated_tokens.fetch_add(1, Ordering::Relaxed);
-        let histogram = if first {
-            &self.first_token
-        } else {
-            &self.per_token
-        };
-        histogram.add(time);
-    }
-
-    /// Tokens that were generated.
-    pub(super) fn generated_tokens(&self) -> u64 {
-        self.generated_tokens.load(Ordering::Relaxed)
+    pub(super) fn token(&mut self, first: bool, time: Duration) {
+        self.generated_tokens += 1;
+        match first {
+            true => self.first_token.add(time),
+            false => self.per_token.add(time),
+        }
     }
 
     /// An answer ended, so long after its request.
-    pub(super) fn ended(&self, reason: &str, time: Duration) {
-        let ended = REASONS.iter().zip(&self.ended);
-        for (_, count) in ended.filter(|(name, _)| **name == reason) {
-            count.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn ended(&mut self, reason: &str, time: Duration) {
+        if let Some(place) = REASONS.iter().position(|name| *name == reason) {
+            self.ended[place] += 1;
         }
         self.whole.add(time);
     }
 
-    /// A request found no place in the queue.
-    pub(super) fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// All of it as text.
     pub(super) fn text(&self) -> String {
-        let model = self.model.get().map_or("", String::as_str);
         let mut text = Text {
             text: String::new(),
-            labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)),
+            labels: format!("model_name=\"{}\",engine=\"0\"", escaped(&self.model)),
         };
         self.gauges(&mut text);
         self.counters(&mut text);
@@ -210,94 +171,49 @@ impl Metrics {
     }
 
     fn gauges(&self, text: &mut Text) {
-        let (rows, all) = (of(&self.rows), of(&self.rows_in_all));
-        let used = if all > 0.0 { rows / all } else { 0.0 };
-        let (asked, found) = (of(&self.prompt_tokens), of(&self.prefix_found));
-        let rate = if asked > 0.0 { found / asked } else { 0.0 };
-        let running = of(&self.running);
-        for (name, value, help) in [
-            (
-                "num_requests_running",
-                running,
-                "Requests that are answered.",
-            ),
-            (
-                "num_requests_waiting",
-                of(&self.waiting),
-                "Requests that wait.",
-            ),
-            (
-                "kv_cache_usage_perc",
-                used,
-                "Share of the cache that requests hold, from 0 to 1.",
-            ),
-            (
-                "gpu_cache_usage_perc",
-                used,
-                "The same under its older name.",
-            ),
-            (
-                "gpu_prefix_cache_hit_rate",
-                rate,
-                "Share of the tokens of prompts that had rows.",
-            ),
-        ] {
-            let name = format!("vllm:{name}");
-            text.head(&name, "gauge", help);
-            text.line(&name, "", value);
-        }
+        let used = share(self.rows, self.rows_in_all);
+        let rate = share(self.prefix_found, self.prompt_tokens);
+        let help = "Requests that are answered.";
+        text.figure("gauge", "num_requests_running", self.running, help);
+        let help = "Requests that wait.";
+        text.figure("gauge", "num_requests_waiting", self.waiting, help);
+        let help = "Share of the cache that requests hold, from 0 to 1.";
+        text.figure("gauge", "kv_cache_usage_perc", used, help);
+        let help = "The same under its older name.";
+        text.figure("gauge", "gpu_cache_usage_perc", used, help);
+        let help = "Share of the tokens of prompts that had rows.";
+        text.figure("gauge", "gpu_prefix_cache_hit_rate", rate, help);
         let name = "vllm:cache_config_info";
         text.head(name, "gauge", "Rows of the cache, as blocks of one row.");
-        text.line(
-            name,
-            &format!("block_size=\"1\",num_gpu_blocks=\"{all}\""),
-            1.0,
-        );
+        let all = self.rows_in_all;
+        let blocks = format!("block_size=\"1\",num_gpu_blocks=\"{all}\"");
+        text.line(name, &blocks, 1);
     }
 
     fn counters(&self, text: &mut Text) {
-        let found = of(&self.prefix_found);
-        let (prompt, generated) = (of(&self.prompt_tokens), of(&self.generated_tokens));
-        for (name, value, help) in [
-            (
-                "prefix_cache_queries_total",
-                prompt,
-                "Tokens of prompts that rows were looked for.",
-            ),
-            (
-                "prefix_cache_hits_total",
-                found,
-                "Tokens of prompts that had rows.",
-            ),
-            (
-                "gpu_prefix_cache_queries_total",
-                prompt,
-                "Queries under their older name.",
-            ),
-            (
-                "gpu_prefix_cache_hits_total",
-                found,
-                "Hits under their older name.",
-            ),
-            ("prompt_tokens_total", prompt, "Tokens of prompts."),
-            ("generation_tokens_total", generated, "Generated tokens."),
-        ] {
-            let name = format!("vllm:{name}");
-            text.head(&name, "counter", help);
-            text.line(&name, "", value);
-        }
+        let (prompt, found) = (self.prompt_tokens, self.prefix_found);
+        let generated = self.generated_tokens;
+        let help = "Tokens of prompts that rows were looked for.";
+        text.figure("counter", "prefix_cache_queries_total", prompt, help);
+        let help = "Tokens of prompts that had rows.";
+        text.figure("counter", "prefix_cache_hits_total", found, help);
+        let help = "Queries under their older name.";
+        text.figure("counter", "gpu_prefix_cache_queries_total", prompt, help);
+        let help = "Hits under their older name.";
+        text.figure("counter", "gpu_prefix_cache_hits_total", found, help);
+        let help = "Tokens of prompts.";
+        text.figure("counter", "prompt_tokens_total", prompt, help);
+        let help = "Generated tokens.";
+        text.figure("counter", "generation_tokens_total", generated, help);
         let name = "vllm:request_success_total";
         text.head(name, "counter", "Answers that ended, by what ended them.");
         for (reason, count) in REASONS.iter().zip(&self.ended) {
-            text.line(name, &format!("finished_reason=\"{reason}\""), of(count));
+            text.line(name, &format!("finished_reason=\"{reason}\""), count);
         }
         let name = "glimt:requests_refused_total";
-        text.head(
-            name,
-            "counter",
-            "Requests that found no place in the queue.",
-        );
-        text.line(name, "", of(&self.refused));
+        let help = "Requests that found no place in the queue.";
+        text.head(name, "counter", help);
+        text.line(name, "", self.refused);
     }
 }
 
@@ -318,7 +234,13 @@ impl Text {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, more: &str, value: f64) {
+    fn figure(&mut self, kind: &str, name: &str, value: impl Display, help: &str) {
+        let name = format!("vllm:{name}");
+        self.head(&name, kind, help);
+        self.line(&name, "", value);
+    }
+
+    fn line(&mut self, name: &str, more: &str, value: impl Display) {
         let comma = if more.is_empty() { "" } else { "," };
         let labels = &self.labels;
         let _ = writeln!(self.text, "{name}{{{labels}{comma}{more}}} {value}");
@@ -332,18 +254,15 @@ mod tests {
     #[test]
     fn figures_have_vllms_names_and_the_models_label() {
         let metrics = Metrics::new();
-        metrics.name_model("a \"model\"");
-        metrics.set_requests(1, 3);
-        metrics.set_counts(&Counts {
-            rows: 25,
-            rows_in_all: 100,
-            ..Counts::default()
-        });
-        metrics.begun(Duration::from_millis(2), 40, 10);
-        metrics.token(true, Duration::from_millis(15));
-        metrics.token(false, Duration::from_millis(3));
-        metrics.ended("length", Duration::from_secs(1));
-        let text = metrics.text();
+        let mut figures = metrics.figures();
+        figures.model = "a \"model\"".to_owned();
+        (figures.running, figures.waiting) = (1, 3);
+        (figures.rows, figures.rows_in_all) = (25, 100);
+        figures.begun(Duration::from_millis(2), 40, 10);
+        figures.token(true, Duration::from_millis(15));
+        figures.token(false, Duration::from_millis(3));
+        figures.ended("length", Duration::from_secs(1));
+        let text = figures.text();
         let labels = r#"model_name="a \"model\"",engine="0""#;
         for line in [
             format!("vllm:num_requests_running{{{labels}}} 1"),

@@ -7,7 +7,6 @@
 mod answers;
 mod app;
 mod around;
-mod arriving;
 mod ask;
 mod batch;
 mod body;
@@ -40,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -53,14 +52,10 @@ pub use settings::Settings;
 
 use app::{App, Phase, Served};
 use listen::Connections;
-use work::Worked;
+use work::{LAST_STEP, Worked};
 
-/// Threads that serve, and those that read requests.
-const THREADS: [usize; 2] = [2, 4];
 /// How long responses may take that say that the server ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long the thread of the scheduler may take to end: a piece of a prompt.
-const LAST_STEP: Duration = Duration::from_secs(20);
 
 /// A server whose socket is open.
 pub struct Server {
@@ -88,25 +83,15 @@ impl Server {
     /// [`ServerError::Bind`] or [`ServerError::System`].
     pub fn bind(settings: Settings) -> Result<Self, ServerError> {
         let address = settings.address;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS[0])
-            .max_blocking_threads(THREADS[1])
-            .thread_name("serve")
-            .enable_all()
-            .build()?;
+        let runtime = work::runtime("serve")?;
         let app = Arc::new(App::new(settings)?);
         let bound = runtime.block_on(TcpListener::bind(address));
         let listener = bound.map_err(|source| ServerError::Bind { address, source })?;
         let address = listener.local_addr()?;
         let (connections, ending) = (Connections::new(), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
-        let places = connections.places();
-        runtime.spawn(Connections::take(
-            places,
-            listener,
-            router,
-            ending.subscribe(),
-        ));
+        let taken = connections.clone();
+        runtime.spawn(taken.take(listener, router, ending.subscribe()));
         Ok(Self {
             app,
             address,
@@ -149,10 +134,7 @@ impl Server {
                 // Nothing is answered any more.
                 self.app.phase.send_replace(Phase::Draining);
                 self.close(Instant::now() + LAST_WORDS).await;
-                return match result {
-                    Ok(Err(error)) => Err(error),
-                    Ok(Ok(())) | Err(_) => Err(ServerError::Panicked),
-                };
+                return Err(work::why(result));
             }
         }
         let until = Instant::now() + self.app.settings.drain;

@@ -26,11 +26,10 @@ fn token(tokenizer: &Tokenizer, id: u32, log_prob: f32) -> Value {
 /// Those of tokens, as chats have them.
 pub(super) fn list(tokenizer: &Tokenizer, all: &[TokenLogProbs]) -> Vec<Value> {
     let one = |found: &TokenLogProbs| {
+        let mut value = token(tokenizer, found.token, found.log_prob);
         let top = found.top.iter();
         let top = top.map(|&(id, log_prob)| token(tokenizer, id, log_prob));
-        let top: Vec<Value> = top.collect();
-        let mut value = token(tokenizer, found.token, found.log_prob);
-        value["top_logprobs"] = top.into();
+        value["top_logprobs"] = top.collect();
         value
     };
     all.iter().map(one).collect()

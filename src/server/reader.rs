@@ -1,17 +1,8 @@
 //! From the tokens of an answer to what its user reads: thoughts, text and calls of tools.
 
-use super::tools::{self, Format, MARKS, Parser, Tools};
+use super::tools::{Delta, Format, MARKS, Parser, Tools};
 use crate::chat::{Piece, ReplyReader, StopFilter};
 use crate::tokenizer::Tokenizer;
-
-/// What a token has come to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Delta {
-    /// A piece of the thoughts.
-    Thought(String),
-    /// A piece of the answer.
-    Said(tools::Delta),
-}
 
 /// Reads the tokens of one answer.
 pub(super) struct Reader<'a> {
@@ -25,7 +16,8 @@ pub(super) struct Reader<'a> {
     skip_line_breaks: bool,
     /// What a call that was begun for the model has come to.
     begun: Vec<Delta>,
-    thought_tokens: usize,
+    /// Tokens of the thoughts so far.
+    pub(super) thought_tokens: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -52,8 +44,7 @@ impl<'a> Reader<'a> {
         if let Some((format, tools)) = tools {
             let mut parser = Parser::new(*format, tools.all.clone());
             if tools.forced {
-                let deltas = parser.push(&format.opening());
-                reader.begun = deltas.into_iter().map(Delta::Said).collect();
+                reader.begun = parser.push(&format.opening());
             }
             reader.one_call = !tools.parallel;
             reader.parser = Some(parser);
@@ -61,26 +52,15 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// Whether the last token belongs to thoughts.
-    pub(super) fn is_thinking(&self) -> bool {
-        self.reply.is_thinking()
-    }
-
-    /// The token that closes thoughts, where the model has one.
-    pub(super) fn closing_mark(&self) -> Option<u32> {
-        self.reply.closing_mark()
-    }
-
-    /// Tokens of the thoughts so far.
-    pub(super) fn thought_tokens(&self) -> usize {
-        self.thought_tokens
+    /// The token behind which the answer begins, where it begins with thoughts.
+    pub(super) fn begins_after(&self) -> Option<u32> {
+        let reply = &self.reply;
+        reply.closing_mark().filter(|_| reply.is_thinking())
     }
 
     /// Whether the answer calls a tool.
     pub(super) fn has_calls(&self) -> bool {
-        self.parser
-            .as_ref()
-            .is_some_and(|parser| parser.calls() > 0)
+        self.parser.as_ref().is_some_and(|p| p.calls > 0)
     }
 
     /// Takes the next token; returns whether the answer is over with it.
@@ -96,7 +76,7 @@ impl<'a> Reader<'a> {
         if thinking && !self.reply.is_thinking() {
             self.skip_line_breaks = true;
         }
-        over || self.one_call && self.parser.as_ref().is_some_and(|p| p.ended() > 0)
+        over || self.one_call && self.parser.as_ref().is_some_and(|p| p.ended > 0)
     }
 
     /// The text of a special token that is a mark of calls: others have none.
@@ -133,8 +113,8 @@ impl<'a> Reader<'a> {
         }
         self.skip_line_breaks = false;
         match &mut self.parser {
-            Some(parser) => deltas.extend(parser.push(text).into_iter().map(Delta::Said)),
-            None => deltas.push(Delta::Said(tools::Delta::Text(text.to_owned()))),
+            Some(parser) => deltas.extend(parser.push(text)),
+            None => deltas.push(Delta::Text(text.to_owned())),
         }
     }
 
@@ -147,7 +127,7 @@ impl<'a> Reader<'a> {
             self.text(&held, deltas);
         }
         if let Some(parser) = &mut self.parser {
-            deltas.extend(parser.finish(whole).into_iter().map(Delta::Said));
+            deltas.extend(parser.finish(whole));
         }
     }
 }

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
-use axum::response::Response;
-use axum::routing::{get, post};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use serde_json::{Value, json};
 
 use super::app::{App, Phase};
 use super::around::around;
-use super::body;
-use super::error::{ApiError, json_response, json_text};
+use super::chat::Chat;
+use super::completions::Completion;
+use super::deliver::Form;
+use super::error::{ApiError, json_response};
 use super::log::Record;
 use super::model::Model;
-use super::{chat, completions, page, text};
+use super::{body, deliver, page, text};
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, ApiError>;
@@ -29,13 +30,13 @@ pub(super) fn router(app: Arc<App>) -> Router {
         false => Router::new(),
     };
     router
-        .route("/v1/chat/completions", post(chat_completions))
-        .route("/v1/completions", post(text_completions))
+        .route("/v1/chat/completions", post(answers::<Chat>))
+        .route("/v1/completions", post(answers::<Completion>))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
+        .route("/tokenize", post_to(text::tokenize))
+        .route("/detokenize", post_to(text::detokenize))
         .route("/health", get(health))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
@@ -45,35 +46,17 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Refuses a request for which there is no place before its body is read.
-fn check_place(app: &App) -> Result<(), ApiError> {
-    match app.served()?.desk.has_places(1) {
-        true => Ok(()),
-        false => {
-            app.metrics.refused();
-            Err(ApiError::busy())
-        }
+/// Answers, unless there is no place, for which a request is refused before its body is read.
+async fn answers<F: Form>(
+    State(app): Shared,
+    Extension(record): Extension<Arc<Record>>,
+    request: Request,
+) -> Answer {
+    if !app.served()?.desk.has_place() {
+        return Err(app.busy());
     }
-}
-
-async fn chat_completions(
-    State(app): Shared,
-    Extension(record): Extension<Record>,
-    request: Request,
-) -> Answer {
-    check_place(&app)?;
     let body = body::json(&app, request).await?;
-    chat::answer(&app, body, record).await
-}
-
-async fn text_completions(
-    State(app): Shared,
-    Extension(record): Extension<Record>,
-    request: Request,
-) -> Answer {
-    check_place(&app)?;
-    let body = body::json(&app, request).await?;
-    completions::answer(&app, body, record).await
+    deliver::answer::<F>(&app, body, record).await
 }
 
 async fn embeddings() -> Answer {
@@ -114,35 +97,27 @@ fn described(model: &Model) -> Value {
 async fn models(State(app): Shared) -> Answer {
     let model = described(&app.served()?.model);
     let list = json!({"object": "list", "data": [model]});
-    Ok(json_response(StatusCode::OK, &list))
+    Ok(json_response(StatusCode::OK, list.to_string()))
 }
 
 async fn model(State(app): Shared, Path(id): Path<String>) -> Answer {
     let model = &app.served()?.model;
     match id == model.name {
-        true => Ok(json_response(StatusCode::OK, &described(model))),
+        true => Ok(json_response(StatusCode::OK, described(model).to_string())),
         false => Err(ApiError::no_model(&id, &model.name)),
     }
 }
 
-async fn tokenize(State(app): Shared, request: Request) -> Answer {
-    with_model(app, request, text::tokenize).await
-}
-
-async fn detokenize(State(app): Shared, request: Request) -> Answer {
-    with_model(app, request, text::detokenize).await
-}
-
-/// Answers with what `work` makes of a body.
-async fn with_model(
-    app: Arc<App>,
-    request: Request,
-    work: fn(&Value, &Model) -> Result<String, ApiError>,
-) -> Answer {
-    let model = Arc::clone(&app.served()?.model);
-    let body = body::json(&app, request).await?;
-    let found = body::away(move || work(&body, &model)).await?;
-    Ok(json_text(StatusCode::OK, found))
+/// What answers with what `work` makes of a body.
+fn post_to(work: fn(&Value, &Model) -> Result<String, ApiError>) -> MethodRouter<Arc<App>> {
+    post(
+        async move |State(app): Shared, request: Request| -> Answer {
+            let model = Arc::clone(&app.served()?.model);
+            let body = body::json(&app, request).await?;
+            let found = body::away(move || work(&body, &model)).await?;
+            Ok(json_response(StatusCode::OK, found))
+        },
+    )
 }
 
 async fn chat_page(headers: HeaderMap) -> Response {
@@ -155,25 +130,26 @@ async fn health(State(app): Shared) -> Response {
         Phase::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
         Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
     };
-    json_response(status, &json!({ "status": text }))
+    json_response(status, json!({ "status": text }).to_string())
 }
 
 async fn version() -> Response {
     let version = env!("CARGO_PKG_VERSION");
-    json_response(StatusCode::OK, &json!({ "version": version }))
+    json_response(StatusCode::OK, json!({ "version": version }).to_string())
 }
 
-async fn metrics(State(app): Shared) -> Response {
-    let mut response = Response::new(Body::from(app.metrics.text()));
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+async fn metrics(State(app): Shared) -> impl IntoResponse {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], app.metrics.figures().text())
 }
 
 async fn nothing(method: Method, uri: Uri) -> ApiError {
-    ApiError::no_route(method.as_str(), uri.path())
+    let path = uri.path();
+    let message = format!("there is no {method} {path}; docs/serving.md lists what is served");
+    ApiError::new(StatusCode::NOT_FOUND, message).with_code("not_found")
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::wrong_method(method.as_str(), uri.path())
+    let message = format!("{} does not take {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).with_code("method_not_allowed")
 }

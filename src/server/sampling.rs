@@ -10,32 +10,18 @@ use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language};
 use crate::tokenizer::Tokenizer;
 
-/// What a request says of sampling.
-pub(super) struct Choosing {
-    pub(super) chain: ChainSettings,
-    /// Whether only the host can do it.
-    pub(super) on_host: bool,
-}
-
-/// What the flags of the server say beside the defaults.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Asked {
-    /// The seed of requests that name none; `None` is a random one for each.
-    pub(super) seed: Option<u64>,
-    /// Whether the repeat penalty was asked for.
-    pub(super) penalty: bool,
-}
-
-/// Reads the fields of sampling; what is not there is as in `defaults`.
+/// Reads the fields of sampling; what is not there is as in `defaults`, or the `seed` of the server, or a random one. `penalty_asked` is
+/// whether the server was asked for its repeat penalty.
 ///
 /// # Errors
 /// A value of a wrong type or out of its range.
 pub(super) fn read(
     fields: &Fields<'_>,
     defaults: &ChainSettings,
-    asked: Asked,
+    seed: Option<u64>,
+    penalty_asked: bool,
     tokenizer: &Tokenizer,
-) -> Result<Choosing, ApiError> {
+) -> Result<ChainSettings, ApiError> {
     let mut chain = defaults.clone();
     let sampling = &mut chain.sampling;
     let set = |to: &mut f32, found: Option<f32>| *to = found.unwrap_or(*to);
@@ -55,7 +41,7 @@ pub(super) fn read(
         penalty = fields.number(name, range)?.or(penalty);
     }
     // Greedy stays the plain argmax, whatever is recommended for draws.
-    let greedy = sampling.temperature <= 0.0 && !asked.penalty;
+    let greedy = sampling.temperature <= 0.0 && !penalty_asked;
     set(
         &mut sampling.repeat_penalty,
         penalty.or(greedy.then_some(1.0)),
@@ -69,43 +55,37 @@ pub(super) fn read(
     set(&mut sampling.frequency_penalty, frequency);
     sampling.seed = match fields.count("seed", i64::MIN..=i64::MAX)? {
         Some(seed) => seed.cast_unsigned(),
-        None => asked
-            .seed
-            .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
+        None => seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
     };
-    if let Some(biases) = biases(fields, tokenizer)? {
-        chain.logit_bias.extend(biases);
-    }
+    chain.logit_bias.extend(biases(fields, tokenizer)?);
     if fields.flag("ignore_eos")? == Some(true) {
         let stops = tokenizer.stop_tokens().iter();
         chain
             .logit_bias
             .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
     }
-    let on_host = has_host_samplers(&chain) || device_biases(&chain).is_none();
-    Ok(Choosing { chain, on_host })
-}
-
-/// Whether no device can do it.
-fn has_host_samplers(chain: &ChainSettings) -> bool {
-    chain.dry.is_some() || chain.typical_p < 1.0 || chain.xtc.is_some() || chain.mirostat.is_some()
+    Ok(chain)
 }
 
 /// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
 const LEAST_PENALTY: f32 = 1e-6;
 
-/// The biases of a chain for a device; `None` where these are too many, or where they are not the same there.
+/// The biases of a chain for a device; `None` where these are too many or not the same there, or where it has no such samplers.
 pub(super) fn device_biases(chain: &ChainSettings) -> Option<Biases> {
+    let stays = chain.dry.is_some() || chain.xtc.is_some() || chain.mirostat.is_some();
+    if stays || chain.typical_p < 1.0 {
+        return None;
+    }
     let biases = Biases::new(&chain.logit_bias)?;
     let kept = biases.is_empty() || chain.sampling.repeat_penalty >= LEAST_PENALTY;
     kept.then_some(biases)
 }
 
-fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
-    let Some(biases) = fields.object("logit_bias")? else {
-        return Ok(None);
-    };
+fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, ApiError> {
     let mut found = vec![];
+    let Some(biases) = fields.object("logit_bias")? else {
+        return Ok(found);
+    };
     for token in biases.all().keys() {
         let id = token.parse::<u32>().ok();
         let Some(id) = id.filter(|id| (*id as usize) < tokenizer.vocab_size()) else {
@@ -117,46 +97,37 @@ fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Option<Vec<(u32,
             found.push((id, bias));
         }
     }
-    Ok((!found.is_empty()).then_some(found))
+    Ok(found)
 }
-
-/// The names of fields that ask for answers of a form, of which a request may have one.
-const FORMS: [&str; 7] = [
-    "response_format",
-    "json_schema",
-    "grammar",
-    "guided_json",
-    "guided_grammar",
-    "guided_choice",
-    "structured_outputs",
-];
 
 /// What the answer has to be, where a request says it, and the field that does.
 ///
 /// # Errors
 /// A form that is not known, or two at once.
 pub(super) fn form(fields: &Fields<'_>) -> Result<Option<(&'static str, Language)>, ApiError> {
-    let mut found: Option<(&'static str, Language)> = None;
-    for name in FORMS {
-        let language = match name {
-            "response_format" => response_format(fields)?,
-            "json_schema" | "guided_json" => fields.get(name).map(schema),
-            "grammar" | "guided_grammar" => fields
-                .text(name)?
-                .map(|text| Language::of_grammar(text.to_owned())),
-            "guided_choice" => choices(fields, name)?,
-            "structured_outputs" => structured(fields)?,
-            _ => None,
-        };
-        if let Some(language) = language {
-            if let Some((other, _)) = &found {
-                let message = format!("cannot be given together with '{other}'");
-                return Err(fields.wrong(name, &message));
-            }
-            found = Some((name, language));
-        }
+    let forms = [
+        ("response_format", response_format(fields)?),
+        ("json_schema", fields.get("json_schema").map(schema)),
+        ("grammar", grammar(fields, "grammar")?),
+        ("guided_json", fields.get("guided_json").map(schema)),
+        ("guided_grammar", grammar(fields, "guided_grammar")?),
+        ("guided_choice", choices(fields, "guided_choice")?),
+        ("structured_outputs", structured(fields)?),
+    ];
+    let mut found = forms
+        .into_iter()
+        .filter_map(|(name, form)| Some((name, form?)));
+    let form = found.next();
+    if let (Some((other, _)), Some((name, _))) = (&form, found.next()) {
+        let message = format!("cannot be given together with '{other}'");
+        return Err(fields.wrong(name, &message));
     }
-    Ok(found)
+    Ok(form)
+}
+
+fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<Language>, ApiError> {
+    let text = fields.text(name)?;
+    Ok(text.map(|text| Language::of_grammar(text.to_owned())))
 }
 
 /// A schema, which may be a text that holds it.
@@ -171,17 +142,15 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     let Some(format) = fields.object("response_format")? else {
         return Ok(None);
     };
-    let any_object = || Language::JsonSchema(serde_json::json!({"type": "object"}));
     match format.one_of("type", &["text", "json_object", "json_schema"])? {
         None => Err(format.wrong("type", "is missing")),
         Some("json_object") => {
+            let any_object = || Language::JsonSchema(serde_json::json!({"type": "object"}));
             // llama.cpp takes a schema here, too.
             Ok(Some(format.get("schema").map_or_else(any_object, schema)))
         }
         Some("json_schema") => {
-            let Some(named) = format.object("json_schema")? else {
-                return Err(format.wrong("json_schema", "is missing"));
-            };
+            let named = format.needed_object("json_schema")?;
             match named.get("schema") {
                 Some(found) => Ok(Some(schema(found))),
                 None => Err(named.wrong("schema", "is missing")),
@@ -198,16 +167,13 @@ fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     if let Some(found) = outputs.get("json") {
         return Ok(Some(schema(found)));
     }
-    if let Some(text) = outputs.text("grammar")? {
-        return Ok(Some(Language::of_grammar(text.to_owned())));
-    }
-    match choices(&outputs, "choice")? {
-        Some(language) => Ok(Some(language)),
-        None => Err(fields.wrong(
-            "structured_outputs",
-            "must hold json, grammar or choice; others are not known here",
-        )),
-    }
+    let language = match grammar(&outputs, "grammar")? {
+        None => choices(&outputs, "choice")?,
+        found => found,
+    };
+    let message = "must hold json, grammar or choice; others are not known here";
+    let missing = || fields.wrong("structured_outputs", message);
+    language.ok_or_else(missing).map(Some)
 }
 
 /// One of a few texts.
@@ -216,21 +182,16 @@ fn choices(fields: &Fields<'_>, name: &str) -> Result<Option<Language>, ApiError
         return Ok(None);
     };
     let texts: Option<Vec<&str>> = texts.iter().map(Value::as_str).collect();
-    match texts {
-        Some(texts) if !texts.is_empty() => {
-            Ok(Some(Language::Lark(format!("start: {}", one_of(&texts)))))
-        }
-        _ => Err(fields.wrong(name, "must be a list of texts, at least one")),
+    match texts.filter(|texts| !texts.is_empty()) {
+        Some(texts) => Ok(Some(Language::Lark(format!("start: {}", one_of(&texts))))),
+        None => Err(fields.wrong(name, "must be a list of texts, at least one")),
     }
 }
 
 /// Alternatives in the notation of Lark.
 pub(super) fn one_of(texts: &[&str]) -> String {
-    let quoted: Vec<_> = texts
-        .iter()
-        .map(|text| Value::from(*text).to_string())
-        .collect();
-    quoted.join(" | ")
+    let quoted = texts.iter().map(|text| Value::from(*text).to_string());
+    quoted.collect::<Vec<_>>().join(" | ")
 }
 
 #[cfg(test)]
@@ -245,7 +206,7 @@ mod tests {
         Tokenizer::from_gguf(&gguf).expect("it has one")
     }
 
-    fn read_from(body: &Value) -> Result<Choosing, ApiError> {
+    fn read_from(body: &Value) -> Result<ChainSettings, ApiError> {
         let fields = Fields::of_body(body).expect("it is an object");
         let defaults = ChainSettings::new(Sampling {
             temperature: 0.8,
@@ -253,51 +214,49 @@ mod tests {
             repeat_penalty: 1.1,
             ..Sampling::GREEDY
         });
-        read(&fields, &defaults, Asked::default(), &tokenizer())
+        read(&fields, &defaults, None, false, &tokenizer())
     }
 
     #[test]
     fn what_is_not_asked_for_is_the_default() {
         let found =
             read_from(&json!({"top_p": 0.5, "seed": -3, "top_k": -1})).expect("it is right");
-        let sampling = found.chain.sampling;
-        assert!(!found.on_host);
+        assert!(device_biases(&found).is_some());
+        let sampling = found.sampling;
         assert_eq!((sampling.temperature, sampling.top_p), (0.8, 0.5));
         assert_eq!(
             (sampling.top_k, sampling.seed),
             (0, (-3i64).cast_unsigned())
         );
-        let one = read_from(&json!({})).expect("it is right").chain.sampling;
-        let other = read_from(&json!({})).expect("it is right").chain.sampling;
+        let one = read_from(&json!({})).expect("it is right").sampling;
+        let other = read_from(&json!({})).expect("it is right").sampling;
         assert_eq!(one.top_k, 40);
         assert_ne!(one.seed, other.seed);
         assert_eq!(one.repeat_penalty, 1.1);
         let greedy = read_from(&json!({"temperature": 0})).expect("it is right");
-        assert_eq!(greedy.chain.sampling.repeat_penalty, 1.0);
+        assert_eq!(greedy.sampling.repeat_penalty, 1.0);
     }
 
     #[test]
     fn only_many_biases_take_the_host() {
-        let found = read_from(&json!({"logit_bias": {"7": -100, "8": 2.5}})).expect("it is right");
-        assert!(!found.on_host);
-        assert_eq!(found.chain.logit_bias, [(7, -100.0), (8, 2.5)]);
-        let found = read_from(&json!({"ignore_eos": true})).expect("it is right");
-        assert!(!found.on_host);
-        assert_eq!(found.chain.logit_bias[0].1, f32::NEG_INFINITY);
-        let excluded = found.chain.logit_bias.len();
-        for (count, on_host) in [(64 - excluded, false), (65 - excluded, true)] {
+        let read = |body: Value| read_from(&body).expect("it is right");
+        let on_host = |chain: &ChainSettings| device_biases(chain).is_none();
+        let found = read(json!({"logit_bias": {"7": -100, "8": 2.5}}));
+        assert!(!on_host(&found));
+        assert_eq!(found.logit_bias, [(7, -100.0), (8, 2.5)]);
+        let found = read(json!({"ignore_eos": true}));
+        assert!(!on_host(&found));
+        assert_eq!(found.logit_bias[0].1, f32::NEG_INFINITY);
+        let excluded = found.logit_bias.len();
+        for (count, expected) in [(64 - excluded, false), (65 - excluded, true)] {
             let biases = (0..count).map(|i| ((i + 1000).to_string(), json!(1)));
             let biases: serde_json::Map<_, _> = biases.collect();
             let body = json!({"logit_bias": biases, "ignore_eos": true});
-            assert_eq!(read_from(&body).expect("it is right").on_host, on_host);
+            assert_eq!(on_host(&read(body)), expected);
         }
         let body = json!({"ignore_eos": true, "repeat_penalty": 1e-30});
-        assert!(read_from(&body).expect("it is right").on_host);
-        assert!(
-            !read_from(&json!({"repeat_penalty": 1e-30}))
-                .expect("it is right")
-                .on_host
-        );
+        assert!(on_host(&read(body)));
+        assert!(!on_host(&read(json!({"repeat_penalty": 1e-30}))));
     }
 
     #[test]

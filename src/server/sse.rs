@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -43,18 +43,14 @@ pub(super) struct Gone;
 /// A response that is a stream, and what sends its events.
 pub(super) fn stream() -> (Response, Stream) {
     let (sender, receiver) = channel(WAITING);
-    let mut response = Response::new(Body::new(Events(receiver)));
-    *response.status_mut() = StatusCode::OK;
-    let headers = response.headers_mut();
-    for (name, value) in [
+    let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
         // Routers like nginx pass every event on at once.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    (response, Stream(sender))
+    ];
+    let body = Body::new(Events(receiver));
+    ((headers, body).into_response(), Stream(sender))
 }
 
 impl Stream {

@@ -29,16 +29,11 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
             let encoded = tokenizer.encode(text, add);
             encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))?
         }
-        None if fields.get("messages").is_some() => render(&fields, model)?.0.prompt,
+        None if fields.get("messages").is_some() => render(&fields, model)?.prompt,
         None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
     };
     let texts = fields.flag("return_token_strs")?.unwrap_or(false);
-    let texts = texts.then(|| {
-        tokens
-            .iter()
-            .map(|&id| tokenizer.piece(id))
-            .collect::<Vec<_>>()
-    });
+    let texts = texts.then(|| tokens.iter().map(|&id| tokenizer.piece(id)).collect());
     let tokens = Tokens {
         count: tokens.len(),
         max_model_len: model.engine.n_ctx(),

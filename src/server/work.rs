@@ -1,24 +1,53 @@
 //! The thread that drives the scheduler, for a server and for a batch.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::app::{App, Phase, Served};
 use super::desk;
 use super::error::ServerError;
 use super::model::Model;
 
+/// Threads that serve, and those that read requests.
+const THREADS: [usize; 2] = [2, 4];
+/// How long the thread of the scheduler may take to end: a piece of a prompt.
+pub(super) const LAST_STEP: Duration = Duration::from_secs(20);
+
 /// How the thread has ended.
 pub(super) type Worked = oneshot::Receiver<Result<(), ServerError>>;
+
+/// Why nothing is computed any more, of a thread that should not have ended. One that panicked tells nothing.
+pub(super) fn why(worked: Result<Result<(), ServerError>, RecvError>) -> ServerError {
+    match worked {
+        Ok(Err(error)) => error,
+        Ok(Ok(())) | Err(_) => ServerError::Panicked,
+    }
+}
+
+/// What serves requests, in threads of this name.
+///
+/// # Errors
+/// If the system gives no threads.
+pub(super) fn runtime(name: &str) -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(THREADS[0])
+        .max_blocking_threads(THREADS[1])
+        .thread_name(name)
+        .enable_all()
+        .build()
+}
 
 /// Starts it. What it returns comes when it ends.
 ///
 /// # Errors
 /// If the system gives no thread.
 pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError> {
-    app.metrics.name_model(&model.name);
+    app.metrics.figures().model.clone_from(&model.name);
     let (app, model) = (Arc::clone(app), Arc::new(model));
     let (done, worked) = oneshot::channel();
     let thread = std::thread::Builder::new().name("scheduler".to_owned());
@@ -40,13 +69,9 @@ pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError>
             }
         };
         let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
-        let arriving = app.arriving.clone();
-        let work = AssertUnwindSafe(|| desk::work(&model, queue, metrics, arriving, ready));
-        let result = match catch_unwind(work) {
-            Ok(result) => result.map_err(ServerError::from),
-            Err(_) => Err(ServerError::Panicked),
-        };
-        let _ = done.send(result);
+        let arriving = Arc::clone(&app.arriving);
+        let result = desk::work(&model, queue, metrics, arriving, ready);
+        let _ = done.send(result.map_err(ServerError::from));
     })?;
     Ok(worked)
 }

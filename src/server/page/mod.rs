@@ -5,9 +5,9 @@ mod tests;
 
 use std::sync::LazyLock;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 const HTML: &str = include_str!("page.html");
@@ -26,42 +26,32 @@ pub(super) const PATH: &str = "/";
 
 /// What is sent.
 struct Page {
-    body: Bytes,
+    html: String,
     headers: HeaderMap,
-    /// Names these bytes.
-    tag: HeaderValue,
 }
 
-static PAGE: LazyLock<Page> = LazyLock::new(Page::new);
-
-impl Page {
-    fn new() -> Self {
-        let html = HTML
-            .replacen("{{style}}", STYLE, 1)
-            .replacen("{{script}}", SCRIPT, 1);
-        let text =
-            |text: String| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
-        let tag = text(format!("\"{}\"", base64(&Sha256::digest(&html)[..12])));
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-            // It is asked for each time, and sent only if it has changed.
-            (header::CACHE_CONTROL, "no-cache"),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (header::X_FRAME_OPTIONS, "DENY"),
-            (header::REFERRER_POLICY, "no-referrer"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        headers.insert(header::CONTENT_SECURITY_POLICY, text(policy()));
-        headers.insert(header::ETAG, tag.clone());
-        Self {
-            body: Bytes::from(html),
-            headers,
-            tag,
-        }
+static PAGE: LazyLock<Page> = LazyLock::new(|| {
+    let html = HTML
+        .replacen("{{style}}", STYLE, 1)
+        .replacen("{{script}}", SCRIPT, 1);
+    // It names these bytes.
+    let tag = format!("\"{}\"", base64(&Sha256::digest(&html)[..12]));
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        // It is asked for each time, and sent only if it has changed.
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, &policy()),
+        (header::ETAG, &tag),
+    ] {
+        // None has other characters than those of ASCII.
+        headers.extend(HeaderValue::from_str(value).map(|value| (name, value)));
     }
-}
+    Page { html, headers }
+});
 
 /// What a browser lets the page do: run its own script, use its own style, ask its own server. What would read a text as HTML fails.
 fn policy() -> String {
@@ -91,20 +81,19 @@ fn base64(bytes: &[u8]) -> String {
 
 /// The page, or word that the browser has it.
 pub(super) fn page(asked: &HeaderMap) -> Response {
-    let page = &*PAGE;
+    let Page { html, headers } = &*PAGE;
     let known = asked
         .get_all(header::IF_NONE_MATCH)
         .iter()
         .filter_map(|tags| tags.to_str().ok())
         .flat_map(|tags| tags.split(','))
-        .any(|tag| tag.trim().trim_start_matches("W/").as_bytes() == page.tag.as_bytes());
-    let mut response = match known {
-        true => Response::new(Body::empty()),
-        false => Response::new(Body::from(page.body.clone())),
+        .any(|tag| headers[header::ETAG] == *tag.trim().trim_start_matches("W/"));
+    let (status, body) = match known {
+        true => (StatusCode::NOT_MODIFIED, Body::empty()),
+        false => (StatusCode::OK, Body::from(html.as_str())),
     };
-    response.headers_mut().extend(page.headers.clone());
+    let mut response = (status, headers.clone(), body).into_response();
     if known {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
         response.headers_mut().remove(header::CONTENT_TYPE);
     }
     response

@@ -36,11 +36,6 @@ fn quoted(parts: &[&str]) -> String {
     Value::from(parts.concat()).to_string()
 }
 
-/// How JSON is written: as models have learnt it, without other white space.
-fn layout() -> Value {
-    json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})
-}
-
 /// The schema of a tool's arguments. Those that it does not name are none, unless it says otherwise.
 fn closed(tool: &Tool) -> Value {
     let mut schema = tool.parameters.clone();
@@ -52,10 +47,12 @@ fn closed(tool: &Tool) -> Value {
     schema
 }
 
-/// A schema in the notation of Lark.
+/// A schema in the notation of Lark. JSON is written as models have learnt it, without other white space.
 fn in_lark(mut schema: Value) -> String {
+    let layout =
+        json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     if let Some(schema) = schema.as_object_mut() {
-        schema.insert("x-guidance".to_owned(), layout());
+        schema.insert("x-guidance".to_owned(), layout);
     }
     format!("%json {schema}")
 }

@@ -117,48 +117,38 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     let listed = fields.objects("tools")?.unwrap_or_default();
     let mut all = listed.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
     let described = listed.iter().map(|tool| Value::Object(tool.all().clone()));
-    let described = described.collect();
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let named = match fields.get("tool_choice") {
-        None => None,
-        Some(Value::Object(_)) => fields.object("tool_choice")?.map(named).transpose()?,
-        Some(_) => {
-            let choice = fields.one_of("tool_choice", &["none", "auto", "required"])?;
-            if choice == Some("none") {
-                return Ok(None);
+    let mut forced = false;
+    match fields.get("tool_choice") {
+        None => {}
+        Some(Value::Object(_)) => {
+            let name = fields.needed_object("tool_choice").and_then(named)?;
+            all.retain(|tool| tool.name == name);
+            if all.is_empty() {
+                let message = format!("names the tool '{name}', which is not among the tools");
+                return Err(fields.wrong("tool_choice", &message));
             }
-            if all.is_empty() && choice == Some("required") {
+            forced = true;
+        }
+        Some(_) => match fields.one_of("tool_choice", &["none", "auto", "required"])? {
+            Some("none") => return Ok(None),
+            Some("required") if all.is_empty() => {
                 return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
             }
-            let forced = choice == Some("required");
-            return Ok((!all.is_empty()).then_some(Tools {
-                described,
-                all,
-                forced,
-                parallel,
-            }));
-        }
-    };
-    if let Some(name) = &named {
-        all.retain(|tool| tool.name == *name);
-        if all.is_empty() {
-            let message = format!("names the tool '{name}', which is not among the tools");
-            return Err(fields.wrong("tool_choice", &message));
-        }
+            choice => forced = choice == Some("required"),
+        },
     }
-    Ok((!all.is_empty()).then_some(Tools {
-        described,
+    Ok((!all.is_empty()).then(|| Tools {
+        described: described.collect(),
         all,
-        forced: named.is_some(),
+        forced,
         parallel,
     }))
 }
 
 fn named(choice: Fields<'_>) -> Result<String, ApiError> {
     choice.one_of("type", &["function"])?;
-    let Some(function) = choice.object("function")? else {
-        return Err(choice.wrong("function", "is missing"));
-    };
+    let function = choice.needed_object("function")?;
     Ok(function.needed_text("name")?.to_owned())
 }
 
@@ -166,9 +156,7 @@ fn tool(fields: &Fields<'_>) -> Result<Tool, ApiError> {
     if fields.one_of("type", &["function"])?.is_none() {
         return Err(fields.wrong("type", "is missing; it must be function"));
     }
-    let Some(function) = fields.object("function")? else {
-        return Err(fields.wrong("function", "is missing"));
-    };
+    let function = fields.needed_object("function")?;
     let name = function.needed_text("name")?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(is_plain) {

@@ -1,5 +1,7 @@
 //! Finds calls of tools in the text of an answer, however it is cut into pieces.
 
+use std::mem::{replace, take};
+
 use serde_json::Value;
 
 use super::typed::{self, Kind};
@@ -8,9 +10,11 @@ use super::{
     TAG_END, Tool, VALUE_BEGIN, VALUE_END,
 };
 
-/// What a piece of text has come to.
+/// What a part of an answer has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::server) enum Delta {
+    /// A piece of the thoughts, which no parser sees.
+    Thought(String),
     /// Text of the answer.
     Text(String),
     /// A call begins.
@@ -61,20 +65,16 @@ pub(in crate::server) struct Parser {
     state: State,
     /// What is not decided yet.
     held: String,
-    /// Calls so far.
-    calls: usize,
+    /// Calls that have begun.
+    pub(in crate::server) calls: usize,
     /// The tool that is called.
     tool: Option<usize>,
     /// Arguments of the call so far.
     arguments: usize,
     /// Calls that are whole.
-    ended: usize,
-}
-
-/// What a step needs to go on.
-enum Step {
-    Again,
-    More,
+    pub(in crate::server) ended: usize,
+    /// What was found and not told yet.
+    deltas: Vec<Delta>,
 }
 
 impl Parser {
@@ -89,43 +89,51 @@ impl Parser {
             tool: None,
             arguments: 0,
             ended: 0,
+            deltas: vec![],
         }
-    }
-
-    /// Calls that have come to their end.
-    pub(in crate::server) fn ended(&self) -> usize {
-        self.ended
-    }
-
-    /// Calls that have begun.
-    pub(in crate::server) fn calls(&self) -> usize {
-        self.calls
     }
 
     /// Takes the next piece of the answer.
     pub(in crate::server) fn push(&mut self, piece: &str) -> Vec<Delta> {
         self.held.push_str(piece);
-        let mut deltas = vec![];
-        while let Step::Again = self.step(&mut deltas) {}
-        deltas
+        while self.step().is_some() {}
+        take(&mut self.deltas)
     }
 
-    fn step(&mut self, deltas: &mut Vec<Delta>) -> Step {
+    /// Goes on to the next state; `None` where that needs more text.
+    fn step(&mut self) -> Option<()> {
         match self.state.clone() {
-            State::Outside => self.outside(deltas),
-            State::Tag => self.tag(deltas),
-            State::Arguments => self.between_arguments(deltas),
-            State::BeforeValue(key) => self.before_value(&key, deltas),
-            State::InText => self.in_text(deltas),
-            State::InValue(kind) => self.in_value(kind, deltas),
+            State::Outside => self.outside(),
+            State::Tag => self.tag(),
+            State::Arguments => self.between_arguments(),
+            State::BeforeValue(key) => self.before_value(&key),
+            State::InText => self.in_text(),
+            State::InValue(kind) => self.in_value(kind),
             State::Between => self.between_calls(),
-            State::Name => self.name(deltas),
-            State::Fence => self.fence(deltas),
-            State::InJson => self.in_json(deltas),
+            State::Name => self.name(),
+            State::Fence => self.fence(),
+            State::InJson => self.in_json(),
         }
     }
 
-    fn outside(&mut self, deltas: &mut Vec<Delta>) -> Step {
+    /// Takes a mark, if the text begins with it.
+    fn takes(&mut self, mark: &str) -> bool {
+        let begins = self.held.starts_with(mark);
+        if begins {
+            self.held.drain(..mark.len());
+        }
+        begins
+    }
+
+    /// Takes the text before a mark, and the mark.
+    fn take_to(&mut self, mark: &str) -> Option<String> {
+        let at = self.held.find(mark)?;
+        let text = self.held.drain(..at).collect();
+        self.held.drain(..mark.len());
+        Some(text)
+    }
+
+    fn outside(&mut self) -> Option<()> {
         let marks: &[&str] = match self.format {
             Format::Tagged | Format::Json => &[TAG_BEGIN],
             Format::DeepSeek | Format::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
@@ -136,35 +144,35 @@ impl Parser {
             .min();
         if let Some((at, mark)) = found {
             let text = self.held[..at].trim_end().to_owned();
-            self.emit_text(text, deltas);
+            self.emit_text(text);
             self.held.drain(..at + mark.len());
             self.state = match mark {
                 TAG_BEGIN => State::Tag,
                 CALLS_BEGIN => State::Between,
                 _ => State::Name,
             };
-            return Step::Again;
+            return Some(());
         }
         // A mark may begin at the end of the text, and the white space before it is none of the answer's.
         let kept = marks.iter().map(|mark| overlap(&self.held, mark)).max();
         let end = self.held.len() - kept.unwrap_or(0);
         let end = self.held[..end].trim_end().len();
         let text = self.held.drain(..end).collect();
-        self.emit_text(text, deltas);
-        Step::More
+        self.emit_text(text);
+        None
     }
 
-    fn emit_text(&self, text: String, deltas: &mut Vec<Delta>) {
+    fn emit_text(&mut self, text: String) {
         if !text.is_empty() {
-            deltas.push(Delta::Text(text));
+            self.deltas.push(Delta::Text(text));
         }
     }
 
     /// Begins a call.
-    fn call(&mut self, name: &str, deltas: &mut Vec<Delta>) {
+    fn call(&mut self, name: &str) {
         self.tool = self.tools.iter().position(|tool| tool.name == name);
         self.arguments = 0;
-        deltas.push(Delta::Call {
+        self.deltas.push(Delta::Call {
             index: self.calls,
             name: name.to_owned(),
         });
@@ -172,42 +180,34 @@ impl Parser {
     }
 
     /// More arguments of the last call.
-    fn more(&self, text: impl Into<String>, deltas: &mut Vec<Delta>) {
+    fn more(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !text.is_empty() {
             let index = self.calls.saturating_sub(1);
-            deltas.push(Delta::Arguments { index, text });
+            self.deltas.push(Delta::Arguments { index, text });
         }
     }
 
-    fn tag(&mut self, deltas: &mut Vec<Delta>) -> Step {
+    fn tag(&mut self) -> Option<()> {
         trim_start(&mut self.held);
         if self.held.starts_with('{') {
-            let Some(at) = self.held.find(TAG_END) else {
-                return Step::More;
-            };
-            let whole: String = self.held.drain(..at).collect();
-            self.held.drain(..TAG_END.len());
+            let whole = self.take_to(TAG_END)?;
             self.state = State::Outside;
-            if !self.json_call(&whole, deltas) {
-                self.emit_text(format!("{TAG_BEGIN}{whole}{TAG_END}"), deltas);
+            if !self.json_call(&whole) {
+                self.emit_text(format!("{TAG_BEGIN}{whole}{TAG_END}"));
             }
-            return Step::Again;
+            return Some(());
         }
-        let Some(end) = self.held.find(['<', '\n']) else {
-            return Step::More;
-        };
+        let end = self.held.find(['<', '\n'])?;
         let name: String = self.held.drain(..end).collect();
-        self.call(name.trim(), deltas);
+        self.call(name.trim());
         self.state = State::Arguments;
-        Step::Again
+        Some(())
     }
 
     /// A call that is one object of JSON; whether it is one.
-    fn json_call(&mut self, text: &str, deltas: &mut Vec<Delta>) -> bool {
-        let Ok(call) = serde_json::from_str::<Value>(text.trim()) else {
-            return false;
-        };
+    fn json_call(&mut self, text: &str) -> bool {
+        let call = serde_json::from_str(text.trim()).unwrap_or(Value::Null);
         let Some(name) = call["name"].as_str() else {
             return false;
         };
@@ -216,150 +216,121 @@ impl Parser {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        self.call(name, deltas);
-        self.more(arguments, deltas);
+        self.call(name);
+        self.more(arguments);
         self.ended += 1;
         true
     }
 
-    fn between_arguments(&mut self, deltas: &mut Vec<Delta>) -> Step {
+    fn between_arguments(&mut self) -> Option<()> {
         trim_start(&mut self.held);
         if self.held.starts_with(KEY_BEGIN) {
-            let Some(at) = self.held.find(KEY_END) else {
-                return Step::More;
-            };
-            let key = self.held[KEY_BEGIN.len()..at].trim().to_owned();
-            self.held.drain(..at + KEY_END.len());
-            self.state = State::BeforeValue(key);
-            return Step::Again;
+            let key = self.take_to(KEY_END)?;
+            self.state = State::BeforeValue(key[KEY_BEGIN.len()..].trim().to_owned());
+            return Some(());
         }
-        if self.held.starts_with(TAG_END) {
-            self.held.drain(..TAG_END.len());
-            self.end_arguments(deltas);
-            return Step::Again;
+        if self.takes(TAG_END) {
+            self.end_arguments();
+            return Some(());
         }
         self.skip_to(&[KEY_BEGIN, TAG_END])
     }
 
-    fn end_arguments(&mut self, deltas: &mut Vec<Delta>) {
+    fn end_arguments(&mut self) {
         let end = if self.arguments == 0 { "{}" } else { "}" };
-        self.more(end, deltas);
+        self.more(end);
         self.ended += 1;
         self.state = State::Outside;
     }
 
-    /// Leaves out what should not be there before one of the marks.
-    fn skip_to(&mut self, marks: &[&str]) -> Step {
+    /// Leaves out what should not be there before one of the marks, with none of which the text begins.
+    fn skip_to(&mut self, marks: &[&str]) -> Option<()> {
         let may_begin = |text: &str| {
-            marks
-                .iter()
-                .any(|mark| mark.starts_with(text) || text.starts_with(mark))
+            let mut marks = marks.iter();
+            marks.any(|mark| mark.starts_with(text) || text.starts_with(mark))
         };
-        let starts = self.held.char_indices().map(|(at, _)| at);
-        let next = starts.into_iter().find(|at| may_begin(&self.held[*at..]));
-        match next {
-            Some(0) | None => {
-                if next.is_none() {
-                    self.held.clear();
-                }
-                Step::More
-            }
-            Some(at) => {
-                self.held.drain(..at);
-                match marks.iter().any(|mark| self.held.starts_with(mark)) {
-                    true => Step::Again,
-                    false => Step::More,
-                }
-            }
-        }
+        let mut starts = self.held.char_indices().map(|(at, _)| at);
+        let next = starts.find(|at| may_begin(&self.held[*at..]));
+        self.held.drain(..next.unwrap_or(self.held.len()));
+        let mut marks = marks.iter();
+        marks.any(|mark| self.held.starts_with(mark)).then_some(())
     }
 
-    fn before_value(&mut self, key: &str, deltas: &mut Vec<Delta>) -> Step {
+    fn before_value(&mut self, key: &str) -> Option<()> {
         trim_start(&mut self.held);
-        if !self.held.starts_with(VALUE_BEGIN) {
+        if !self.takes(VALUE_BEGIN) {
             return self.skip_to(&[VALUE_BEGIN]);
         }
-        self.held.drain(..VALUE_BEGIN.len());
         let parameters = self.tool.map(|tool| &self.tools[tool].parameters);
         let kind = parameters.map_or(Kind::Either, |parameters| typed::kind(parameters, key));
         let before = if self.arguments == 0 { "{" } else { ", " };
         let quote = if kind == Kind::Text { "\"" } else { "" };
         self.arguments += 1;
-        self.more(format!("{before}{}: {quote}", Value::from(key)), deltas);
+        self.more(format!("{before}{}: {quote}", Value::from(key)));
         self.state = match kind {
             Kind::Text => State::InText,
             other => State::InValue(other),
         };
-        Step::Again
+        Some(())
     }
 
-    fn in_text(&mut self, deltas: &mut Vec<Delta>) -> Step {
-        let Some(at) = self.held.find(VALUE_END) else {
-            let end = self.held.len() - overlap(&self.held, VALUE_END);
-            let text: String = self.held.drain(..end).collect();
-            self.more(inside_quotes(&text), deltas);
-            return Step::More;
-        };
-        let text = format!("{}\"", inside_quotes(&self.held[..at]));
-        self.held.drain(..at + VALUE_END.len());
-        self.more(text, deltas);
+    fn in_text(&mut self) -> Option<()> {
+        if let Some(text) = self.take_to(VALUE_END) {
+            self.more(format!("{}\"", inside_quotes(&text)));
+            self.state = State::Arguments;
+            return Some(());
+        }
+        let end = self.held.len() - overlap(&self.held, VALUE_END);
+        let text: String = self.held.drain(..end).collect();
+        self.more(inside_quotes(&text));
+        None
+    }
+
+    fn in_value(&mut self, kind: Kind) -> Option<()> {
+        let text = self.take_to(VALUE_END)?;
+        self.more(typed::json(&text, kind));
         self.state = State::Arguments;
-        Step::Again
+        Some(())
     }
 
-    fn in_value(&mut self, kind: Kind, deltas: &mut Vec<Delta>) -> Step {
-        let Some(at) = self.held.find(VALUE_END) else {
-            return Step::More;
-        };
-        let json = typed::json(&self.held[..at], kind);
-        self.held.drain(..at + VALUE_END.len());
-        self.more(json, deltas);
-        self.state = State::Arguments;
-        Step::Again
-    }
-
-    fn between_calls(&mut self) -> Step {
+    fn between_calls(&mut self) -> Option<()> {
         trim_start(&mut self.held);
         for (mark, state) in [(CALL_BEGIN, State::Name), (CALLS_END, State::Outside)] {
-            if self.held.starts_with(mark) {
-                self.held.drain(..mark.len());
+            if self.takes(mark) {
                 self.state = state;
-                return Step::Again;
+                return Some(());
             }
         }
         self.skip_to(&[CALL_BEGIN, CALLS_END])
     }
 
-    fn name(&mut self, deltas: &mut Vec<Delta>) -> Step {
-        let Some(at) = self.held.find(SEPARATOR) else {
-            return Step::More;
-        };
-        let name = self.held[..at].trim().to_owned();
-        self.held.drain(..at + SEPARATOR.len());
+    fn name(&mut self) -> Option<()> {
+        let name = self.take_to(SEPARATOR)?;
+        let name = name.trim();
         // The older form names the kind of the call here.
-        let is_tool = self.tools.iter().any(|tool| tool.name == name);
-        if name == "function" && !is_tool {
+        if name == "function" && !self.knows(name) {
             self.state = State::Fence;
         } else {
-            self.call(&name, deltas);
+            self.call(name);
             self.state = State::InJson;
         }
-        Step::Again
+        Some(())
     }
 
-    fn fence(&mut self, deltas: &mut Vec<Delta>) -> Step {
-        let Some(at) = self.held.find('{') else {
-            return Step::More;
-        };
-        let name = self.held[..at].lines().next().unwrap_or_default();
-        let name = name.trim().trim_end_matches("```json").to_owned();
-        self.held.drain(..at);
-        self.call(&name, deltas);
+    fn knows(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name == name)
+    }
+
+    fn fence(&mut self) -> Option<()> {
+        let at = self.held.find('{')?;
+        let before: String = self.held.drain(..at).collect();
+        let name = before.lines().next().unwrap_or_default();
+        self.call(name.trim().trim_end_matches("```json"));
         self.state = State::InJson;
-        Step::Again
+        Some(())
     }
 
-    fn in_json(&mut self, deltas: &mut Vec<Delta>) -> Step {
+    fn in_json(&mut self) -> Option<()> {
         if self.arguments == 0 {
             trim_start(&mut self.held);
         }
@@ -368,55 +339,54 @@ impl Parser {
         let json = without_fence(&self.held[..end]);
         let (end, text) = (json.len(), json.to_owned());
         self.arguments += text.len();
-        self.more(text, deltas);
+        self.more(text);
         let Some(at) = found else {
             self.held.drain(..end);
-            return Step::More;
+            return None;
         };
         self.held.drain(..at + CALL_END.len());
-        self.end_json(deltas);
+        self.end_json();
         self.state = State::Between;
-        Step::Again
+        Some(())
     }
 
-    fn end_json(&mut self, deltas: &mut Vec<Delta>) {
+    fn end_json(&mut self) {
         if self.arguments == 0 {
-            self.more("{}", deltas);
+            self.more("{}");
         }
         self.ended += 1;
     }
 
     /// Takes what is left at the end of the answer, which the model has ended itself if it is `whole`.
     pub(in crate::server) fn finish(&mut self, whole: bool) -> Vec<Delta> {
-        let mut deltas = vec![];
-        let held = std::mem::take(&mut self.held);
-        match std::mem::replace(&mut self.state, State::Outside) {
+        let held = take(&mut self.held);
+        match replace(&mut self.state, State::Outside) {
             // White space behind calls is none of the answer's.
             State::Outside if self.calls > 0 && held.trim().is_empty() => {}
-            State::Outside => self.emit_text(held, &mut deltas),
+            State::Outside => self.emit_text(held),
             State::Tag => {
                 let name = held.trim();
-                if whole && self.tools.iter().any(|tool| tool.name == name) {
-                    self.call(name, &mut deltas);
-                    self.end_arguments(&mut deltas);
-                } else if !self.json_call(held.trim_end_matches(TAG_END), &mut deltas) {
-                    self.emit_text(format!("{TAG_BEGIN}{held}"), &mut deltas);
+                if whole && self.knows(name) {
+                    self.call(name);
+                    self.end_arguments();
+                } else if !self.json_call(held.trim_end_matches(TAG_END)) {
+                    self.emit_text(format!("{TAG_BEGIN}{held}"));
                 }
             }
-            State::Arguments if whole => self.end_arguments(&mut deltas),
-            State::InText => self.more(inside_quotes(&held), &mut deltas),
+            State::Arguments if whole => self.end_arguments(),
+            State::InText => self.more(inside_quotes(&held)),
             State::InJson => {
                 let json = without_fence(&held).to_owned();
                 self.arguments += json.len();
-                self.more(json, &mut deltas);
+                self.more(json);
                 if whole {
-                    self.end_json(&mut deltas);
+                    self.end_json();
                 }
             }
-            State::Name | State::Fence => self.emit_text(held, &mut deltas),
+            State::Name | State::Fence => self.emit_text(held),
             State::Arguments | State::BeforeValue(_) | State::InValue(_) | State::Between => {}
         }
-        deltas
+        take(&mut self.deltas)
     }
 }
 

@@ -38,6 +38,7 @@ fn parsed(format: Format, pieces: &[&str], whole: bool) -> (String, Vec<(String,
     let (mut text, mut calls) = (String::new(), Vec::<(String, String)>::new());
     for delta in deltas {
         match delta {
+            Delta::Thought(thought) => panic!("{thought} is no text of an answer"),
             Delta::Text(more) => text += &more,
             Delta::Call { index, name } => {
                 assert_eq!(index, calls.len());
@@ -49,7 +50,7 @@ fn parsed(format: Format, pieces: &[&str], whole: bool) -> (String, Vec<(String,
             }
         }
     }
-    assert_eq!(parser.calls(), calls.len());
+    assert_eq!(parser.calls, calls.len());
     (text, calls)
 }
 
