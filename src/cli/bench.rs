@@ -249,15 +249,11 @@ fn one_device(device: &Where) -> Result<DeviceChoice, CliError> {
 
 /// Prints a row, with the head of the table where it is the first.
 fn print_row(row: &ParallelRow, json: bool, head: bool) -> Result<(), CliError> {
-    if json {
-        return output::json(row);
+    match (json, head) {
+        (true, _) => output::json(row),
+        (false, true) => output::print(&(bench::parallel_head() + &bench::parallel_line(row))),
+        (false, false) => output::print(&bench::parallel_line(row)),
     }
-    let head = if head {
-        bench::parallel_head()
-    } else {
-        String::new()
-    };
-    output::print(&(head + &bench::parallel_line(row)))
 }
 
 /// What runs have written so far.
@@ -296,10 +292,7 @@ impl<W: Write> Shown<W> {
                 self.bar = progress_bar("loading");
                 note(format_args!("device: {name} ({backend})"));
             }
-            Event::Loading(done, total) => {
-                self.bar.set_length(*total);
-                self.bar.set_position(*done);
-            }
+            Event::Loading(done, total) => load::told(&self.bar)(*done, *total),
             Event::Loaded => self.bar.finish_and_clear(),
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),

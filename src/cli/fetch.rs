@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 
-use super::bars::progress_bar;
+use super::bars::{progress_bar, told};
 use super::error::CliError;
 use super::interrupt;
 use super::output::{bytes, complain, note};
@@ -43,8 +43,7 @@ impl Shown {
             }
             Event::Checked { bytes, of } => {
                 self.bar.set_message("checking");
-                self.bar.set_length(*of);
-                self.bar.set_position(*bytes);
+                told(&self.bar)(*bytes, *of);
             }
             Event::Again { why, wait } => {
                 let wait = wait.as_secs_f64();

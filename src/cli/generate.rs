@@ -111,11 +111,8 @@ impl Generate {
         let ctx = self.ctx.for_answers(&self.model.source()?, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
-        let rendered = if self.raw {
-            None
-        } else {
-            Some(self.render(&opened, &prompt)?)
-        };
+        let rendered = (!self.raw).then(|| self.render(&opened, &prompt));
+        let rendered = rendered.transpose()?;
         let tokens = match &rendered {
             Some(text) => opened.tokenizer().encode_chat(text)?,
             None => opened.tokenizer().encode(&prompt, true)?,

@@ -48,11 +48,6 @@ impl Times {
     }
 }
 
-/// The gaps between the tokens of an answer, with the times of both.
-fn gaps(timed: &Timed) -> impl Iterator<Item = (Instant, Instant)> {
-    timed.events.windows(2).map(|two| (two[0], two[1]))
-}
-
 /// What a load has come to.
 pub(super) struct Report {
     /// The flags and what is known of the server, with the names of fields.
@@ -78,7 +73,11 @@ impl Report {
             let others = timed.generated.saturating_sub(1) as f64;
             (others > 0.0).then(|| (last(timed) - timed.events[0]).div_f64(others))
         };
-        let all_gaps = || good.iter().flat_map(|timed| gaps(timed));
+        // Between the tokens of an answer, with the times of both.
+        let all_gaps = || {
+            let pairs = good.iter().flat_map(|timed| timed.events.windows(2));
+            pairs.map(|two| (two[0], two[1]))
+        };
         let length = |(from, to): (Instant, Instant)| to - from;
         let mut times = vec![
             Times::new("ttft", good.iter().map(first)),

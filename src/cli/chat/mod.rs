@@ -140,11 +140,8 @@ impl Console<'_> {
     fn run(mut self) -> Result<(), CliError> {
         loop {
             let line = {
-                let warm = self
-                    .talk
-                    .session
-                    .warm()
-                    .filter(|_| self.lines.is_terminal());
+                let warm = self.talk.session.warm();
+                let warm = warm.filter(|_| self.lines.is_terminal());
                 // Without a thread for it, the next answer only begins later.
                 let _warm = warm.and_then(|touch| KeepWarm::new(touch).ok());
                 if self.lines.is_terminal() {

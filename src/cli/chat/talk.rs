@@ -159,13 +159,6 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Journals tokens that follow what was saved, where the conversation is kept.
-    fn journal(&mut self, tokens: &[u32]) -> Result<(), CliError> {
-        self.kept
-            .as_mut()
-            .map_or(Ok(()), |kept| kept.journal(tokens))
-    }
-
     /// Lets the next answers be drawn otherwise.
     pub(super) fn draw_anew(&mut self) {
         self.again += 1;
@@ -258,7 +251,9 @@ impl<'a> Talk<'a> {
         for &mark in &mark {
             reader.push(mark);
         }
-        self.journal(&mark)?;
+        if let Some(kept) = &mut self.kept {
+            kept.journal(&mark)?;
+        }
         Ok(mark)
     }
 
