@@ -1,5 +1,7 @@
 //! An answer while it is generated: its tokens become text, which is sorted into thoughts and answer.
 
+use std::time::Duration;
+
 use super::error::CliError;
 use super::sink::Sink;
 use crate::chat::{Piece, ReplyReader, StopFilter};
@@ -17,14 +19,6 @@ pub(super) struct Answer<'a> {
     /// The answer so far.
     text: String,
     ends_line: bool,
-}
-
-/// What is left of an answer that has ended.
-pub(super) struct Finished {
-    /// Where it went.
-    pub(super) sink: Sink,
-    /// The answer without its thoughts.
-    pub(super) text: String,
 }
 
 impl<'a> Answer<'a> {
@@ -100,8 +94,9 @@ impl<'a> Answer<'a> {
         limit.is_some_and(|limit| self.thought_tokens() >= limit)
     }
 
-    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line.
-    pub(super) fn finish(mut self, at_stop_text: bool) -> Result<Finished, CliError> {
+    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returned are where the answer went,
+    /// and its text without the thoughts.
+    pub(super) fn finish(mut self, at_stop_text: bool) -> Result<(Sink, String), CliError> {
         let thinking = self.is_thinking();
         let rest = self.reader.end();
         if thinking {
@@ -113,10 +108,7 @@ impl<'a> Answer<'a> {
             self.print(&held)?;
         }
         self.end_line()?;
-        Ok(Finished {
-            sink: self.sink,
-            text: self.text,
-        })
+        Ok((self.sink, self.text))
     }
 
     /// Ends the line of the answer, or that of the thoughts.
@@ -131,10 +123,9 @@ impl<'a> Answer<'a> {
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {
-        let text = if self.skip_line_breaks {
-            text.trim_start_matches('\n')
-        } else {
-            text
+        let text = match self.skip_line_breaks {
+            true => text.trim_start_matches('\n'),
+            false => text,
         };
         if text.is_empty() {
             return Ok(());
@@ -143,5 +134,15 @@ impl<'a> Answer<'a> {
         self.text.push_str(text);
         self.ends_line = text.ends_with('\n');
         self.sink.answer(text)
+    }
+}
+
+/// `, 55.5 tokens/s`, or nothing where that would mean nothing.
+pub(super) fn rate(tokens: usize, time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if tokens > 0 && seconds > 0.0 => {
+            format!(", {:.1} tokens/s", tokens as f64 / seconds)
+        }
+        _ => String::new(),
     }
 }

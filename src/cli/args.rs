@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::error::CliError;
 use super::lookup;
@@ -25,9 +26,6 @@ pub(super) struct ModelArgs {
 
 impl ModelArgs {
     /// The file that is named or that a name means, or the model compiled into the program.
-    ///
-    /// # Errors
-    /// What [`lookup::source`] refuses.
     pub(super) fn source(&self) -> Result<ModelSource, CliError> {
         let Some(model) = &self.model else {
             return Ok(ModelSource::Embedded);
@@ -65,9 +63,6 @@ pub(super) struct MeasuredArgs {
 
 impl MeasuredArgs {
     /// What the flags name.
-    ///
-    /// # Errors
-    /// What [`lookup::source`] refuses.
     pub(super) fn source(&self) -> Result<Source, CliError> {
         match &self.synthetic {
             Some(synthetic) => Ok(synthetic.clone()),
@@ -103,7 +98,7 @@ pub(super) struct DeviceArgs {
     device: DeviceChoice,
     /// Layers on the GPU, as llama.cpp has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
     #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true)]
-    gpu_layers: Option<GpuLayers>,
+    gpu_layers: Option<bool>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 10% faster]
     #[arg(long, value_name = "TIER")]
@@ -115,34 +110,26 @@ pub(super) struct DeviceArgs {
 impl DeviceArgs {
     pub(super) fn options(&self) -> GpuOptions {
         GpuOptions {
-            device: self.choice(),
+            device: match self.gpu_layers {
+                Some(false) => DeviceChoice::Cpu,
+                Some(true) | None => self.device.clone(),
+            },
             tier: self.tier,
             ..self.kernels.options()
         }
     }
 }
 
-impl DeviceArgs {
-    /// Where to run.
-    fn choice(&self) -> DeviceChoice {
-        match self.gpu_layers {
-            Some(GpuLayers::None) => DeviceChoice::Cpu,
-            Some(GpuLayers::All) | None => self.device.clone(),
-        }
-    }
+/// What reads the values of a flag that says whether something is to be done.
+pub(super) fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|word| word == "on")
 }
 
-/// The values of `-ngl` that mean something here.
-#[derive(Clone, Copy)]
-enum GpuLayers {
-    None,
-    All,
-}
-
-fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+/// Whether the layers are on the GPU, for the values of `-ngl` that mean something here.
+fn gpu_layers(text: &str) -> Result<bool, String> {
     match (text, text.parse::<i64>()) {
-        ("all" | "auto" | "-1", _) | (_, Ok(99..)) => Ok(GpuLayers::All),
-        (_, Ok(0)) => Ok(GpuLayers::None),
+        ("all" | "auto" | "-1", _) | (_, Ok(99..)) => Ok(true),
+        (_, Ok(0)) => Ok(false),
         _ => Err(
             "glimt runs all layers in one place: 0 is the CPU, all or 99 and more is the GPU"
                 .to_owned(),

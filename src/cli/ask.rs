@@ -10,18 +10,12 @@ pub(super) fn possible() -> bool {
 }
 
 /// Asks a question; anything but `y` or `yes` is no.
-///
-/// # Errors
-/// [`CliError::ReadText`] where no answer can be read.
 pub(super) fn yes(question: &str) -> Result<bool, CliError> {
     let mut err = io::stderr().lock();
     let _ = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
     drop(err);
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
-    read.map_err(|source| CliError::ReadText {
-        path: "standard input".to_owned(),
-        source,
-    })?;
+    read.map_err(CliError::unread("standard input"))?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }

@@ -6,20 +6,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::is_quiet;
 
-/// A progress bar in bytes on standard error; indicatif hides it where that is no terminal.
-pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes} of {total_bytes}, {eta}")
-        .expect("the template is a constant that indicatif accepts");
-    bar(0).with_style(style).with_message(what)
-}
-
-/// A bar that is shown unless notes are left out.
-fn bar(length: u64) -> ProgressBar {
+/// A bar that looks as the constant `template` says. It is hidden where standard error is no terminal, and where notes are left out.
+pub(super) fn bar(length: Option<u64>, template: &str) -> ProgressBar {
     let target = match is_quiet() {
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     };
-    ProgressBar::with_draw_target(Some(length), target)
+    let style = ProgressStyle::with_template(template);
+    let style = style.expect("the templates are constants that indicatif accepts");
+    ProgressBar::with_draw_target(length, target).with_style(style)
+}
+
+/// A bar in bytes.
+pub(super) fn progress_bar(what: &'static str) -> ProgressBar {
+    let template = "{msg} {wide_bar} {bytes} of {total_bytes}, {eta}";
+    bar(Some(0), template).with_message(what)
 }
 
 /// Shows on `bar` how much is done, of how much in all.
@@ -33,18 +34,16 @@ pub(super) fn told(bar: &ProgressBar) -> impl FnMut(u64, u64) + use<'_> {
 /// A prompt that takes longer shows a bar.
 pub(super) const BAR_AFTER: Duration = Duration::from_millis(300);
 
-/// A bar on standard error for the tokens of a long prompt, shown when its position is set.
+/// A bar for the tokens of a long prompt, shown when its position is set.
 pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} tokens, {eta}")
-        .expect("the template is a constant that indicatif accepts");
-    bar(tokens as u64).with_style(style).with_message(what)
+    let template = "{msg} {wide_bar} {pos} of {len} tokens, {eta}";
+    bar(Some(tokens as u64), template).with_message(what)
 }
 
-/// A bar on standard error for the repetitions of a measurement.
+/// A bar for the repetitions of a measurement.
 pub(super) fn runs_bar(what: String, runs: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len}")
-        .expect("the template is a constant that indicatif accepts");
-    let bar = bar(runs).with_style(style);
+    let bar = bar(Some(runs), "{msg} {wide_bar} {pos} of {len}");
+    // Unlike `with_message`, this shows it at once.
     bar.set_message(what);
     bar
 }

@@ -50,15 +50,12 @@ impl fmt::Display for Problems {
 /// An error of `batch`. Messages name what was found, what was expected and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BatchError {
-    /// Lines are no requests.
     #[error("{path}: {problems}\ncorrect or remove what is wrong; all else can stay as it is")]
     Lines {
         /// The file, or `standard input`.
         path: String,
-        /// What is wrong.
         problems: Problems,
     },
-    /// Nothing is asked.
     #[error("{path} has no line, so nothing is asked; give each request a line of JSON")]
     Empty {
         /// The file, or `standard input`.
@@ -68,66 +65,38 @@ pub(super) enum BatchError {
     #[error(
         "{path} was changed while it was read (line {line}); leave it as it is until all is answered, and run the same command again"
     )]
-    Changed {
-        /// The file.
-        path: String,
-        /// The first line that differs.
-        line: u64,
-    },
-    /// Two of the files are one.
+    Changed { path: String, line: u64 },
     #[error("{path} is named twice; requests, answers and errors need a file each")]
-    SameFile {
-        /// The file.
-        path: String,
-    },
-    /// Another process writes to it.
+    SameFile { path: String },
     #[error("{path} is being written by another process; wait for its end, or name another file")]
-    InUse {
-        /// The file.
-        path: String,
-    },
-    /// A file of answers cannot be used.
+    InUse { path: String },
     #[error("{what} {path}: {source}")]
     File {
         /// What was tried, such as `cannot open`.
         what: &'static str,
-        /// The file.
         path: String,
-        /// What the system said.
         source: io::Error,
     },
-    /// What is there are no answers, or others.
     #[error(
         "{path}, line {line}: {problem}; name another file for the answers to {input}, or remove what does not belong there"
     )]
     Other {
-        /// The file of answers.
         path: String,
-        /// The line.
         line: u64,
-        /// What is wrong with it.
         problem: String,
-        /// The file of requests.
         input: String,
     },
-    /// The answers that are there were not written in order.
     #[error(
         "the answers in {path} are not in the order of {input} (line {line}); go on without --ordered, or name another file"
     )]
     NotOrdered {
-        /// The file of answers.
         path: String,
-        /// The first line out of order.
         line: u64,
-        /// The file of requests.
         input: String,
     },
     /// Requests of standard input cannot be told from those that were answered.
     #[error(
         "{path} holds answers already, and requests from standard input cannot be compared with them; name another file"
     )]
-    NotEmpty {
-        /// The file of answers.
-        path: String,
-    },
+    NotEmpty { path: String },
 }

@@ -59,19 +59,19 @@ pub(super) struct Bench {
     #[command(flatten)]
     model: MeasuredArgs,
     /// Tokens of prompts; 0 is off [default: 512]
-    #[arg(short = 'p', long = "n-prompt", value_name = "N,..", value_parser = numbers)]
+    #[arg(short = 'p', long = "n-prompt", value_name = "N,..", value_parser = bench::counts)]
     prompts: Vec<Numbers>,
     /// Tokens to generate; 0 is off [default: 128]
-    #[arg(short = 'n', long = "n-gen", value_name = "N,..", value_parser = numbers)]
+    #[arg(short = 'n', long = "n-gen", value_name = "N,..", value_parser = bench::counts)]
     generations: Vec<Numbers>,
     /// A prompt of P tokens and N generated ones, timed together; also -pg
     #[arg(long = "pg", value_name = "P,N", value_parser = bench::pair)]
     pairs: Vec<(usize, usize)>,
     /// Instead measure N sequences at once, as llama-batched-bench does: N prompts of -p tokens, then -n tokens of each
-    #[arg(long, value_name = "N,..", value_parser = numbers, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "choice", "chunks", "repetitions"])]
+    #[arg(long, value_name = "N,..", value_parser = bench::counts, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "choice", "chunks", "repetitions"])]
     parallel: Vec<Numbers>,
     /// Depths: tokens in the context before each test [default: 0]
-    #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = numbers)]
+    #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = bench::counts)]
     depths: Vec<Numbers>,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
@@ -105,34 +105,24 @@ pub(super) struct Bench {
     chunks: Vec<Chunks>,
 }
 
-/// The numbers of one flag; a type of its own, since clap takes a bare list for several values.
-#[derive(Clone)]
-struct Numbers(Vec<usize>);
-
-fn numbers(text: &str) -> Result<Numbers, String> {
-    bench::counts(text).map(Numbers)
-}
-
+/// The numbers of one flag, under another name, since clap takes a bare list for several values.
+type Numbers = Vec<usize>;
 /// The values of one `--ubatch`.
-#[derive(Clone)]
-struct Chunks(Vec<u32>);
+type Chunks = Vec<u32>;
 
 fn ubatch(text: &str) -> Result<Chunks, String> {
-    bench::counts(text)?
-        .into_iter()
-        .map(|n| match n {
-            1.. if n <= MAX_CHUNK as usize => Ok(n as u32),
-            _ => Err(format!("{n} is not from 1 to {MAX_CHUNK}")),
-        })
-        .collect::<Result<_, _>>()
-        .map(Chunks)
+    let each = bench::counts(text)?.into_iter().map(|n| match n {
+        1.. if n <= MAX_CHUNK as usize => Ok(n as u32),
+        _ => Err(format!("{n} is not from 1 to {MAX_CHUNK}")),
+    });
+    each.collect()
 }
 
 fn all(flags: &[Numbers], default: usize) -> Vec<usize> {
-    if flags.is_empty() {
-        return vec![default];
+    match flags.is_empty() {
+        true => vec![default],
+        false => flags.concat(),
     }
-    flags.iter().flat_map(|n| n.0.iter().copied()).collect()
 }
 
 impl Bench {
@@ -164,11 +154,7 @@ impl Bench {
             tiers: self.tiers.clone(),
             gpu: self.kernels.options(),
             precompose: self.precompose.choice,
-            chunks: self
-                .chunks
-                .iter()
-                .flat_map(|c| c.0.iter().copied())
-                .collect(),
+            chunks: self.chunks.concat(),
             force: self.model.force,
             repetitions: usize::from(self.repetitions),
         };
@@ -190,9 +176,7 @@ impl Bench {
         }
         Ok(())
     }
-}
 
-impl Bench {
     /// Several sequences at once.
     fn run_parallel(&self) -> Result<(), CliError> {
         let parallel = all(&self.parallel, 1);
@@ -265,15 +249,11 @@ fn one_device(device: &Where) -> Result<DeviceChoice, CliError> {
 
 /// Prints a row, with the head of the table where it is the first.
 fn print_row(row: &ParallelRow, json: bool, head: bool) -> Result<(), CliError> {
-    if json {
-        return output::json(row);
+    match (json, head) {
+        (true, _) => output::json(row),
+        (false, true) => output::print(&(bench::parallel_head() + &bench::parallel_line(row))),
+        (false, false) => output::print(&bench::parallel_line(row)),
     }
-    let head = if head {
-        bench::parallel_head()
-    } else {
-        String::new()
-    };
-    output::print(&(head + &bench::parallel_line(row)))
 }
 
 /// What runs have written so far.
@@ -312,10 +292,7 @@ impl<W: Write> Shown<W> {
                 self.bar = progress_bar("loading");
                 note(format_args!("device: {name} ({backend})"));
             }
-            Event::Loading(done, total) => {
-                self.bar.set_length(*total);
-                self.bar.set_position(*done);
-            }
+            Event::Loading(done, total) => load::told(&self.bar)(*done, *total),
             Event::Loaded => self.bar.finish_and_clear(),
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
@@ -351,9 +328,6 @@ impl<W: Write> Shown<W> {
     }
 
     /// Ends the table; returns its rows.
-    ///
-    /// # Errors
-    /// What writing has failed with.
     pub(super) fn finish(self) -> Result<Vec<Row>, CliError> {
         self.bar.finish_and_clear();
         match (self.failed, self.writer) {

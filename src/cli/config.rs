@@ -13,7 +13,8 @@ use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Id};
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::CliError;
 use super::output;
@@ -109,8 +110,8 @@ fn read(definition: &Command) -> Result<Option<Vec<Entry>>, CliError> {
     Ok(Some(entries))
 }
 
-/// An error in the file or the variable `origin`.
-fn wrong(origin: impl Into<String>, problem: impl Into<String>) -> CliError {
+/// An error in what `origin` says.
+pub(super) fn wrong(origin: impl Into<String>, problem: impl Into<String>) -> CliError {
     let (origin, problem) = (origin.into(), problem.into());
     CliError::Setting { origin, problem }
 }
@@ -138,34 +139,26 @@ fn entries(file: &str, text: &str) -> Result<Vec<Entry>, CliError> {
         let at = error.span().map_or(0, |span| span.start);
         wrong(place(at), error.message().trim())
     })?;
+    let entry = |table: Option<&str>, key: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>| {
+        let inside = table.map_or_else(String::new, |table| format!(" in [{table}]"));
+        let at = place(key.span().start);
+        let origin = format!("{at}, {}{inside}", key.get_ref());
+        Ok::<_, CliError>(Entry {
+            table: table.map(str::to_owned),
+            key: key.get_ref().to_string(),
+            values: texts(value.get_ref()).map_err(|problem| wrong(&origin, problem))?,
+            origin,
+        })
+    };
     let (mut top, mut tables) = (vec![], vec![]);
     for (name, value) in all.get_ref() {
-        let outer = name.get_ref().to_string();
-        let DeValue::Table(keys) = value.get_ref() else {
-            let origin = format!("{}, {outer}", place(name.span().start));
-            let values = texts(value.get_ref()).map_err(|problem| wrong(&origin, problem))?;
-            top.push(Entry {
-                table: None,
-                key: outer,
-                values,
-                origin,
-            });
-            continue;
-        };
-        for (key, value) in keys {
-            let origin = format!(
-                "{}, {} in [{outer}]",
-                place(key.span().start),
-                key.get_ref()
-            );
-            let values = texts(value.get_ref()).map_err(|problem| wrong(&origin, problem))?;
-            let key = key.get_ref().to_string();
-            tables.push(Entry {
-                table: Some(outer.clone()),
-                key,
-                values,
-                origin,
-            });
+        match value.get_ref() {
+            DeValue::Table(keys) => {
+                for (key, value) in keys {
+                    tables.push(entry(Some(name.get_ref()), key, value)?);
+                }
+            }
+            _ => top.push(entry(None, name, value)?),
         }
     }
     top.append(&mut tables);
@@ -255,17 +248,14 @@ impl Entry {
 
     /// As a setting for `command`, where that has such a flag.
     fn setting(&self, command: &Command) -> Option<Setting> {
+        let flag = flag(command, &self.key)?;
         let values = self.values.iter().map(OsString::from).collect();
-        Some(Setting::new(
-            flag(command, &self.key)?,
-            values,
-            &self.origin,
-        ))
+        Some(Setting::new(flag, values, &self.origin))
     }
 }
 
 /// The flag of this long name or alias.
-fn flag<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+pub(super) fn flag<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|flag| {
         let aliases = flag.get_all_aliases().unwrap_or_default();
         flag.get_long() == Some(name) || aliases.contains(&name)
@@ -296,17 +286,18 @@ fn refusal(command: &Command, flag: &Arg, values: &[impl AsRef<OsStr>]) -> Optio
         let error = command.try_get_matches_from([typed]).err()?;
         match error.kind() {
             ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict => None,
-            _ => {
-                let text = error.to_string();
-                let told = text
-                    .lines()
-                    .map(str::trim)
-                    .take_while(|line| !line.is_empty());
-                let told = told.collect::<Vec<_>>().join(" ");
-                Some(told.trim_start_matches("error: ").to_owned())
-            }
+            _ => Some(told(&error)),
         }
     })
+}
+
+/// What is wrong, in a line: the parser's first paragraph. The others tell how to call a program.
+pub(super) fn told(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim);
+    let told = lines.take_while(|line| !line.is_empty());
+    let told = told.collect::<Vec<_>>().join(" ");
+    told.trim_start_matches("error: ").to_owned()
 }
 
 /// Whether a flag takes no value.
@@ -479,13 +470,10 @@ fn choose(
 /// Whether the definition lets only one of two flags be used.
 fn conflict(command: &Command, one: &Id, other: &Id) -> bool {
     let declared = |one: &Id, other: &Id| {
-        let mut declaring = command
-            .get_arguments()
-            .filter(|argument| argument.get_id() == one);
-        declaring.any(|argument| {
-            let excluded = command.get_arg_conflicts_with(argument);
-            excluded.iter().any(|argument| argument.get_id() == other)
-        })
+        let mut flags = command.get_arguments();
+        let flag = flags.find(|flag| flag.get_id() == one);
+        let excluded = flag.map(|flag| command.get_arg_conflicts_with(flag));
+        excluded.is_some_and(|excluded| excluded.iter().any(|flag| flag.get_id() == other))
     };
     declared(one, other) || declared(other, one)
 }

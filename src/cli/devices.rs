@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::error::CliError;
 use super::output::{self, bytes, note};
@@ -29,36 +29,17 @@ pub(super) struct Devices {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Listing {
-    adapters: Vec<AdapterSummary>,
-    cpu: CpuReference,
-}
-
-#[derive(Serialize)]
-struct CpuReference {
-    /// What `--device` takes.
-    device: &'static str,
-    threads: usize,
-}
-
 impl Devices {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let cpu = CpuReference {
-            device: "cpu",
-            threads: rayon::current_num_threads(),
-        };
-        let listing = Listing {
-            adapters: gpu::adapters(),
-            cpu,
-        };
-        if listing.adapters.is_empty() {
+        let adapters = gpu::adapters();
+        if adapters.is_empty() {
             note(format_args!("{}", GpuError::NoAdapter));
         }
         if self.json {
-            return output::json(&listing);
+            let cpu = json!({"device": "cpu", "threads": rayon::current_num_threads()});
+            return output::json(&json!({"adapters": adapters, "cpu": cpu}));
         }
-        output::page(&page(&listing.adapters))
+        output::page(&page(&adapters))
     }
 }
 

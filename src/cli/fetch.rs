@@ -4,17 +4,12 @@ use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 
-use super::bars::progress_bar;
+use super::bars::{progress_bar, told};
 use super::error::CliError;
 use super::interrupt;
 use super::output::{bytes, complain, note};
-use crate::hub::{Event, Hub, Name, Offer, Settings};
+use crate::hub::{Event, Hub, Name, Offer};
 use crate::plural::count;
-
-/// A hub whose answers are told on standard error.
-pub(super) struct Fetch<'a> {
-    hub: Hub<'a>,
-}
 
 /// What is shown while files come.
 struct Shown {
@@ -48,8 +43,7 @@ impl Shown {
             }
             Event::Checked { bytes, of } => {
                 self.bar.set_message("checking");
-                self.bar.set_length(*of);
-                self.bar.set_position(*bytes);
+                told(&self.bar)(*bytes, *of);
             }
             Event::Again { why, wait } => {
                 let wait = wait.as_secs_f64();
@@ -70,62 +64,48 @@ impl Shown {
     }
 }
 
-impl<'a> Fetch<'a> {
-    pub(super) fn new(settings: &'a Settings) -> Self {
-        Self {
-            hub: Hub::new(settings),
-        }
-    }
-
-    /// Asks what a name means, and tells it with its size.
-    ///
-    /// # Errors
-    /// What the hub refuses.
-    pub(super) fn offer(&self, name: &Name) -> Result<Offer, CliError> {
-        let mut shown = Shown::new();
-        let offer = self.hub.offer(name, &mut |event| shown.take(&event))?;
-        if let Name::Repository {
-            alias: Some(alias),
-            repo,
-            ..
-        } = name
-        {
-            note(format_args!(
-                "{alias} stands for {repo}, which nobody has verified; look at it before you trust it"
-            ));
-        }
-        let missing = self.hub.missing(&offer);
-        let all = offer.bytes();
-        let left = match missing {
-            0 => ", already here".to_owned(),
-            part if part < all => format!(", {} of it to fetch", bytes(part)),
-            _ => String::new(),
-        };
-        let files = count(offer.files.len(), "file");
+/// Asks what a name means, and tells it with its size.
+pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<Offer, CliError> {
+    let mut shown = Shown::new();
+    let offer = hub.offer(name, &mut |event| shown.take(&event))?;
+    if let Name::Repository {
+        alias: Some(alias),
+        repo,
+        ..
+    } = name
+    {
         note(format_args!(
-            "{}:{}, {} in {files}{left}",
-            offer.repo,
-            offer.label,
-            bytes(all)
+            "{alias} stands for {repo}, which nobody has verified; look at it before you trust it"
         ));
-        if !offer.others.is_empty() {
-            note(format_args!("it also has {}", offer.others.join(", ")));
-        }
-        Ok(offer)
     }
+    let missing = hub.missing(&offer);
+    let all = offer.bytes();
+    let left = match missing {
+        0 => ", already here".to_owned(),
+        part if part < all => format!(", {} of it to fetch", bytes(part)),
+        _ => String::new(),
+    };
+    let files = count(offer.files.len(), "file");
+    note(format_args!(
+        "{}:{}, {} in {files}{left}",
+        offer.repo,
+        offer.label,
+        bytes(all)
+    ));
+    if !offer.others.is_empty() {
+        note(format_args!("it also has {}", offer.others.join(", ")));
+    }
+    Ok(offer)
+}
 
-    /// Fetches what is missing; returns the first file.
-    ///
-    /// # Errors
-    /// What the line, the hub or the disk refuses.
-    pub(super) fn pull(&self, offer: &Offer) -> Result<PathBuf, CliError> {
-        interrupt::say_at_end(Some(
-            "what was fetched is kept; the same command goes on there",
-        ));
-        let mut shown = Shown::new();
-        let pulled = self.hub.pull(offer, &mut |event| shown.take(&event));
-        shown.bar.finish_and_clear();
-        interrupt::say_at_end(None);
-        Ok(pulled?)
-    }
+/// Fetches what is missing; returns the first file.
+pub(super) fn pull(hub: &Hub<'_>, offer: &Offer) -> Result<PathBuf, CliError> {
+    interrupt::say_at_end(Some(
+        "what was fetched is kept; the same command goes on there",
+    ));
+    let mut shown = Shown::new();
+    let pulled = hub.pull(offer, &mut |event| shown.take(&event));
+    shown.bar.finish_and_clear();
+    interrupt::say_at_end(None);
+    Ok(pulled?)
 }

@@ -1,13 +1,12 @@
 //! `glimt generate`: a prompt in, the answer out, token by token.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
+use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, ValueEnum};
 
-use super::answer::{Answer, Finished};
-use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::answer::{Answer, rate};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, on_or_off};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
 use super::guard::guarded;
@@ -71,8 +70,8 @@ pub(super) struct Generate {
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
     /// Let the model think before it answers, or not [default: what its chat template does]
-    #[arg(long, value_name = "WHEN", conflicts_with = "raw")]
-    think: Option<Think>,
+    #[arg(long, value_name = "WHEN", value_parser = on_or_off(), conflicts_with = "raw")]
+    think: Option<bool>,
     /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
     #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, conflicts_with = "raw")]
     think_limit: Option<usize>,
@@ -96,12 +95,6 @@ fn prompt_argument(argument: clap::Arg) -> clap::Arg {
         .help("The prompt; - is standard input, and what is piped there is added to another prompt")
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Think {
-    On,
-    Off,
-}
-
 /// Why the callback ended the answer, where the session only knows that it did.
 enum Ended {
     StopText,
@@ -114,15 +107,12 @@ impl Generate {
             output::be_quiet();
         }
         let inputs = self.prompt.inputs()?;
-        let may_think = !self.raw && !matches!(self.think, Some(Think::Off));
+        let may_think = !self.raw && self.think != Some(false);
         let ctx = self.ctx.for_answers(&self.model.source()?, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
-        let rendered = if self.raw {
-            None
-        } else {
-            Some(self.render(&opened, &prompt)?)
-        };
+        let rendered = (!self.raw).then(|| self.render(&opened, &prompt));
+        let rendered = rendered.transpose()?;
         let tokens = match &rendered {
             Some(text) => opened.tokenizer().encode_chat(text)?,
             None => opened.tokenizer().encode(&prompt, true)?,
@@ -142,7 +132,7 @@ impl Generate {
         };
         let mut kept = Resumed::open(path, &engine, self.raw)?;
         let system = self.system.as_deref();
-        let Prompt { tokens, rendered } = kept.prompt(&engine, system, &prompt, self.think())?;
+        let Prompt { tokens, rendered } = kept.prompt(&engine, system, &prompt, self.think)?;
         let (session, left) = kept.begin(&engine, &tokens)?;
         let begun = (session, left, Some(kept));
         self.answer(begun, rendered.as_deref(), &choice, grammar)
@@ -151,7 +141,7 @@ impl Generate {
     /// Answers a prompt, given by its session and the tokens left to evaluate, and says what it took.
     fn answer(
         &self,
-        (session, mut tokens, mut kept): (Session<'_>, Vec<u32>, Option<Resumed>),
+        (session, mut tokens, kept): (Session<'_>, Vec<u32>, Option<Resumed>),
         rendered: Option<&str>,
         choice: &Choice,
         grammar: Option<Grammar>,
@@ -161,27 +151,21 @@ impl Generate {
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let mut answer = Answer::new(engine, &self.stop, rendered, sink);
         answer.think_limit = self.think_limit;
-        let mut chooser = self.chooser(choice, grammar, &answer);
-        if let Some(close) = answer
-            .closing_mark()
-            .filter(|_| answer.is_over_think_limit())
-        {
-            // No thoughts at all: they end where the template has opened them.
-            tokens.push(close);
-            answer.token(close)?;
-            journal(&mut kept, close)?;
-            if let Some(host) = &mut chooser {
-                host.accept(close).map_err(EngineError::from)?;
-            }
-        }
         let mut turn = Turn {
             session,
             kept,
             choice,
-            chooser,
+            chooser: self.chooser(choice, grammar, &answer),
             answer,
             ended: None,
         };
+        if let Some(close) = turn.answer.closing_mark()
+            && turn.answer.is_over_think_limit()
+        {
+            // No thoughts at all: they end where the template has opened them.
+            tokens.push(close);
+            turn.end_thoughts(close)?;
+        }
         let stats = turn.thoughts_and_answer(&tokens, limit)?;
         // What was answered is shown, also where it cannot be saved.
         let save = |kept: Resumed| kept.end(&mut turn.session, &self.stop);
@@ -189,7 +173,7 @@ impl Generate {
         let (ended, mut chooser) = (turn.ended, turn.chooser);
         let thinking = turn.answer.is_thinking();
         let thought = turn.answer.thought_tokens() > 0;
-        let Finished { sink, text } = turn.answer.finish(ended.is_some())?;
+        let (sink, text) = turn.answer.finish(ended.is_some())?;
         let interrupted = interrupt::requested();
         let complete = chooser
             .as_mut()
@@ -231,7 +215,7 @@ impl Generate {
 
     /// How tokens are chosen.
     fn choice(&self, opened: &Opened) -> Result<Choice, CliError> {
-        let no_thoughts = matches!(self.think, Some(Think::Off));
+        let no_thoughts = self.think == Some(false);
         let source = self.model.source()?;
         let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
         choice.host.extend(self.logprobs.map(|_| "--logprobs"));
@@ -260,13 +244,8 @@ impl Generate {
     fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
-        let rendered = || opened.render_chat(&messages, self.think());
-        Ok(guarded("the chat template", rendered)?)
-    }
-
-    /// Whether the model is to think, where that was said.
-    fn think(&self) -> Option<bool> {
-        self.think.map(|think| matches!(think, Think::On))
+        let rendered = || opened.render_chat(&messages, self.think);
+        Ok(guarded(rendered)?)
     }
 }
 
@@ -302,14 +281,20 @@ impl Turn<'_> {
         } else if self.session.engine().n_ctx() < self.session.position() + 2 {
             stats.stop = StopReason::ContextFull;
         } else {
-            self.answer.token(close)?;
-            journal(&mut self.kept, close)?;
-            if let Some(host) = &mut self.chooser {
-                host.accept(close).map_err(EngineError::from)?;
-            }
+            self.end_thoughts(close)?;
             stats = joined(&stats, &self.generate(&[close], left)?);
         }
         Ok(stats)
+    }
+
+    /// Takes the mark that ends the thoughts as if the model had generated it.
+    fn end_thoughts(&mut self, mark: u32) -> Result<(), CliError> {
+        self.answer.token(mark)?;
+        journal(&mut self.kept, mark)?;
+        if let Some(host) = &mut self.chooser {
+            host.accept(mark).map_err(EngineError::from)?;
+        }
+        Ok(())
     }
 
     /// Evaluates `tokens` and takes up to `limit` tokens of the answer.
@@ -391,12 +376,6 @@ fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
 
 /// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`
 fn rates(stats: &GenerateStats) -> String {
-    let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
-        seconds if tokens > 0 && seconds > 0.0 => {
-            format!(", {:.1} tokens/s", tokens as f64 / seconds)
-        }
-        _ => String::new(),
-    };
     format!(
         "prompt: {}{}; generated: {}{}",
         count(stats.prompt_tokens, "token"),
@@ -408,6 +387,8 @@ fn rates(stats: &GenerateStats) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

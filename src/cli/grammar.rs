@@ -43,10 +43,8 @@ impl GrammarArgs {
             return Ok(None);
         };
         let grammar = Grammar::new(opened.tokenizer(), language);
-        match grammar {
-            Ok(grammar) => Ok(Some(grammar)),
-            Err(source) => Err(CliError::Grammar { path, source }),
-        }
+        let grammar = grammar.map_err(|source| CliError::Grammar { path, source });
+        grammar.map(Some)
     }
 
     /// What is to be answered, and the file or flag that says so.

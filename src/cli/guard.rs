@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::fault;
 use super::interrupt;
@@ -14,21 +14,21 @@ const MOST: u64 = 256 << 20;
 /// A doubling template takes some tenths of a second from here to the end of memory.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What `work` makes of `what`, a template of a model's file. If it takes more than 256 MiB meanwhile, the process ends with a sentence:
+/// What `work` makes of a chat template. If it takes more than 256 MiB meanwhile, the process ends with a sentence:
 /// nothing else can stop an expression of a template.
-pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
+pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     let (done, over) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut memory = Memory::new();
-            let Some(before) = memory.bytes() else {
+            let mut system = System::new();
+            let Some(before) = memory(&mut system) else {
                 return;
             };
             while over.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let now = memory.bytes().unwrap_or(before);
+                let now = memory(&mut system).unwrap_or(before);
                 if now.saturating_sub(before) > MOST {
                     complain(format_args!(
-                        "glimt: error: {what} takes more than {} MiB of memory: it is damaged or hostile; --raw goes without it",
+                        "glimt: error: the chat template takes more than {} MiB of memory: it is damaged or hostile; --raw goes without it",
                         MOST >> 20
                     ));
                     interrupt::leave(1);
@@ -43,26 +43,11 @@ pub(super) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The memory of this process.
-struct Memory {
-    system: System,
-    process: Option<Pid>,
-}
-
-impl Memory {
-    fn new() -> Self {
-        Self {
-            system: System::new(),
-            process: sysinfo::get_current_pid().ok(),
-        }
-    }
-
-    /// Bytes; `None` where the system does not tell.
-    fn bytes(&mut self) -> Option<u64> {
-        let process = self.process?;
-        let only = ProcessesToUpdate::Some(&[process]);
-        let memory = ProcessRefreshKind::nothing().with_memory();
-        self.system.refresh_processes_specifics(only, false, memory);
-        Some(self.system.process(process)?.memory())
-    }
+/// Bytes of memory of this process; `None` where the system does not tell.
+fn memory(system: &mut System) -> Option<u64> {
+    let process = sysinfo::get_current_pid().ok()?;
+    let only = ProcessesToUpdate::Some(&[process]);
+    let memory = ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(only, false, memory);
+    Some(system.process(process)?.memory())
 }

@@ -83,7 +83,7 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
             // Some hold weights for --raw alone.
             None => opened.tokenizer().encode("Hello", true)?,
             Some(_) => {
-                let rendered = guarded("the chat template", || opened.render_chat(&prompt, None))?;
+                let rendered = guarded(|| opened.render_chat(&prompt, None))?;
                 opened.tokenizer().encode_chat(&rendered)?
             }
         };

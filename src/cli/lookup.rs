@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::output::note;
 use super::{ask, fetch};
 use crate::engine::ModelSource;
-use crate::hub::{ALIASES, HubError, Name, Settings, stores};
+use crate::hub::{ALIASES, Hub, HubError, Name, Settings, stores};
 
 /// The model that is named. What is not on this machine is fetched if somebody says so in a terminal.
 ///
@@ -49,10 +49,10 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
             advice,
         });
     }
-    let hub = fetch::Fetch::new(&settings);
-    let offer = hub.offer(&name)?;
+    let hub = Hub::new(&settings);
+    let offer = fetch::offer(&hub, &name)?;
     match ask::yes("Fetch it?")? {
-        true => Ok(ModelSource::File(hub.pull(&offer)?)),
+        true => Ok(ModelSource::File(fetch::pull(&hub, &offer)?)),
         false => Err(CliError::NotFetched(text.into_owned())),
     }
 }

@@ -3,9 +3,8 @@
 use clap::Args;
 
 use super::error::CliError;
-use super::fetch::Fetch;
-use super::{ask, output};
-use crate::hub::{Name, Settings};
+use super::{ask, fetch, output};
+use crate::hub::{Hub, Name, Settings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,13 +43,13 @@ impl Pull {
         {
             return output::page(&format!("{}\n", first.display()));
         }
-        let hub = Fetch::new(&settings);
-        let offer = hub.offer(&name)?;
+        let hub = Hub::new(&settings);
+        let offer = fetch::offer(&hub, &name)?;
         let short = matches!(name, Name::Repository { alias: Some(_), .. });
         if short && !self.yes && ask::possible() && !ask::yes("Fetch it?")? {
             return Err(CliError::NotFetched(self.name.clone()));
         }
-        let path = hub.pull(&offer)?;
+        let path = fetch::pull(&hub, &offer)?;
         output::page(&format!("{}\n", path.display()))
     }
 }

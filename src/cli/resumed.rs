@@ -79,9 +79,7 @@ impl Resumed {
             self.conversation.system = Some(system.to_owned());
         }
         self.conversation.turns.push(Turn::User(prompt.to_owned()));
-        let prompt = guarded("the chat template", || {
-            self.conversation.prompt(engine, think)
-        })?;
+        let prompt = guarded(|| self.conversation.prompt(engine, think))?;
         self.begun = Begun {
             from: prompt.ids.len(),
             thinking: ReplyReader::new(tokenizer, &prompt.text).is_thinking(),

@@ -124,7 +124,7 @@ fn note_cache(sizes: BatchSizes) {
 /// Tries the model's template, so that one that takes all memory ends the program here and not while it serves.
 fn try_template(opened: &Opened) {
     let messages = [Message::new("user", "Hello")];
-    let rendered = guarded("the chat template", || opened.render_chat(&messages, None));
+    let rendered = guarded(|| opened.render_chat(&messages, None));
     if let Err(error) = rendered {
         complain(format_args!("conversations are refused: {error}"));
     }

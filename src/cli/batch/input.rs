@@ -13,29 +13,21 @@ use crate::cli::error::CliError;
 pub(super) struct Lines {
     from: Box<dyn BufRead + Send>,
     path: String,
+    /// That of the line that was read last.
     number: u64,
     buffer: Vec<u8>,
 }
 
 impl Lines {
     /// Those of a file, or of standard input for `-`.
-    ///
-    /// # Errors
-    /// [`CliError::ReadText`] where it cannot be opened.
     pub(super) fn open(path: &Path) -> Result<Self, CliError> {
-        let is_stdin = path == Path::new("-");
-        let name = match is_stdin {
-            true => "standard input".to_owned(),
-            false => path.display().to_string(),
-        };
-        let from: Box<dyn BufRead + Send> = match is_stdin {
-            true => Box::new(BufReader::new(io::stdin())),
-            false => Box::new(BufReader::new(File::open(path).map_err(|source| {
-                CliError::ReadText {
-                    path: name.clone(),
-                    source,
-                }
-            })?)),
+        let mut name = path.display().to_string();
+        let from: Box<dyn BufRead + Send> = if path == Path::new("-") {
+            name = "standard input".to_owned();
+            Box::new(BufReader::new(io::stdin()))
+        } else {
+            let file = File::open(path).map_err(CliError::unread(&name))?;
+            Box::new(BufReader::new(file))
         };
         Ok(Self {
             from,
@@ -43,11 +35,6 @@ impl Lines {
             number: 0,
             buffer: vec![],
         })
-    }
-
-    /// The number of the line that was read last.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// The next line that holds more than spaces, without its end.
@@ -60,11 +47,7 @@ impl Lines {
             let read = (&mut self.from)
                 .take(MOST_BYTES as u64 + 1)
                 .read_until(b'\n', &mut self.buffer);
-            let read = read.map_err(|source| CliError::ReadText {
-                path: self.path.clone(),
-                source,
-            })?;
-            if read == 0 {
+            if read.map_err(CliError::unread(&self.path))? == 0 {
                 return Ok(None);
             }
             self.number += 1;
@@ -72,16 +55,9 @@ impl Lines {
                 let problem = format!("has more than {MOST_BYTES} bytes; expected fewer");
                 return Err(self.wrong(problem).into());
             }
-            let mark = if self.number == 1 {
-                "\u{feff}".as_bytes()
-            } else {
-                &[]
-            };
-            let start = if self.buffer.starts_with(mark) {
-                mark.len()
-            } else {
-                0
-            };
+            let mark = "\u{feff}".as_bytes();
+            let is_marked = self.number == 1 && self.buffer.starts_with(mark);
+            let start = if is_marked { mark.len() } else { 0 };
             if !self.buffer[start..].trim_ascii().is_empty() {
                 return Ok(Some(self.buffer[start..].trim_ascii()));
             }
@@ -117,9 +93,6 @@ impl Index {
     }
 
     /// Notes a request.
-    ///
-    /// # Errors
-    /// If there is one of its name.
     fn add(&mut self, number: u64, line: &Line) -> Result<(), String> {
         let asked = Asked {
             line: number,
@@ -181,7 +154,7 @@ pub(super) fn check(path: &Path) -> Result<Index, CliError> {
     let mut problems = Problems::default();
     while let Some(bytes) = lines.next()? {
         let read = line::read(bytes);
-        let number = lines.number();
+        let number = lines.number;
         if let Err(problem) = read.and_then(|line| index.add(number, &line)) {
             problems.add(number, problem);
         }
@@ -204,9 +177,6 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Those of a file that was checked, or of standard input, of which nothing is known.
-    ///
-    /// # Errors
-    /// As [`Lines::open`].
     pub(super) fn open(path: &Path, index: Option<Index>) -> Result<Self, CliError> {
         Ok(Self {
             lines: Lines::open(path)?,
@@ -225,7 +195,7 @@ impl Requests {
                 return Ok(None);
             };
             let read = line::read(bytes);
-            let number = self.lines.number();
+            let number = self.lines.number;
             if !self.checked {
                 let added = read.and_then(|line| {
                     self.index.add(number, &line)?;

@@ -81,7 +81,10 @@ impl Batch {
             true => None,
             false => Some(check(&self.input)?),
         };
-        let mut outputs = self.open()?;
+        let mut outputs = Outputs {
+            answers: Output::open(&self.output)?,
+            errors: self.errors.as_deref().map(Output::open).transpose()?,
+        };
         let resumable = index.is_some() && outputs.answers.is_resumable();
         if !resumable {
             note(format_args!(
@@ -89,8 +92,11 @@ impl Batch {
             ));
         }
         let kept = match &mut index {
-            Some(index) => self.resume(index, &mut outputs, &source)?,
-            None => self.check_new(&outputs).map(|()| 0)?,
+            Some(index) => self.resume(index, &outputs, &source)?,
+            None => {
+                outputs.all().try_for_each(Output::check_new)?;
+                0
+            }
         };
         let all = index.as_ref().map(Index::len);
         if all == Some(kept) {
@@ -138,36 +144,24 @@ impl Batch {
         progress: &Progress,
         resumable: bool,
     ) -> Result<(), CliError> {
-        match worked {
-            Ok(End::Done) => {
-                note(format_args!("{}", progress.taken()));
-                Ok(())
-            }
-            Ok(End::Interrupted) => {
+        match worked? {
+            End::Done => note(format_args!("{}", progress.taken())),
+            End::Interrupted => {
                 let rest = if resumable { GO_ON } else { "the rest is lost" };
                 note(format_args!("interrupted, {}; {rest}", progress.told()));
-                Err(CliError::Interrupted)
+                return Err(CliError::Interrupted);
             }
             // Its end gives the reason.
-            Ok(End::Broken) => {
-                note(format_args!("{}", progress.told()));
-                Ok(())
-            }
-            Err(error) => Err(error),
+            End::Broken => note(format_args!("{}", progress.told())),
         }
-    }
-
-    /// The files that are named, with what each is for.
-    fn files(&self) -> impl Iterator<Item = &Path> {
-        let errors = self.errors.as_deref();
-        let all = [Some(&*self.input), Some(&*self.output), errors];
-        all.into_iter().flatten()
+        Ok(())
     }
 
     /// Checks that no file is named twice.
     fn check_names(&self) -> Result<(), BatchError> {
         let mut known = vec![];
-        for path in self.files().filter(|path| !is_pipe(path)) {
+        let all = [Some(&self.input), Some(&self.output), self.errors.as_ref()];
+        for path in all.into_iter().flatten().filter(|path| !is_pipe(path)) {
             let own = path.canonicalize().unwrap_or_else(|_| path.to_owned());
             if !own.starts_with("/dev") && known.contains(&own) {
                 let path = path.display().to_string();
@@ -178,18 +172,11 @@ impl Batch {
         Ok(())
     }
 
-    fn open(&self) -> Result<Outputs, BatchError> {
-        Ok(Outputs {
-            answers: Output::open(&self.output)?,
-            errors: self.errors.as_deref().map(Output::open).transpose()?,
-        })
-    }
-
     /// Notes which requests are answered; returns how many.
     fn resume(
         &self,
         index: &mut Index,
-        outputs: &mut Outputs,
+        outputs: &Outputs,
         source: &ModelSource,
     ) -> Result<usize, CliError> {
         let mut expected = Expected {
@@ -198,9 +185,8 @@ impl Batch {
             model: self.served.name(source),
             ordered: self.ordered,
         };
-        let all = [Some(&mut outputs.answers), outputs.errors.as_mut()];
         let mut errors = 0;
-        for output in all.into_iter().flatten() {
+        for output in outputs.all() {
             let found = output.resume(&mut expected)?;
             errors += found.errors;
             if found.cut {
@@ -224,18 +210,5 @@ impl Batch {
             ));
         }
         Ok(kept)
-    }
-
-    /// Checks that no answers are there, where they could not be told apart.
-    fn check_new(&self, outputs: &Outputs) -> Result<(), BatchError> {
-        let all = [Some(&outputs.answers), outputs.errors.as_ref()];
-        let paths = [Some(&self.output), self.errors.as_ref()];
-        for (output, path) in all.into_iter().flatten().zip(paths.into_iter().flatten()) {
-            if !output.is_empty() && output.is_resumable() {
-                let path = path.display().to_string();
-                return Err(BatchError::NotEmpty { path });
-            }
-        }
-        Ok(())
     }
 }

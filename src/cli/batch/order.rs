@@ -27,9 +27,6 @@ impl<T> Order<T> {
     }
 
     /// Takes what request `number` has come to, and gives to `turn` all whose turn it is.
-    ///
-    /// # Errors
-    /// Those of `turn`.
     pub(super) fn take<E>(
         &mut self,
         number: u64,

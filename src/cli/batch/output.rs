@@ -1,7 +1,7 @@
 //! The answers of a batch: a file to which whole lines are added, and which tells after a kill what is answered already.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::input::Index;
 use super::line::ID;
 use crate::cli::batch_error::BatchError;
 use crate::cli::error::CliError;
-use crate::cli::output::write_error;
+use crate::cli::output;
 use crate::server::Answered;
 
 /// What has become of a request.
@@ -22,6 +22,10 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    pub(super) fn is_error(&self) -> bool {
+        self.answered.status != 200
+    }
+
     /// The line, in OpenAI's batch format.
     fn line(&self) -> String {
         let line: Value = json!({
@@ -80,13 +84,8 @@ pub(super) struct Expected<'a> {
 /// Where answers are written.
 pub(super) struct Output {
     path: String,
-    to: To,
-}
-
-enum To {
-    Stdout,
-    /// A file, which is locked, or a device.
-    File(File),
+    /// A file, which is locked, or a device; none is standard output.
+    file: Option<File>,
 }
 
 /// Whether lines may be read back: not those of devices and pipes.
@@ -104,54 +103,47 @@ impl Output {
         if path == Path::new("-") {
             return Ok(Self {
                 path: "standard output".to_owned(),
-                to: To::Stdout,
+                file: None,
             });
         }
-        let failed = |what| {
-            let path = name.clone();
-            move |source| BatchError::File { what, path, source }
-        };
         let mut options = OpenOptions::new();
         options.write(true);
         if is_file(path) {
             options.read(true).create(true);
         }
-        let file = options.open(path).map_err(failed("cannot open"))?;
+        let file = options.open(path).map_err(failed("cannot open", &name))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(BatchError::InUse { path: name }),
             Err(TryLockError::Error(source)) if is_file(path) => {
-                return Err(failed("cannot lock")(source));
+                return Err(failed("cannot lock", &name)(source));
             }
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         Ok(Self {
             path: name,
-            to: To::File(file),
+            file: Some(file),
         })
+    }
+
+    /// What is known of a file whose lines may be read back.
+    fn regular(&self) -> Option<Metadata> {
+        let found = self.file.as_ref()?.metadata().ok();
+        found.filter(Metadata::is_file)
     }
 
     /// Whether a run that ends early can be gone on with.
     pub(super) fn is_resumable(&self) -> bool {
-        match &self.to {
-            To::Stdout => false,
-            To::File(file) => file.metadata().is_ok_and(|found| found.is_file()),
-        }
+        self.regular().is_some()
     }
 
-    /// Whether nothing is in it.
-    pub(super) fn is_empty(&self) -> bool {
-        match &self.to {
-            To::Stdout => true,
-            To::File(file) => file.metadata().map_or(true, |found| found.len() == 0),
-        }
-    }
-
-    fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> BatchError + use<> {
-        let path = self.path.clone();
-        move |source| BatchError::File {
-            what,
-            path: path.clone(),
-            source,
+    /// Checks that no answers are there, where they could not be told apart.
+    pub(super) fn check_new(&self) -> Result<(), BatchError> {
+        match self.regular() {
+            Some(found) if found.len() > 0 => {
+                let path = self.path.clone();
+                Err(BatchError::NotEmpty { path })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -159,27 +151,27 @@ impl Output {
     ///
     /// # Errors
     /// [`BatchError::Other`] or [`BatchError::NotOrdered`]; then nothing was changed.
-    pub(super) fn resume(&mut self, expected: &mut Expected<'_>) -> Result<Found, BatchError> {
+    pub(super) fn resume(&self, expected: &mut Expected<'_>) -> Result<Found, BatchError> {
         let mut found = Found::default();
-        let failed = self.failed("cannot read");
-        let To::File(file) = &self.to else {
+        let Some(mut file) = self.file.as_ref().filter(|_| self.is_resumable()) else {
             return Ok(found);
         };
-        if !file.metadata().is_ok_and(|found| found.is_file()) {
-            return Ok(found);
-        }
+        let failed_read = failed("cannot read", &self.path);
+        let failed_write = failed("cannot write", &self.path);
         let mut from = BufReader::new(file);
-        from.seek(SeekFrom::Start(0)).map_err(&failed)?;
+        from.seek(SeekFrom::Start(0)).map_err(&failed_read)?;
         let (mut number, mut whole, mut last) = (0, 0, 0);
         let mut bytes = vec![];
-        let tail = loop {
+        // The last line may lack its line break.
+        let mut is_whole = true;
+        while is_whole {
             bytes.clear();
-            let read = from.by_ref().read_until(b'\n', &mut bytes);
-            if read.map_err(&failed)? == 0 {
-                break Tail::None;
+            let read = from.read_until(b'\n', &mut bytes);
+            if read.map_err(&failed_read)? == 0 {
+                break;
             }
             number += 1;
-            let is_whole = bytes.ends_with(b"\n");
+            is_whole = bytes.ends_with(b"\n");
             match self.kept(&bytes, number, expected, &mut found) {
                 Ok(asked) if expected.ordered && asked < last => {
                     return Err(BatchError::NotOrdered {
@@ -189,25 +181,20 @@ impl Output {
                     });
                 }
                 Ok(asked) => last = asked,
-                Err(_) if !is_whole && is_ours(&bytes) => break Tail::Cut,
+                Err(_) if !is_whole && is_ours(&bytes) => {
+                    found.cut = true;
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             whole += bytes.len() as u64;
-            if !is_whole {
-                break Tail::NoBreak;
-            }
-        };
-        let failed = self.failed("cannot write");
-        let To::File(file) = &mut self.to else {
-            return Ok(found);
-        };
-        if tail == Tail::Cut {
-            file.set_len(whole).map_err(&failed)?;
-            found.cut = true;
         }
-        file.seek(SeekFrom::End(0)).map_err(&failed)?;
-        if tail == Tail::NoBreak {
-            file.write_all(b"\n").map_err(&failed)?;
+        if found.cut {
+            file.set_len(whole).map_err(&failed_write)?;
+        }
+        file.seek(SeekFrom::End(0)).map_err(&failed_write)?;
+        if !is_whole && !found.cut {
+            file.write_all(b"\n").map_err(&failed_write)?;
         }
         Ok(found)
     }
@@ -247,30 +234,23 @@ impl Output {
     /// [`CliError::WriteFile`]; the next run cuts off what was written of it.
     pub(super) fn write(&mut self, answer: &Answer) -> Result<(), CliError> {
         let line = answer.line();
-        match &mut self.to {
-            To::Stdout => {
-                let mut out = io::stdout().lock();
-                let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
-                written.map_err(write_error)
-            }
-            To::File(file) => {
-                let written = file.write_all(line.as_bytes());
-                written.map_err(|source| CliError::WriteFile {
-                    path: self.path.clone(),
-                    source,
-                })
-            }
-        }
+        let Some(file) = &mut self.file else {
+            return output::print(&line);
+        };
+        let written = file.write_all(line.as_bytes());
+        written.map_err(|source| CliError::WriteFile {
+            path: self.path.clone(),
+            source,
+        })
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Tail {
-    None,
-    /// A whole line without its line break.
-    NoBreak,
-    /// A part of a line.
-    Cut,
+/// The error of what was tried with a file.
+fn failed(what: &'static str, path: &str) -> impl Fn(io::Error) -> BatchError {
+    move |source| {
+        let path = path.to_owned();
+        BatchError::File { what, path, source }
+    }
 }
 
 /// Whether `bytes` may be the beginning of an answer's line, with the zeros that a system leaves which was switched off.

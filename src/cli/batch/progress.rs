@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
-use crate::cli::output::is_quiet;
+use crate::cli::bars;
 use crate::plural::count;
 
 /// How often the bar is drawn anew.
@@ -27,18 +27,11 @@ pub(super) struct Progress {
 impl Progress {
     /// Of so many requests, of which so many were answered before. The bar is hidden where standard error is no terminal.
     pub(super) fn new(all: Option<usize>, kept: usize) -> Self {
-        let target = match is_quiet() {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        };
         let template = match all {
             Some(_) => "answers {wide_bar} {pos} of {len}, {msg}, {eta}",
             None => "{spinner} {pos} answers, {msg}, {elapsed}",
         };
-        let style = ProgressStyle::with_template(template)
-            .expect("the templates are constants that indicatif accepts");
-        let bar = ProgressBar::with_draw_target(all.map(|all| all as u64), target);
-        let bar = bar.with_style(style).with_position(kept as u64);
+        let bar = bars::bar(all.map(|all| all as u64), template).with_position(kept as u64);
         // The estimate is of what is computed now.
         bar.reset_eta();
         let now = Instant::now();

@@ -10,7 +10,7 @@ use super::output::{Answer, Output};
 use super::progress::Progress;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
-use crate::server::{Answered, Batch};
+use crate::server::Batch;
 
 /// How often it looks for Ctrl-C, and tells how far it is.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,9 +46,13 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Output> {
+        [&self.answers].into_iter().chain(&self.errors)
+    }
+
     fn write(&mut self, answer: &Answer) -> Result<(), CliError> {
         match &mut self.errors {
-            Some(errors) if answer.answered.status != 200 => errors.write(answer),
+            Some(errors) if answer.is_error() => errors.write(answer),
             _ => self.answers.write(answer),
         }
     }
@@ -66,10 +70,8 @@ fn read(mut requests: Requests, asked: Receiver<()>, news: Sender<News>) -> Resu
             }
         }
     };
-    thread.spawn(work).map_err(|source| CliError::ReadText {
-        path: "the requests".to_owned(),
-        source,
-    })?;
+    let begun = thread.spawn(work);
+    begun.map_err(CliError::unread("the requests"))?;
     Ok(())
 }
 
@@ -190,24 +192,16 @@ impl<'a> Work<'a> {
         let (number, news) = (self.number, self.news.0.clone());
         self.number += 1;
         self.open += 1;
-        let id = line.id();
-        let Line {
-            custom_id,
-            endpoint,
-            body,
-        } = line;
-        self.batch.ask(endpoint, body, move |answered| {
-            let told = match answered {
-                Some(answered) => News::Answer(
-                    number,
-                    Answer {
-                        id,
-                        custom_id,
-                        answered,
-                    },
-                ),
-                None => News::Broken,
+        let (id, custom_id) = (line.id(), line.custom_id);
+        self.batch.ask(line.endpoint, line.body, move |answered| {
+            let answer = |answered| Answer {
+                id,
+                custom_id,
+                answered,
             };
+            let told = answered.map_or(News::Broken, |answered| {
+                News::Answer(number, answer(answered))
+            });
             // Where nobody reads any more, the batch has ended.
             let _ = news.send(told);
         });
@@ -218,12 +212,8 @@ impl<'a> Work<'a> {
         let (outputs, progress) = (&mut *self.outputs, &mut *self.progress);
         self.order.take(number, answer, |answer| {
             outputs.write(&answer)?;
-            progress.answered(is_error(&answer.answered));
+            progress.answered(answer.is_error());
             Ok(())
         })
     }
-}
-
-fn is_error(answered: &Answered) -> bool {
-    answered.status != 200
 }

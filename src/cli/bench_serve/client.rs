@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::cli::bench_serve_error::LoadError;
 
@@ -105,22 +105,19 @@ impl Client {
 
     /// Sends a request.
     fn send(&self, path: &str, body: Option<&str>) -> Result<Response<Body>, ureq::Error> {
-        let bearer = self.key.as_ref().map(|key| format!("Bearer {key}"));
         match body {
             Some(body) => {
-                let mut request = self.agent.post(self.at(path));
-                if let Some(bearer) = bearer {
-                    request = request.header("Authorization", bearer);
-                }
+                let request = self.with_key(self.agent.post(self.at(path)));
                 request.content_type("application/json").send(body)
             }
-            None => {
-                let mut request = self.agent.get(self.at(path));
-                if let Some(bearer) = bearer {
-                    request = request.header("Authorization", bearer);
-                }
-                request.call()
-            }
+            None => self.with_key(self.agent.get(self.at(path))).call(),
+        }
+    }
+
+    fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
         }
     }
 
@@ -192,9 +189,6 @@ impl Client {
     }
 
     /// Sends a request and reads its answer; `came` is told of each event that brings tokens.
-    ///
-    /// # Errors
-    /// What went wrong, in words.
     pub(super) fn stream(&self, body: &str, came: &mut dyn FnMut()) -> Result<Timed, String> {
         let sent = Instant::now();
         let response = self.send("/v1/completions", Some(body));
@@ -204,13 +198,7 @@ impl Client {
             return Err(format!("status {status}: {}", message(&mut response)));
         }
         let mut lines = BufReader::new(response.body_mut().as_reader());
-        let mut timed = Timed {
-            sent,
-            events: vec![],
-            prompt: 0,
-            cached: 0,
-            generated: 0,
-        };
+        let mut timed = Timed::new(sent);
         let mut line = String::new();
         loop {
             line.clear();
@@ -232,6 +220,16 @@ impl Client {
 }
 
 impl Timed {
+    fn new(sent: Instant) -> Self {
+        Self {
+            sent,
+            events: vec![],
+            prompt: 0,
+            cached: 0,
+            generated: 0,
+        }
+    }
+
     /// Whether an event brings tokens.
     fn take(&mut self, data: &str, now: Instant) -> Result<bool, String> {
         let event: Value =
@@ -276,13 +274,7 @@ mod tests {
 
     fn timed(events: &[&str]) -> Timed {
         let now = Instant::now();
-        let mut timed = Timed {
-            sent: now,
-            events: vec![],
-            prompt: 0,
-            cached: 0,
-            generated: 0,
-        };
+        let mut timed = Timed::new(now);
         for event in events {
             timed.take(event, now).expect("it is an event");
         }

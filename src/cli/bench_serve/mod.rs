@@ -167,7 +167,7 @@ impl BenchServe {
         };
         let warm_up = body(generate.min(WARM_UP));
         let bodies: Vec<_> = (0..self.requests).map(|_| body(generate)).collect();
-        let arrivals = random.arrivals(bodies.len(), self.rate.0);
+        let arrivals = random.arrivals(bodies.len(), self.rate);
         let join = self.join.map(|tokens| {
             let prompt = random.tokens(tokens as usize, vocabulary);
             client.body(&prompt, JOINED)
@@ -214,7 +214,7 @@ impl BenchServe {
             "model_id": client.model,
             "num_prompts": self.requests,
             // Without a value it is all at once.
-            "request_rate": self.rate.0,
+            "request_rate": self.rate,
             "max_concurrency": self.concurrency(),
             "n_prompt": self.prompt,
             "n_gen": self.generate,

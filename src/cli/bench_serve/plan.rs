@@ -50,15 +50,14 @@ impl Random {
 /// Requests per second: a number above 0, or `inf`, which is `None`.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     match text.parse::<f64>() {
-        Ok(rate) if rate == f64::INFINITY => Ok(Rate(None)),
-        Ok(rate) if rate > 0.0 => Ok(Rate(Some(rate))),
+        Ok(rate) if rate == f64::INFINITY => Ok(None),
+        Ok(rate) if rate > 0.0 => Ok(Some(rate)),
         _ => Err("not a number above 0, or inf for all at once".to_owned()),
     }
 }
 
-/// Requests per second; none is all at once.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rate(pub(super) Option<f64>);
+/// Requests per second; none is all at once. By a name of its own clap does not take it for what may be left out.
+pub(super) type Rate = Option<f64>;
 
 #[cfg(test)]
 mod tests {
@@ -80,8 +79,8 @@ mod tests {
 
     #[test]
     fn rates_are_above_0() {
-        assert_eq!(rate("inf"), Ok(Rate(None)));
-        assert_eq!(rate("2.5"), Ok(Rate(Some(2.5))));
+        assert_eq!(rate("inf"), Ok(None));
+        assert_eq!(rate("2.5"), Ok(Some(2.5)));
         for wrong in ["0", "-1", "nan", "x", "-inf"] {
             assert!(rate(wrong).is_err(), "{wrong}");
         }

@@ -48,11 +48,6 @@ impl Times {
     }
 }
 
-/// The gaps between the tokens of an answer, with the times of both.
-fn gaps(timed: &Timed) -> impl Iterator<Item = (Instant, Instant)> {
-    timed.events.windows(2).map(|two| (two[0], two[1]))
-}
-
 /// What a load has come to.
 pub(super) struct Report {
     /// The flags and what is known of the server, with the names of fields.
@@ -75,13 +70,14 @@ impl Report {
         let first = |timed: &&Timed| timed.events[0] - timed.sent;
         let last = |timed: &Timed| timed.events[timed.events.len() - 1];
         let per_token = |timed: &&Timed| {
-            let others = timed
-                .generated
-                .checked_sub(1)
-                .filter(|others| *others > 0)?;
-            Some((last(timed) - timed.events[0]).div_f64(others as f64))
+            let others = timed.generated.saturating_sub(1) as f64;
+            (others > 0.0).then(|| (last(timed) - timed.events[0]).div_f64(others))
         };
-        let all_gaps = || good.iter().flat_map(|timed| gaps(timed));
+        // Between the tokens of an answer, with the times of both.
+        let all_gaps = || {
+            let pairs = good.iter().flat_map(|timed| timed.events.windows(2));
+            pairs.map(|two| (two[0], two[1]))
+        };
         let length = |(from, to): (Instant, Instant)| to - from;
         let mut times = vec![
             Times::new("ttft", good.iter().map(first)),
@@ -165,6 +161,7 @@ impl Report {
 
     /// A table of what was done, and one of the times.
     fn tables(&self) -> String {
+        let per_second = |count| format!("{:.2}", self.per_second(count));
         let columns = [
             ("requests", self.completed.to_string()),
             ("errors", self.failed.to_string()),
@@ -172,31 +169,18 @@ impl Report {
             ("prompt tokens", self.prompt.to_string()),
             ("of them cached", self.cached.to_string()),
             ("output tokens", self.generated.to_string()),
-            (
-                "requests/s",
-                format!("{:.2}", self.per_second(self.completed as u64)),
-            ),
-            (
-                "output t/s",
-                format!("{:.2}", self.per_second(self.generated)),
-            ),
-            (
-                "all t/s",
-                format!("{:.2}", self.per_second(self.prompt + self.generated)),
-            ),
+            ("requests/s", per_second(self.completed as u64)),
+            ("output t/s", per_second(self.generated)),
+            ("all t/s", per_second(self.prompt + self.generated)),
         ];
-        let widths = columns
-            .each_ref()
-            .map(|(name, value)| name.len().max(value.len()));
-        let mut text = String::new();
-        let mut line = |cells: Vec<String>| text += &format!("| {} |\n", cells.join(" | "));
-        let padded = |cell: &str, width: usize| format!("{cell:>width$}");
-        let cells = columns.iter().zip(widths);
-        line(cells.clone().map(|(c, w)| padded(c.0, w)).collect());
-        line(widths.map(|w| format!("{}:", "-".repeat(w - 1))).to_vec());
-        line(cells.map(|(c, w)| padded(&c.1, w)).collect());
-        text.push('\n');
-        text + &self.table_of_times()
+        let (mut head, mut rule, mut line) = ("|".to_owned(), "|".to_owned(), "|".to_owned());
+        for (name, value) in columns {
+            let width = name.len().max(value.len());
+            head += &format!(" {name:>width$} |");
+            rule += &format!(" {:->width$} |", ":");
+            line += &format!(" {value:>width$} |");
+        }
+        format!("{head}\n{rule}\n{line}\n\n{}", self.table_of_times())
     }
 
     fn table_of_times(&self) -> String {

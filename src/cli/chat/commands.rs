@@ -23,89 +23,46 @@ pub(super) enum Command<'a> {
     Leave,
 }
 
-type Make = for<'a> fn(&'a str) -> Command<'a>;
-
-/// Each command's name, what follows it, what it does, and how it is made of what follows.
-const COMMANDS: [(&str, &str, &str, Make); 13] = [
-    ("/help", "", "show this list", |_| Command::Help),
+/// Each command with what follows it, and what it does.
+const COMMANDS: [(&str, &str); 13] = [
+    ("/help", "show this list"),
+    ("/clear", "forget the conversation; the system prompt stays"),
+    ("/regen", "answer the last question again"),
+    ("/edit [TEXT]", "change the last question, and answer it"),
     (
-        "/clear",
-        "",
-        "forget the conversation; the system prompt stays",
-        |_| Command::Clear,
-    ),
-    ("/regen", "", "answer the last question again", |_| {
-        Command::Regenerate
-    }),
-    (
-        "/edit",
-        "[TEXT]",
-        "change the last question, and answer it",
-        |rest| Command::Edit(rest),
-    ),
-    (
-        "/system",
-        "[TEXT]",
+        "/system [TEXT]",
         "show or change the system prompt; \"\" removes it",
-        |rest| Command::System(rest),
     ),
+    ("/read FILE", "add a text file to the next message"),
     (
-        "/read",
-        "FILE",
-        "add a text file to the next message",
-        |rest| Command::Read(rest),
-    ),
-    (
-        "/save",
-        "[FILE]",
+        "/save [FILE]",
         "keep the conversation in a session file from here on",
-        |rest| Command::Save(rest),
     ),
     (
-        "/load",
-        "FILE",
+        "/load FILE",
         "go on with the conversation of a session file",
-        |rest| Command::Load(rest),
     ),
     (
-        "/drop",
-        "[N]",
+        "/drop [N]",
         "forget the oldest N questions with their answers (1)",
-        |rest| Command::Drop(rest),
     ),
-    (
-        "/thoughts",
-        "",
-        "show the thoughts before the last answer",
-        |_| Command::Thoughts,
-    ),
+    ("/thoughts", "show the thoughts before the last answer"),
     (
         "/stats",
-        "",
         "show what the last answer and the conversation took",
-        |_| Command::Stats,
     ),
     (
-        "/set",
-        "[NAME VALUE]",
+        "/set [NAME VALUE]",
         "show or change a setting, by the name of its flag",
-        |rest| Command::Set(rest),
     ),
-    ("/bye", "", "leave; so does Ctrl-D", |_| Command::Leave),
-];
-
-/// Other names that people try.
-const ALIASES: [(&str, &str); 5] = [
-    ("/?", "/help"),
-    ("/quit", "/bye"),
-    ("/exit", "/bye"),
-    ("/retry", "/regen"),
-    ("/reset", "/clear"),
+    ("/bye", "leave; so does Ctrl-D"),
 ];
 
 /// The names of all commands.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    COMMANDS.iter().map(|(name, ..)| *name)
+    COMMANDS
+        .iter()
+        .filter_map(|(head, _)| head.split(' ').next())
 }
 
 /// The letters behind the slash, if `line` begins as commands do. Paths and comments of programs do not.
@@ -128,12 +85,23 @@ pub(super) fn message(line: &str) -> &str {
 pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
     letters(line)?;
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let name = ALIASES
-        .iter()
-        .find(|(alias, _)| *alias == name)
-        .map_or(name, |(_, name)| name);
-    let known = COMMANDS.iter().find(|(known, ..)| *known == name);
-    Some(known.map_or(Err(name), |(.., make)| Ok(make(rest.trim()))))
+    let rest = rest.trim();
+    Some(Ok(match name {
+        "/help" | "/?" => Command::Help,
+        "/clear" | "/reset" => Command::Clear,
+        "/regen" | "/retry" => Command::Regenerate,
+        "/edit" => Command::Edit(rest),
+        "/system" => Command::System(rest),
+        "/read" => Command::Read(rest),
+        "/save" => Command::Save(rest),
+        "/load" => Command::Load(rest),
+        "/drop" => Command::Drop(rest),
+        "/thoughts" => Command::Thoughts,
+        "/stats" => Command::Stats,
+        "/set" => Command::Set(rest),
+        "/bye" | "/quit" | "/exit" => Command::Leave,
+        unknown => return Some(Err(unknown)),
+    }))
 }
 
 /// The file that is meant by what follows a command. As in a shell, quotes may stand around it, and `~` for the home folder.
@@ -148,13 +116,13 @@ pub(super) fn file(text: &str) -> PathBuf {
 
 /// All commands, one on a line, in at most `columns` columns.
 pub(super) fn help(columns: usize) -> String {
-    let heads = COMMANDS.map(|(name, rest, ..)| format!("{name} {rest}"));
-    let width = heads.iter().map(String::len).max().unwrap_or_default();
+    let widths = COMMANDS.iter().map(|(head, _)| head.len());
+    let width = widths.max().unwrap_or_default();
     let mut text = String::new();
-    for (head, (.., what, _)) in heads.iter().zip(COMMANDS) {
+    for (head, what) in COMMANDS {
         text += &match width + 2 + what.len() <= columns {
             true => format!("{head:width$}  {what}\n"),
-            false => format!("{}\n  {what}\n", head.trim_end()),
+            false => format!("{head}\n  {what}\n"),
         };
     }
     text +=
@@ -220,6 +188,7 @@ mod tests {
 
     #[test]
     fn the_help_names_all_commands_and_fits() {
+        assert!(names().all(|name| matches!(parse(name), Some(Ok(_)))));
         for columns in [40, 80] {
             let help = help(columns);
             assert!(names().all(|name| help.contains(name)));

@@ -54,9 +54,6 @@ impl Lines {
     }
 
     /// The next line. `meter` is shown beside it.
-    ///
-    /// # Errors
-    /// [`CliError::Input`].
     pub(super) fn next(&mut self, meter: String) -> Result<Line, CliError> {
         match self {
             Self::Editor(editor) => match editor.read_line(&Meter(meter)) {

@@ -17,6 +17,7 @@ use self::line::{Line, Lines};
 use self::settings::Settings;
 use self::talk::{Talk, is_fatal};
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::config;
 use super::error::CliError;
 use super::guard::guarded;
 use super::interrupt;
@@ -118,9 +119,7 @@ fn check_thinking(settings: &Settings, opened: &Opened) -> Result<(), CliError> 
     let mut probe = Conversation::new(None);
     probe.turns.push(Turn::User("Hello".to_owned()));
     let thinks = settings.thinks(opened.chat_template());
-    guarded("the chat template", || {
-        Ok(probe.prompt(opened, thinks).map(drop)?)
-    })
+    guarded(|| Ok(probe.prompt(opened, thinks).map(drop)?))
 }
 
 /// A conversation and where its lines come from.
@@ -141,11 +140,8 @@ impl Console<'_> {
     fn run(mut self) -> Result<(), CliError> {
         loop {
             let line = {
-                let warm = self
-                    .talk
-                    .session
-                    .warm()
-                    .filter(|_| self.lines.is_terminal());
+                let warm = self.talk.session.warm();
+                let warm = warm.filter(|_| self.lines.is_terminal());
                 // Without a thread for it, the next answer only begins later.
                 let _warm = warm.and_then(|touch| KeepWarm::new(touch).ok());
                 if self.lines.is_terminal() {
@@ -179,7 +175,7 @@ impl Console<'_> {
 
     /// How full the context is.
     fn meter(&self) -> String {
-        let n_ctx = self.talk.engine().n_ctx();
+        let n_ctx = self.talk.engine.n_ctx();
         format!("{} of {}", self.talk.used, count(n_ctx, "token"))
     }
 
@@ -271,10 +267,7 @@ impl Console<'_> {
             Command::Load(path) => {
                 // A file that is not there would be begun.
                 let path = commands::file(path);
-                path.metadata().map_err(|source| CliError::ReadText {
-                    path: path.display().to_string(),
-                    source,
-                })?;
+                path.metadata().map_err(CliError::unread(path.display()))?;
                 self.go_on(&path)?;
             }
             Command::Drop(number) => self.forget(number)?,
@@ -309,7 +302,7 @@ impl Console<'_> {
 
     /// Goes on with the conversation of a session file, and keeps it there.
     fn go_on(&mut self, path: &Path) -> Result<(), CliError> {
-        let engine = self.talk.engine();
+        let engine = self.talk.engine;
         let mut kept = match self.talk.kept.take_if(|kept| kept.is_at(path)) {
             Some(kept) => kept.again(engine)?,
             None => Kept::open(path, engine, false)?,
@@ -357,7 +350,7 @@ impl Console<'_> {
         let file = commands::file(path);
         let is_here = kept.is_some_and(|kept| kept.is_at(&file));
         if !path.is_empty() && !is_here {
-            let kept = Kept::open(&file, self.talk.engine(), false)?;
+            let kept = Kept::open(&file, self.talk.engine, false)?;
             if !kept.is_new() {
                 return Err(CliError::HoldsAnother { path: kept.name() });
             }
@@ -376,7 +369,7 @@ impl Console<'_> {
         if path.is_empty() {
             return Err(CliError::NoFileNamed { command: "/read" });
         }
-        let engine = self.talk.engine();
+        let engine = self.talk.engine;
         let file = Input::File(commands::file(path));
         let text = file.read(text::most_bytes(engine.n_ctx()))?;
         if text.trim().is_empty() {
@@ -402,10 +395,9 @@ impl Console<'_> {
     fn forget(&mut self, number: &str) -> Result<(), CliError> {
         let wanted = match number {
             "" => 1,
-            number => number.parse::<usize>().map_err(|_| CliError::Setting {
-                origin: "/drop".to_owned(),
-                problem: format!("{number} is not a whole number"),
-            })?,
+            number => number
+                .parse::<usize>()
+                .map_err(|_| config::wrong("/drop", format!("{number} is not a whole number")))?,
         };
         let conversation = &mut self.talk.conversation;
         let all = |turn: &&Turn| matches!(turn, Turn::User(_));
@@ -426,7 +418,7 @@ impl Console<'_> {
     fn set(&mut self, text: &str) -> Result<(), CliError> {
         let mut settings = self.talk.settings.clone();
         settings.set(text)?;
-        let engine = self.talk.engine();
+        let engine = self.talk.engine;
         let mut choice = choice(&settings, self.source, engine)?;
         check_thinking(&settings, engine)?;
         if !text.trim_start_matches('-').starts_with("seed") {

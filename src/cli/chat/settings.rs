@@ -3,6 +3,7 @@
 use clap::error::ErrorKind;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
+use crate::cli::config;
 use crate::cli::error::CliError;
 use crate::cli::sampling::{self, SamplingArgs};
 use crate::tokenizer::ChatTemplate;
@@ -79,37 +80,21 @@ impl Settings {
         });
         let definition =
             Self::augment_args(Command::new("/set").no_binary_name(true)).disable_help_flag(true);
-        let known = |name: &str| {
-            let name = name.trim_start_matches('-');
-            definition.get_arguments().any(|flag| {
-                let mut names = flag.get_all_aliases().unwrap_or_default().into_iter();
-                flag.get_long() == Some(name) || names.any(|alias| alias == name)
-            })
-        };
-        let is_known = text.split_whitespace().next().is_some_and(known);
-        let set = definition.clone().try_get_matches_from(words);
+        let name = text.split_whitespace().next().unwrap_or_default();
+        let is_known = config::flag(&definition, name.trim_start_matches('-')).is_some();
+        let set = definition.try_get_matches_from(words);
         let set = set.and_then(|matches| self.update_from_arg_matches(&matches));
         set.map_err(|error| {
-            let name = text.split_whitespace().next().unwrap_or_default();
-            let reason = match error.kind() {
+            let problem = match error.kind() {
                 ErrorKind::UnknownArgument if is_known => {
                     "more than a name and a value; change one setting at a time".to_owned()
                 }
                 ErrorKind::UnknownArgument => {
                     format!("there is no setting {name}; names are those of the flags of glimt chat, such as temp")
                 }
-                // The first paragraph tells what is wrong, the others how to call a program.
-                _ => {
-                    let text = error.to_string();
-                    let first = text.split("\n\n").next().unwrap_or_default();
-                    let words = first.trim_start_matches("error: ").split_whitespace();
-                    words.collect::<Vec<_>>().join(" ")
-                }
+                _ => config::told(&error),
             };
-            CliError::Setting {
-                origin: "/set".to_owned(),
-                problem: reason,
-            }
+            config::wrong("/set", problem)
         })
     }
 }

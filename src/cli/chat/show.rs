@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use crate::chat::Piece;
+use crate::cli::bars;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, Thoughts, note};
 use crate::plural::count;
@@ -22,14 +23,9 @@ pub(super) struct Show {
 
 impl Show {
     pub(super) fn new(fold: bool) -> Self {
-        let line = || {
-            let style = ProgressStyle::with_template("{msg}");
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        };
         Self {
             thoughts: Thoughts::new(),
-            folded: fold.then(|| (Instant::now(), line())),
+            folded: fold.then(|| (Instant::now(), bars::bar(None, "{msg}"))),
             thought_tokens: 0,
             begun: false,
             ends_line: true,
@@ -37,9 +33,6 @@ impl Show {
     }
 
     /// Shows what a token completed, which is `None` while a character is incomplete.
-    ///
-    /// # Errors
-    /// What [`output::print`] refuses.
     pub(super) fn token(&mut self, piece: Option<Piece>, thinking: bool) -> Result<(), CliError> {
         self.thought_tokens += usize::from(thinking);
         match piece {
@@ -91,9 +84,6 @@ impl Show {
     }
 
     /// Ends what is shown with the end of a line.
-    ///
-    /// # Errors
-    /// What [`output::print`] refuses.
     pub(super) fn end(&mut self) -> Result<(), CliError> {
         self.end_thoughts();
         match std::mem::replace(&mut self.ends_line, true) {

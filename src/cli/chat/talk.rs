@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::settings::{Settings, Think};
 use super::show::Show;
 use crate::chat::{Conversation, Prompt, ReplyReader, Turn};
+use crate::cli::answer::rate;
 use crate::cli::error::{CliError, MORE_ROOM};
 use crate::cli::guard::guarded;
 use crate::cli::interrupt;
@@ -13,7 +14,7 @@ use crate::cli::output::note;
 use crate::cli::run::{self, Ran};
 use crate::cli::sampling::Choice;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser};
-use crate::engine::{Engine, EngineError, GenerateStats, Session, StopReason};
+use crate::engine::{Engine, EngineError, Session, StopReason};
 use crate::plural::count;
 
 /// What an answer took.
@@ -36,12 +37,6 @@ pub(super) struct Took {
 impl Took {
     /// What it took, in three lines.
     pub(super) fn lines(&self) -> String {
-        let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
-            seconds if tokens > 0 && seconds > 0.0 => {
-                format!(", {:.1} tokens/s", tokens as f64 / seconds)
-            }
-            _ => String::new(),
-        };
         let new = self.prompt - self.kept;
         let changed = match self.changed {
             0 => String::new(),
@@ -61,12 +56,6 @@ impl Took {
             rate(self.steps, self.generate_time),
         )
     }
-
-    fn add(&mut self, stats: &GenerateStats) {
-        self.generated += stats.generated;
-        self.steps += stats.steps;
-        self.generate_time += stats.generate_time;
-    }
 }
 
 /// How an answer ended.
@@ -76,12 +65,11 @@ enum Ended {
     Interrupted,
     /// The thoughts were as many as they may be.
     ThoughtLimit,
-    Failed(CliError),
 }
 
 /// A conversation with its session.
 pub(super) struct Talk<'a> {
-    engine: &'a Engine,
+    pub(super) engine: &'a Engine,
     pub(super) session: Session<'a>,
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
@@ -121,10 +109,6 @@ impl<'a> Talk<'a> {
         })
     }
 
-    pub(super) fn engine(&self) -> &'a Engine {
-        self.engine
-    }
-
     /// Says `text` to the model and shows the answer. It takes the place of the last question if it `replaces` that. Returned is whether
     /// there is an answer: Ctrl-C may come before. Without one the conversation is as it was.
     ///
@@ -161,9 +145,7 @@ impl<'a> Talk<'a> {
     /// The tokens of the conversation in the chat template.
     fn prompt(&self) -> Result<Prompt, CliError> {
         let thinks = self.settings.thinks(self.engine.chat_template());
-        guarded("the chat template", || {
-            Ok(self.conversation.prompt(self.engine, thinks)?)
-        })
+        guarded(|| Ok(self.conversation.prompt(self.engine, thinks)?))
     }
 
     /// Saves the conversation as it is, where it is kept.
@@ -175,13 +157,6 @@ impl<'a> Talk<'a> {
             Some(kept) => kept.save(&mut self.session, &self.conversation),
             None => Ok(()),
         }
-    }
-
-    /// Journals tokens that follow what was saved, where the conversation is kept.
-    fn journal(&mut self, tokens: &[u32]) -> Result<(), CliError> {
-        self.kept
-            .as_mut()
-            .map_or(Ok(()), |kept| kept.journal(tokens))
     }
 
     /// Lets the next answers be drawn otherwise.
@@ -222,7 +197,7 @@ impl<'a> Talk<'a> {
         let mut show = Show::new(self.settings.think == Some(Think::Hide));
         let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
         interrupt::end_answer();
-        self.interrupted = matches!(ended, Ended::Interrupted);
+        self.interrupted = matches!(ended, Ok(Ended::Interrupted));
         let (reply, rest) = reader.finish();
         show.token(rest, false)?;
         show.end()?;
@@ -230,14 +205,15 @@ impl<'a> Talk<'a> {
         let passages = reply.thoughts.iter().chain([&reply.answer]);
         let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
         // A question whose evaluation was stopped has no answer.
-        if said || matches!(ended, Ended::By(_)) {
+        if said || matches!(ended, Ok(Ended::By(_))) {
             self.conversation.turns.push(Turn::Reply(reply));
         }
         self.last = Some(took);
         self.all.kept += took.kept;
         self.all.changed += took.changed;
         self.all.generated += took.generated;
-        tell(ended, is_empty, &self.settings, n_ctx)
+        tell(ended?, is_empty, &self.settings, n_ctx);
+        Ok(())
     }
 
     /// Generates thoughts and answer. The mark that ends the thoughts is put in where they are as many as they may be.
@@ -247,30 +223,24 @@ impl<'a> Talk<'a> {
         reader: &mut ReplyReader<'_>,
         show: &mut Show,
         took: &mut Took,
-    ) -> Ended {
+    ) -> Result<Ended, CliError> {
         let mut chain = self.choice.chain.clone();
         chain.sampling.seed = chain.sampling.seed.wrapping_add(self.again);
         let mut host = (!self.choice.host.is_empty()).then(|| Chain::new(chain.clone()));
         let mut tokens = prompt.ids[took.kept..].to_vec();
         if reader.is_thinking() && self.settings.think_limit == Some(0) {
-            match self.close(reader) {
-                Ok(mark) => tokens.extend(mark),
-                Err(error) => return Ended::Failed(error),
-            }
+            tokens.extend(self.close(reader)?);
         }
         loop {
             let left = self.settings.limit().saturating_sub(took.generated);
             let host = host.as_mut().map(|host| host as &mut dyn Chooser);
-            let ended = self.run(&tokens, (&chain, host), left, reader, show, took);
+            let ended = self.run(&tokens, (&chain, host), left, reader, show, took)?;
             let full = self.session.position() + 2 > self.engine.n_ctx();
             match ended {
-                Ended::ThoughtLimit if left > 1 && !full => match self.close(reader) {
-                    Ok(mark) => tokens = mark,
-                    Err(error) => return Ended::Failed(error),
-                },
-                Ended::ThoughtLimit if full => return Ended::By(StopReason::ContextFull),
-                Ended::ThoughtLimit => return Ended::By(StopReason::Limit),
-                ended => return ended,
+                Ended::ThoughtLimit if left > 1 && !full => tokens = self.close(reader)?,
+                Ended::ThoughtLimit if full => return Ok(Ended::By(StopReason::ContextFull)),
+                Ended::ThoughtLimit => return Ok(Ended::By(StopReason::Limit)),
+                ended => return Ok(ended),
             }
         }
     }
@@ -281,7 +251,9 @@ impl<'a> Talk<'a> {
         for &mark in &mark {
             reader.push(mark);
         }
-        self.journal(&mark)?;
+        if let Some(kept) = &mut self.kept {
+            kept.journal(&mark)?;
+        }
         Ok(mark)
     }
 
@@ -294,7 +266,7 @@ impl<'a> Talk<'a> {
         reader: &mut ReplyReader<'_>,
         show: &mut Show,
         took: &mut Took,
-    ) -> Ended {
+    ) -> Result<Ended, CliError> {
         let think_limit = self.settings.think_limit.unwrap_or(usize::MAX);
         let kept = &mut self.kept;
         let take = &mut |token| {
@@ -308,10 +280,7 @@ impl<'a> Talk<'a> {
             Ok((thinking && thought >= think_limit).then_some(Ended::ThoughtLimit))
         };
         let how = (&chain.sampling, host);
-        let Ran { stats, ended } = match run::run(&mut self.session, tokens, how, limit, take) {
-            Ok(ran) => ran,
-            Err(error) => return Ended::Failed(error),
-        };
+        let Ran { stats, ended } = run::run(&mut self.session, tokens, how, limit, take)?;
         // The mark that ended the thoughts counts as generated.
         let mark = usize::from(took.generated > 0);
         if mark == 0 {
@@ -319,20 +288,19 @@ impl<'a> Talk<'a> {
         } else {
             took.generate_time += stats.prompt_time;
         }
-        took.generated += mark;
-        took.steps += mark;
-        took.add(&stats);
-        match interrupt::requested() {
+        took.generated += mark + stats.generated;
+        took.steps += mark + stats.steps;
+        took.generate_time += stats.generate_time;
+        Ok(match interrupt::requested() {
             true => Ended::Interrupted,
             false => ended.unwrap_or(Ended::By(stats.stop)),
-        }
+        })
     }
 }
 
 /// Tells why an answer ended, unless the model ended it.
-fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) -> Result<(), CliError> {
+fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) {
     match ended {
-        Ended::Failed(error) => return Err(error),
         Ended::Interrupted => note(format_args!("stopped")),
         Ended::By(StopReason::ContextFull) => note(format_args!(
             "the context of {} is full, so the answer is cut; {MORE_ROOM}",
@@ -347,7 +315,6 @@ fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) -> Resu
         }
         Ended::By(_) | Ended::ThoughtLimit => {}
     }
-    Ok(())
 }
 
 /// Whether the conversation cannot go on after `error`.
