@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
@@ -97,6 +98,14 @@ fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
     let wanted = set("TERM").is_none_or(|term| term != "dumb")
         && set("CLICOLOR").is_none_or(|value| value != "0");
     set("CLICOLOR_FORCE").is_some() || terminal && wanted
+}
+
+/// That the file at `path` could not be written.
+pub(super) fn file_error(path: &Path, source: io::Error) -> CliError {
+    CliError::WriteFile {
+        path: path.display().to_string(),
+        source,
+    }
 }
 
 /// The thoughts of a model on standard error, dimmed where [`is_styled`] says so.

@@ -58,7 +58,7 @@ pub(super) fn run<E>(
 }
 
 /// Whether to go on.
-fn flow(on: bool) -> ControlFlow<()> {
+pub(super) fn flow(on: bool) -> ControlFlow<()> {
     match on {
         true => ControlFlow::Continue(()),
         false => ControlFlow::Break(()),

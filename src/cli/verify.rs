@@ -1,12 +1,12 @@
 //! `glimt verify`: whether a device computes what it should.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use clap::Args;
 
 use super::error::CliError;
 use super::output::{self, note};
+use super::run;
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
 use crate::plural::count;
@@ -66,16 +66,13 @@ impl Verify {
         };
         let mut written = Ok(());
         if !self.json {
-            output::print(&head())?;
+            output::print(HEAD)?;
         }
         let mut on_row = |row: Row<'_>| {
             if !self.json {
                 written = output::print(&line(&row));
             }
-            match written {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
+            run::flow(written.is_ok())
         };
         let what = What {
             options: options.as_ref(),
@@ -94,11 +91,8 @@ impl Verify {
         if !self.json {
             output::print(&verdict)?;
         }
-        note(format_args!(
-            "seed {}, it took {:.0} s",
-            self.seed,
-            began.elapsed().as_secs_f64()
-        ));
+        let (seed, took) = (self.seed, began.elapsed().as_secs_f64());
+        note(format_args!("seed {seed}, it took {took:.0} s"));
         Ok(())
     }
 
@@ -131,41 +125,28 @@ pub(super) fn left_out(found: &Found) -> impl Iterator<Item = String> {
 pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
     let device = found.device.as_deref().unwrap_or("the CPU reference");
     let (failed, all) = (found.failed(), found.all());
-    if failed > 0 {
-        return Err(CliError::Unverified {
-            device: device.to_owned(),
-            failed,
-            all: count(all, "comparison").to_string(),
-            kernels: wrong(found),
-        });
+    let all = count(all, "comparison");
+    if failed == 0 {
+        return Ok(format!("{device}: {all} passed\n"));
     }
-    Ok(format!("{device}: {} passed\n", count(all, "comparison")))
+    let wrong: Vec<_> = found.wrong_kernels().into_iter().collect();
+    Err(CliError::Unverified {
+        device: device.to_owned(),
+        failed,
+        all: all.to_string(),
+        kernels: match wrong.is_empty() {
+            true => String::new(),
+            false => format!(", with wrong kernels: {}", wrong.join(", ")),
+        },
+    })
 }
 
-/// Says which kernels differ from their twins.
-fn wrong(found: &Found) -> String {
-    let names: Vec<_> = found.wrong_kernels().into_iter().collect();
-    match names.is_empty() {
-        true => String::new(),
-        false => format!(", with wrong kernels: {}", names.join(", ")),
-    }
-}
+/// The head of the table, above the cells of [`row`].
+pub(super) const HEAD: &str = "tier     kernel or model           case                                         error    limit  verdict\n";
 
 fn row(cells: [&str; 6]) -> String {
     let [tier, what, how, error, limit, verdict] = cells;
     format!("{tier:<9}{what:<26}{how:<42}{error:>8}{limit:>9}  {verdict}\n")
-}
-
-/// The head of the table.
-pub(super) fn head() -> String {
-    row([
-        "tier",
-        "kernel or model",
-        "case",
-        "error",
-        "limit",
-        "verdict",
-    ])
 }
 
 fn number(value: Option<f64>) -> String {
