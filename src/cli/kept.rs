@@ -20,7 +20,7 @@ struct Data {
 }
 
 /// An answer while it is generated.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Begun {
     /// Tokens before it.
     pub(super) from: usize,

@@ -29,28 +29,23 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
         ));
         return Ok(ModelSource::File(first.clone()));
     }
+    let unknown = |advice| CliError::NoModel {
+        text: text.to_string(),
+        advice,
+    };
     let Name::Repository { .. } = name else {
         let advice = format!(
             "glimt list shows what there is, and these names can be fetched: {}, user/repo",
             ALIASES.map(|(alias, _)| alias).join(", ")
         );
-        return Err(CliError::NoModel {
-            text: text.into_owned(),
-            advice,
-        });
+        return Err(unknown(advice));
     };
     if settings.offline {
-        return Err(HubError::Offline {
-            what: text.into_owned(),
-        }
-        .into());
+        let what = text.into_owned();
+        return Err(HubError::Offline { what }.into());
     }
     if !ask::possible() {
-        let advice = format!("fetch it with: glimt pull {text}");
-        return Err(CliError::NoModel {
-            text: text.into_owned(),
-            advice,
-        });
+        return Err(unknown(format!("fetch it with: glimt pull {text}")));
     }
     let hub = fetch::Fetch::new(&settings);
     let offer = hub.offer(&name)?;

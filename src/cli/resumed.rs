@@ -45,10 +45,7 @@ impl Resumed {
             conversation: kept.conversation().clone(),
             kept,
             raw,
-            begun: Begun {
-                from: 0,
-                thinking: false,
-            },
+            begun: Begun::default(),
             reused: 0,
         })
     }

@@ -80,9 +80,7 @@ impl Tune {
         let bar = load::progress_bar("loading");
         let tuned = tune::run(&options, &mut |event| {
             match event {
-                Event::Loading(done, total) => {
-                    load::told(&bar)(done, total);
-                }
+                Event::Loading(done, total) => load::told(&bar)(done, total),
                 Event::Loaded(trial) => {
                     bar.finish_and_clear();
                     if let Some(trial) = trial {
@@ -103,8 +101,7 @@ impl Tune {
         let tuned = tuned?;
         if tuned.faster && keeps {
             // What was found for other models stays.
-            let mut all =
-                tuning::load(&tuned.adapter)?.map_or_else(Default::default, |(made, _)| made);
+            let (mut all, _) = tuning::load(&tuned.adapter)?.unwrap_or_default();
             for one in &tuned.found {
                 all.geometries.remove(&one.site);
                 if one.chosen != one.default {
@@ -121,10 +118,9 @@ impl Tune {
             note(format_args!("kept in {}", path.display()));
         }
         match self.output {
-            Format::Md => output::page(&tune::markdown(&tuned))?,
-            Format::Json => output::json(&tuned)?,
+            Format::Md => output::page(&tune::markdown(&tuned)),
+            Format::Json => output::json(&tuned),
         }
-        Ok(())
     }
 
     fn forget(&self) -> Result<(), CliError> {
