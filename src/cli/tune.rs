@@ -56,13 +56,11 @@ enum Format {
 
 /// Whether choices can be kept. If not, that is said before anything is measured.
 fn can_keep() -> bool {
-    match tuning::check_folder() {
-        Ok(()) => true,
-        Err(error) => {
-            note(format_args!("what is found will not be kept: {error}"));
-            false
-        }
+    let checked = tuning::check_folder();
+    if let Err(error) = &checked {
+        note(format_args!("what is found will not be kept: {error}"));
     }
+    checked.is_ok()
 }
 
 impl Tune {

@@ -10,7 +10,7 @@ use super::run;
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
 use crate::plural::count;
-use crate::verify::{Check, Found, KernelCheck, Row, What, verify};
+use crate::verify::{Found, Row, What, verify};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -144,8 +144,8 @@ pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
 /// The head of the table, above the cells of [`row`].
 pub(super) const HEAD: &str = "tier     kernel or model           case                                         error    limit  verdict\n";
 
-fn row(cells: [&str; 6]) -> String {
-    let [tier, what, how, error, limit, verdict] = cells;
+fn row([tier, what, how]: [&str; 3], nmse: Option<f64>, limit: f64, verdict: &str) -> String {
+    let [error, limit] = [nmse, Some(limit)].map(number);
     format!("{tier:<9}{what:<26}{how:<42}{error:>8}{limit:>9}  {verdict}\n")
 }
 
@@ -160,40 +160,26 @@ fn number(value: Option<f64>) -> String {
 /// The line of a comparison.
 pub(super) fn line(of: &Row<'_>) -> String {
     match of {
-        Row::Kernel(kernel) => of_kernel(kernel),
-        Row::Model(check) => of_model(check),
+        Row::Kernel(check) => {
+            let what = [check.tier, &check.kernel, &check.case];
+            let verdict = outcome(check.passed(), check.error.as_deref(), "");
+            row(what, check.nmse, check.limit, &verdict)
+        }
+        Row::Model(check) => {
+            let how = format!("{}, {}", check.way, check.against);
+            let what = [check.tier.unwrap_or("CPU"), &check.model, &how];
+            let worst = format!(", worst position {}", number(check.worst));
+            let verdict = outcome(check.passed(), check.error.as_deref(), &worst);
+            row(what, check.nmse, check.limit, &verdict)
+        }
     }
 }
 
-fn of_kernel(check: &KernelCheck) -> String {
-    let verdict = match (&check.error, check.passed()) {
-        (Some(error), _) => format!("FAILED: {error}"),
-        (None, true) => "passed".to_owned(),
-        (None, false) => "FAILED".to_owned(),
-    };
-    let (error, limit) = (number(check.nmse), number(Some(check.limit)));
-    row([
-        check.tier,
-        &check.kernel,
-        &check.case,
-        &error,
-        &limit,
-        &verdict,
-    ])
-}
-
-fn of_model(check: &Check) -> String {
-    let verdict = match (&check.error, check.passed(), check.worst) {
-        (Some(error), ..) => format!("FAILED: {error}"),
-        (None, true, _) => "passed".to_owned(),
-        (None, false, worst) => format!("FAILED, worst position {}", number(worst)),
-    };
-    row([
-        check.tier.unwrap_or("CPU"),
-        &check.model,
-        &format!("{}, {}", check.way, check.against),
-        &number(check.nmse),
-        &number(Some(check.limit)),
-        &verdict,
-    ])
+/// What a comparison came to: with the `error` that the device reported, else with what is `worst`.
+fn outcome(passed: bool, error: Option<&str>, worst: &str) -> String {
+    match error {
+        Some(error) => format!("FAILED: {error}"),
+        None if passed => "passed".to_owned(),
+        None => format!("FAILED{worst}"),
+    }
 }

@@ -3,7 +3,6 @@
 use super::made::Made;
 use super::subject::Subject;
 use crate::cli::devices;
-use crate::cli::error::CliError;
 use crate::engine::Tier;
 use crate::gpu::geometry::Made as Chosen;
 use crate::gpu::{self, Gpu, GpuError};
@@ -25,20 +24,19 @@ const OF_DRAWING: [&str; 12] = [
 ];
 
 /// Tells all adapters, as `glimt devices` does.
-pub(super) fn list(made: &mut Made) -> Result<(), CliError> {
+pub(super) fn list(made: &mut Made) {
     let adapters = gpu::adapters();
     if adapters.is_empty() {
         made.text += &format!("{}\n", GpuError::NoAdapter);
     }
     made.text += &devices::page(&adapters);
-    Ok(())
 }
 
 /// Tells what the device is, which tiers it runs, and with which limits and features it is opened.
-pub(super) fn tell(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+pub(super) fn tell(subject: &Subject, made: &mut Made) {
     let Some(adapter) = &subject.adapter else {
         made.text += &devices::cpu();
-        return Ok(());
+        return;
     };
     devices::describe(&mut made.text, adapter);
     made.text += "\n";
@@ -55,7 +53,6 @@ pub(super) fn tell(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
     if let Some(gpu) = opened {
         made.text += &limits(&gpu);
     }
-    Ok(())
 }
 
 /// What a tier comes to on the device.

@@ -81,23 +81,23 @@ impl Report {
             .filter(|part| self.only.is_empty() || self.only.contains(part))
             .collect();
         let failed = write(file, &subject, &private, &parts)?;
-        match failed.as_slice() {
-            [] => Ok(()),
-            failed => Err(CliError::Unreported {
-                failed: failed.iter().map(|part| part.name()).collect(),
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(CliError::Unreported {
+                failed,
                 all: count(parts.len(), "part").to_string(),
             }),
         }
     }
 }
 
-/// Writes the parts into `file`, or to standard output; returns those that failed.
+/// Writes the parts into `file`, or to standard output; returns the names of those that failed.
 fn write(
     mut file: Option<Picture>,
     subject: &Subject,
     private: &Private,
     parts: &[Part],
-) -> Result<Vec<Part>, CliError> {
+) -> Result<Vec<&'static str>, CliError> {
     let now = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
     let mut add = |text: &str| match &mut file {
         None => output::page(text),
@@ -117,7 +117,7 @@ fn write(
         let made = part.make(subject, &mut generated);
         let took = began.elapsed().as_secs_f64();
         if !made.failures.is_empty() {
-            failed.push(*part);
+            failed.push(part.name());
         }
         for failure in &made.failures {
             note(format_args!("{} failed: {failure}", part.name()));
@@ -134,15 +134,11 @@ fn write(
 }
 
 /// The last section.
-fn verdict(failed: &[Part], all: usize) -> String {
-    let names: Vec<_> = failed.iter().map(|part| part.name()).collect();
+fn verdict(failed: &[&str], all: usize) -> String {
+    let all = count(all, "part");
     let verdict = match failed.len() {
-        0 => format!("{} ran, none failed.", count(all, "part")),
-        some => format!(
-            "{some} of {} failed: {}.",
-            count(all, "part"),
-            names.join(", ")
-        ),
+        0 => format!("{all} ran, none failed."),
+        some => format!("{some} of {all} failed: {}.", failed.join(", ")),
     };
     format!("\n## verdict\n\n{verdict}\n")
 }

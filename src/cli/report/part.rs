@@ -108,12 +108,13 @@ impl Part {
             Self::Machine => machine::tell(made),
             Self::Devices => device::list(made),
             Self::Device => device::tell(subject, made),
-            Self::Verify => measured::verify(subject, made),
-            Self::Bench => measured::bench(subject, generated, made),
-            Self::Token => measured::token(subject, made),
-            Self::Prompt => measured::prompt(subject, made),
-            Self::Expected => expected::tell(subject, generated, made),
+            Self::Verify => measured::verify(subject, made)?,
+            Self::Bench => measured::bench(subject, generated, made)?,
+            Self::Token => measured::token(subject, made)?,
+            Self::Prompt => measured::prompt(subject, made)?,
+            Self::Expected => expected::tell(subject, generated, made)?,
         }
+        Ok(())
     }
 }
 

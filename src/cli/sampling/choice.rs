@@ -212,10 +212,9 @@ impl Choice {
         let cuts = ["top_k", "top_p", "min_p"];
         let penalties = ["repeat_penalty", "presence_penalty", "frequency_penalty"];
         let has_effect = |setting: &&Setting| {
-            setting.on
-                && !(greedy && cuts.contains(&setting.name))
-                && !(mirostat
-                    && (cuts.contains(&setting.name) || penalties.contains(&setting.name)))
+            let is_cut = (greedy || mirostat) && cuts.contains(&setting.name);
+            let is_penalty = mirostat && penalties.contains(&setting.name);
+            setting.on && !is_cut && !is_penalty
         };
         let mut groups: Vec<(Origin, Vec<String>)> = vec![];
         for setting in self.settings.iter().filter(has_effect) {
