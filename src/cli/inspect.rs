@@ -1,12 +1,12 @@
 //! `glimt inspect`: what a model file holds and what it takes to run it.
 
-use std::fmt::Write;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::args::{ContextArgs, DeviceArgs, ModelArgs};
 use super::error::CliError;
@@ -62,7 +62,8 @@ struct Report {
     file: String,
     gguf_version: u32,
     file_bytes: u64,
-    model: Sizes,
+    #[serde(serialize_with = "sizes")]
+    model: Arc<dyn Model>,
     stop_tokens: Vec<String>,
     chat_template: bool,
     thinking: bool,
@@ -78,30 +79,19 @@ struct Report {
     available: Option<u64>,
 }
 
-/// A model's sizes: what all have, and what only its family has.
-struct Sizes(Arc<dyn Model>);
-
-impl Serialize for Sizes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct All<'a> {
-            #[serde(flatten)]
-            common: &'a model::Config,
-            #[serde(flatten, serialize_with = "in_order")]
-            own: Vec<(&'static str, Option<usize>)>,
-        }
-        let own = self.0.sizes();
-        let common = self.0.config();
-        All { common, own }.serialize(serializer)
+/// A model's sizes: what all have, and behind it what only its family has.
+fn sizes<S: Serializer>(model: &Arc<dyn Model>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct All<'a> {
+        #[serde(flatten)]
+        common: &'a model::Config,
+        #[serde(flatten)]
+        own: Map<String, Value>,
     }
-}
-
-/// Names and numbers as a map that keeps their order.
-fn in_order<S: Serializer>(
-    sizes: &[(&'static str, Option<usize>)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(sizes.iter().copied())
+    let named = |(name, size): (&str, Option<usize>)| (name.to_owned(), size.into());
+    let own = model.sizes().into_iter().map(named).collect();
+    let common = model.config();
+    All { common, own }.serialize(serializer)
 }
 
 impl Report {
@@ -113,7 +103,7 @@ impl Report {
 }
 
 /// All tensors of one type.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct TypeRow {
     #[serde(rename = "type")]
     name: &'static str,
@@ -170,7 +160,7 @@ impl Inspect {
             memory,
             refused: tried.as_ref().err().map(CliError::to_string),
             tensors,
-            model: Sizes(model),
+            model,
             stop_tokens,
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
@@ -179,7 +169,7 @@ impl Inspect {
         };
         if let (Some(path), Some(uses)) = (&self.svg, &uses) {
             let has = report.available.map(|has| (report.device(), has));
-            let picture = uses.svg(&report.model.0.config().name, has);
+            let picture = uses.svg(&report.model.config().name, has);
             Picture::begin(path)?.finish(&picture, "memory by kind of tensor")?;
         }
         if self.json {
@@ -207,18 +197,14 @@ fn tensor_rows(gguf: &Gguf) -> Vec<TypeRow> {
     let mut rows: Vec<TypeRow> = Vec::new();
     for tensor in gguf.tensors() {
         let name = tensor.ty.name();
-        let index = rows
-            .iter()
-            .position(|row| row.name == name)
-            .unwrap_or_else(|| {
-                rows.push(TypeRow {
-                    name,
-                    tensors: 0,
-                    parameters: 0,
-                    bytes: 0,
-                });
-                rows.len() - 1
+        let index = rows.iter().position(|row| row.name == name);
+        let index = index.unwrap_or(rows.len());
+        if index == rows.len() {
+            rows.push(TypeRow {
+                name,
+                ..TypeRow::default()
             });
+        }
         let row = &mut rows[index];
         row.tensors += 1;
         row.parameters += tensor.element_count();
@@ -228,158 +214,113 @@ fn tensor_rows(gguf: &Gguf) -> Vec<TypeRow> {
     rows
 }
 
-/// The report for people. Writing into a `String` cannot fail.
+/// The report for people.
 fn page(report: &Report) -> String {
     let mut text = String::new();
-    model_lines(&mut text, report);
-    let _ = writeln!(
-        text,
-        "\n{:<8} {:>8} {:>16} {:>12}",
-        "type", "tensors", "parameters", "size"
-    );
-    for row in &report.tensors {
-        let _ = writeln!(
-            text,
-            "{:<8} {:>8} {:>16} {:>12}",
-            row.name,
-            row.tensors,
-            row.parameters,
-            bytes(row.bytes)
-        );
+    for (name, value) in model_lines(report) {
+        text += &format!("{name:<12} {value}\n");
     }
-    memory_lines(&mut text, report);
-    text
+    text += "\ntype      tensors       parameters         size\n";
+    for row in &report.tensors {
+        let (name, tensors, parameters) = (row.name, row.tensors, row.parameters);
+        let size = bytes(row.bytes);
+        text += &format!("{name:<8} {tensors:>8} {parameters:>16} {size:>12}\n");
+    }
+    text + &memory_lines(report)
 }
 
-/// Appends the file and the sizes of its model.
-fn model_lines(text: &mut String, report: &Report) {
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12} {value}");
-    };
-    let model = report.model.0.config();
-    line(
-        "file",
-        format!(
-            "{}, GGUF version {}, {}",
-            report.file,
-            report.gguf_version,
-            bytes(report.file_bytes)
-        ),
-    );
-    line("model", format!("{} ({})", model.name, model.architecture));
-    line("parameters", count(report.parameters));
-    line(
-        "context",
-        plural::count(model.context_length, "token").to_string(),
-    );
+/// The file and the sizes of its model, by name.
+fn model_lines(report: &Report) -> [(&'static str, String); 11] {
+    let model = report.model.config();
+    let (path, version) = (&report.file, report.gguf_version);
+    let file = bytes(report.file_bytes);
     let nextn = match model.nextn_predict_layers {
         0 => String::new(),
         n => format!(", {n} more for prediction that are not used"),
     };
-    line(
-        "blocks",
-        format!(
-            "{} ({} dense){nextn}",
-            model.block_count, model.leading_dense_block_count
-        ),
-    );
-    line(
-        "embedding",
-        format!(
-            "{} wide, {}",
-            model.embedding_length,
-            plural::count(model.head_count, "head")
-        ),
-    );
-    line("attention", report.model.0.attention());
-    line("dense ff", model.feed_forward_length.to_string());
+    let (blocks, dense) = (model.block_count, model.leading_dense_block_count);
+    let context = plural::count(model.context_length, "token");
+    let heads = plural::count(model.head_count, "head");
+    let embedding = format!("{} wide, {heads}", model.embedding_length);
     let experts = model.experts.as_ref().map(experts);
-    line("experts", experts.unwrap_or_else(|| "none".to_owned()));
-    line(
-        "vocabulary",
-        format!(
-            "{}; stops at {}",
-            plural::count(model.vocab_size, "token"),
-            report.stop_tokens.join(" ")
-        ),
-    );
+    let vocabulary = plural::count(model.vocab_size, "token");
+    let stops = report.stop_tokens.join(" ");
     let template = match (report.chat_template, report.thinking) {
         (false, _) => "none",
         (true, false) => "yes, without thinking",
         (true, true) => "yes, with thinking",
     };
-    line("template", template.to_owned());
+    [
+        ("file", format!("{path}, GGUF version {version}, {file}")),
+        ("model", format!("{} ({})", model.name, model.architecture)),
+        ("parameters", count(report.parameters)),
+        ("context", context.to_string()),
+        ("blocks", format!("{blocks} ({dense} dense){nextn}")),
+        ("embedding", embedding),
+        ("attention", report.model.attention()),
+        ("dense ff", model.feed_forward_length.to_string()),
+        ("experts", experts.unwrap_or_else(|| "none".to_owned())),
+        ("vocabulary", format!("{vocabulary}; stops at {stops}")),
+        ("template", template.to_owned()),
+    ]
 }
 
 /// The sizes of a mixture of experts and how they are chosen.
 fn experts(experts: &Experts) -> String {
+    let gating = match experts.gating {
+        Gating::Softmax => "softmax",
+        Gating::Sigmoid => "sigmoid",
+    };
+    let normalised = match experts.weights_norm {
+        true => "normalised",
+        false => "not normalised",
+    };
     format!(
-        "{}, {} used, {} shared, {} wide; {} gating, weights {} and scaled by {}",
+        "{}, {} used, {} shared, {} wide; {gating} gating, weights {normalised} and scaled by {}",
         experts.count,
         experts.used,
         experts.shared_count,
         experts.feed_forward_length,
-        match experts.gating {
-            Gating::Softmax => "softmax",
-            Gating::Sigmoid => "sigmoid",
-        },
-        if experts.weights_norm {
-            "normalised"
-        } else {
-            "not normalised"
-        },
         experts.weights_scale,
     )
 }
 
-/// Appends what running takes, and whether the device has it.
-fn memory_lines(text: &mut String, report: &Report) {
+/// What running takes, and whether the device has it.
+fn memory_lines(report: &Report) -> String {
+    let mut text = String::new();
     if let Some(reason) = &report.refused {
-        let _ = writeln!(text, "\ncannot run: {reason}");
+        text += &format!("\ncannot run: {reason}\n");
     }
     let Some(memory) = &report.memory else {
-        return;
+        return text;
     };
     let total = memory.total();
     let in_place = match &report.adapter {
         Some(_) => "",
         None => "   (read in the file, in place)",
     };
-    let rows = [
-        ("weights", memory.weights, in_place.to_owned()),
-        (
-            "cache",
-            memory.cache,
-            format!("   ({} a token)", bytes(memory.cache_per_token)),
-        ),
-        (
-            "scratch",
-            memory.scratch,
-            format!(
-                "   (prompts {} at once)",
-                plural::count(memory.ubatch, "token")
-            ),
-        ),
-        ("together", total, String::new()),
-    ];
+    let cache = format!("   ({} a token)", bytes(memory.cache_per_token));
+    let at_once = plural::count(memory.ubatch, "token");
+    let scratch = format!("   (prompts {at_once} at once)");
     let ctx = plural::count(memory.ctx, "token");
-    let _ = writeln!(text, "\nmemory at a context of {ctx}");
-    for (name, size, remark) in rows {
-        let _ = writeln!(text, "{name:<12} {:>12}{remark}", bytes(size));
+    text += &format!("\nmemory at a context of {ctx}\n");
+    for (name, size, remark) in [
+        ("weights", memory.weights, in_place),
+        ("cache", memory.cache, &cache),
+        ("scratch", memory.scratch, &scratch),
+        ("together", total, ""),
+    ] {
+        text += &format!("{name:<12} {:>12}{remark}\n", bytes(size));
     }
     let device = report.device();
-    let _ = match report.available {
+    let available = match report.available {
         Some(has) => {
             let verdict = if total <= has { "enough" } else { "NOT enough" };
-            let has = bytes(has);
-            writeln!(
-                text,
-                "{:<12} {has:>12}   on {device}: {verdict}",
-                "available"
-            )
+            format!("{:>12}   on {device}: {verdict}", bytes(has))
         }
-        None => writeln!(text, "available    not told by {device}"),
+        None => format!("not told by {device}"),
     };
+    text + &format!("available    {available}\n")
 }
 
 /// `number` with a unit of thousands, and exactly.

@@ -20,7 +20,7 @@ struct Data {
 }
 
 /// An answer while it is generated.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Begun {
     /// Tokens before it.
     pub(super) from: usize,
@@ -46,9 +46,6 @@ impl Kept {
     }
 
     /// What the file held at its last save, once more.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
     pub(super) fn again(self, engine: &Engine) -> Result<Self, CliError> {
         let raw = self.data.raw;
         Self::of(self.file, engine, raw)
@@ -119,9 +116,6 @@ impl Kept {
     }
 
     /// Puts what it holds into `session`, and says what differs between here and where it was computed.
-    ///
-    /// # Errors
-    /// Where the file is refused.
     pub(super) fn restore(&mut self, session: &mut Session<'_>) -> Result<(), CliError> {
         self.file.restore(session)?;
         if let Some(differs) = self.file.differs() {
@@ -132,9 +126,6 @@ impl Kept {
 
     /// Saves what is said before an answer, and where that answer begins (`begun`). Then it journals the tokens that are `left` to be
     /// evaluated before the answer.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub(super) fn begin(
         &mut self,
         session: &mut Session<'_>,
@@ -148,17 +139,11 @@ impl Kept {
     }
 
     /// Keeps tokens that follow.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub(super) fn journal(&mut self, tokens: &[u32]) -> Result<(), CliError> {
         Ok(self.file.journal(tokens)?)
     }
 
     /// Saves what is said, of which nothing is unfinished.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub(super) fn save(
         &mut self,
         session: &mut Session<'_>,

@@ -1,9 +1,7 @@
 //! `glimt list`: the models on this machine.
 
-use std::fmt::Write;
-
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::output::{self, bytes, note};
@@ -26,41 +24,6 @@ pub(super) struct List {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Report {
-    /// The folder that `glimt pull` fetches into.
-    cache: String,
-    models: Vec<Row>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    name: String,
-    quantisation: Option<String>,
-    bytes: u64,
-    from: String,
-    /// Whether no shard is missing.
-    whole: bool,
-    files: Vec<String>,
-}
-
-impl From<Found> for Row {
-    fn from(found: Found) -> Self {
-        Self {
-            name: found.name,
-            quantisation: found.quantisation,
-            bytes: found.bytes,
-            from: found.store.to_string(),
-            whole: found.whole,
-            files: found
-                .files
-                .iter()
-                .map(|file| file.display().to_string())
-                .collect(),
-        }
-    }
-}
-
 impl List {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let settings = Settings::from_env()?;
@@ -68,10 +31,10 @@ impl List {
         for error in &inventory.unread {
             note(format_args!("left out: {error}"));
         }
-        let models: Vec<Row> = inventory.found.into_iter().map(Row::from).collect();
-        let cache = settings.cache.display().to_string();
         if self.json {
-            return output::json(&Report { cache, models });
+            let cache = settings.cache.display().to_string();
+            let models: Vec<_> = inventory.found.iter().map(row).collect();
+            return output::json(&json!({ "cache": cache, "models": models }));
         }
         for (repo, begun) in &inventory.begun {
             note(format_args!(
@@ -79,40 +42,42 @@ impl List {
                 bytes(*begun)
             ));
         }
-        if models.is_empty() {
+        if inventory.found.is_empty() {
             note(format_args!(
                 "no model is on this machine; glimt pull --help tells how to fetch one"
             ));
             return Ok(());
         }
-        output::page(&table(&models))
+        output::page(&table(&inventory.found))
     }
 }
 
-/// The rows below their heads. Writing into a `String` cannot fail.
-fn table(models: &[Row]) -> String {
-    let wide = models.iter().map(|row| row.name.chars().count()).max();
+/// A model for programs.
+fn row(found: &Found) -> Value {
+    let files = found.files.iter().map(|file| file.display().to_string());
+    json!({
+        "name": found.name,
+        "quantisation": found.quantisation,
+        "bytes": found.bytes,
+        "from": found.store.to_string(),
+        "whole": found.whole,
+        "files": files.collect::<Vec<_>>(),
+    })
+}
+
+/// The models below their heads.
+fn table(models: &[Found]) -> String {
+    let wide = models.iter().map(|found| found.name.chars().count()).max();
     let wide = wide.unwrap_or_default().max("model".len());
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{:<wide$}  {:<12} {:>10}  from",
-        "model", "quantisation", "size"
-    );
-    for row in models {
-        let quantisation = row.quantisation.as_deref().unwrap_or("-");
-        let missing = if row.whole {
-            ""
-        } else {
-            ", shards are missing"
+    let mut text = format!("{:<wide$}  quantisation       size  from\n", "model");
+    for found in models {
+        let quantisation = found.quantisation.as_deref().unwrap_or("-");
+        let missing = match found.whole {
+            true => "",
+            false => ", shards are missing",
         };
-        let _ = writeln!(
-            text,
-            "{:<wide$}  {quantisation:<12} {:>10}  {}{missing}",
-            row.name,
-            bytes(row.bytes),
-            row.from
-        );
+        let (name, store, size) = (&found.name, found.store, bytes(found.bytes));
+        text += &format!("{name:<wide$}  {quantisation:<12} {size:>10}  {store}{missing}\n");
     }
     text
 }

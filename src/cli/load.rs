@@ -93,15 +93,22 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
     try_all().map_err(|error: CliError| error.in_file(source))
 }
 
+/// What `work` makes, while a bar shows how many bytes of how many are done, which `work` tells.
+pub(super) fn with_bar<T>(
+    what: &'static str,
+    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
+) -> T {
+    let bar = progress_bar(what);
+    let made = work(&mut told(&bar));
+    bar.finish_and_clear();
+    made
+}
+
 /// Loads the weights and tells what was chosen.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
-    let bar = progress_bar("loading");
-    let loaded = Engine::load(opened, &mut |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done);
-    });
-    bar.finish_and_clear();
-    let engine = loaded?;
+    let engine = with_bar("loading", |told| {
+        Engine::load(opened, &mut |progress| told(progress.done, progress.total))
+    })?;
     note(format_args!(
         "model: {}; device: {}; context: {} of {}",
         engine.model().config().name,

@@ -1,9 +1,6 @@
 //! `glimt logits`: the log-probabilities of the next token at every position of a text.
 
 use std::io::{self, BufWriter, Write};
-use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
-use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
@@ -11,7 +8,7 @@ use serde::Serialize;
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::text::{self, TextArgs};
-use super::{load, output};
+use super::{load, output, run};
 use crate::engine::log_softmax;
 
 const EXAMPLES: &str = "\
@@ -32,8 +29,8 @@ pub(super) struct Logits {
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["text", "file"])]
     tokens: Vec<u32>,
     /// How many tokens to print at each position: a number, or all
-    #[arg(long, value_name = "K", default_value = "20")]
-    top: Top,
+    #[arg(long, value_name = "K", default_value = "20", value_parser = top)]
+    top: usize,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -42,33 +39,12 @@ pub(super) struct Logits {
     ctx: ContextArgs,
 }
 
-/// The value of `--top`.
-#[derive(Clone, Copy)]
-enum Top {
-    Count(NonZeroUsize),
-    All,
-}
-
-impl Top {
-    fn most(self) -> usize {
-        match self {
-            Self::Count(count) => count.get(),
-            Self::All => usize::MAX,
-        }
-    }
-}
-
-impl FromStr for Top {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "all" => Ok(Self::All),
-            _ => text
-                .parse()
-                .map(Self::Count)
-                .map_err(|_| "must be a number above 0, or all"),
-        }
+/// The value of `--top`: a count, or as many as there are.
+fn top(text: &str) -> Result<usize, &'static str> {
+    match (text, text.parse()) {
+        ("all", _) => Ok(usize::MAX),
+        (_, Ok(count @ 1..)) => Ok(count),
+        _ => Err("must be a number above 0, or all"),
     }
 }
 
@@ -82,10 +58,8 @@ struct Position {
 
 impl Logits {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let input = match self.tokens.is_empty() {
-            true => Some(self.text.input("text")?),
-            false => None,
-        };
+        let is_text = self.tokens.is_empty();
+        let input = is_text.then(|| self.text.input("text")).transpose()?;
         let opened = load::open(&self.model, &self.engine, &self.ctx)?;
         let tokens = match input {
             Some(input) => {
@@ -105,13 +79,10 @@ impl Logits {
             let line = Position {
                 pos,
                 token: tokens[pos],
-                top: log_softmax::best(logits, self.top.most()),
+                top: log_softmax::best(logits, self.top),
             };
             written = output::json_line(&mut out, &line);
-            match written {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
+            run::flow(written.is_ok())
         })?;
         written?;
         out.flush().map_err(output::write_error)
@@ -124,10 +95,10 @@ mod tests {
 
     #[test]
     fn top_takes_a_count_or_all() {
-        assert!(matches!("all".parse(), Ok(Top::All)));
-        assert!(matches!("7".parse(), Ok(Top::Count(n)) if n.get() == 7));
-        assert!("0".parse::<Top>().is_err());
-        assert!("-1".parse::<Top>().is_err());
-        assert!("some".parse::<Top>().is_err());
+        assert_eq!(top("all"), Ok(usize::MAX));
+        assert_eq!(top("7"), Ok(7));
+        for wrong in ["0", "-1", "some"] {
+            assert!(top(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -29,25 +29,22 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
         ));
         return Ok(ModelSource::File(first.clone()));
     }
+    let unknown = |advice| CliError::NoModel {
+        text: text.to_string(),
+        advice,
+    };
     let Name::Repository { .. } = name else {
         let advice = format!(
             "glimt list shows what there is, and these names can be fetched: {}, user/repo",
             ALIASES.map(|(alias, _)| alias).join(", ")
         );
-        return Err(CliError::NoModel {
-            text: text.into_owned(),
-            advice,
-        });
+        return Err(unknown(advice));
     };
     if settings.offline {
         return Err(HubError::Offline(text.into_owned()).into());
     }
     if !ask::possible() {
-        let advice = format!("fetch it with: glimt pull {text}");
-        return Err(CliError::NoModel {
-            text: text.into_owned(),
-            advice,
-        });
+        return Err(unknown(format!("fetch it with: glimt pull {text}")));
     }
     let hub = Hub::new(&settings);
     let offer = fetch::offer(&hub, &name)?;

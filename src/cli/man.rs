@@ -1,13 +1,13 @@
 //! `glimt man`: the manual pages, made from the definitions of the flags.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::Resettable;
 use clap::{Args, Command};
 use clap_mangen::roff::{Roff, roman};
 
 use super::error::CliError;
-use super::output::{self, note};
+use super::output::{self, file_error, note};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,16 +30,13 @@ impl Man {
         let Some(folder) = &self.dir else {
             return output::print(&String::from_utf8_lossy(&page(&definition)));
         };
-        let failed = |path: &Path, source| CliError::WriteFile {
-            path: path.display().to_string(),
-            source,
-        };
-        std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+        std::fs::create_dir_all(folder).map_err(|error| file_error(folder, error))?;
         let commands = definition.get_subcommands();
         for command in std::iter::once(&definition).chain(commands) {
             let name = command.get_display_name().unwrap_or("glimt");
             let path = folder.join(format!("{name}.1"));
-            crate::files::replace(&path, page(command)).map_err(|error| failed(&path, error))?;
+            crate::files::replace(&path, page(command))
+                .map_err(|error| file_error(&path, error))?;
         }
         let pages = 1 + definition.get_subcommands().count();
         note(format_args!("{pages} pages in {}", folder.display()));

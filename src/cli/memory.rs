@@ -32,9 +32,6 @@ pub(super) struct Uses {
 
 impl Uses {
     /// Those of `model` on `target`.
-    ///
-    /// # Errors
-    /// What placing the weights refuses.
     pub(super) fn new(
         target: &Target,
         model: &dyn Model,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
@@ -49,9 +50,6 @@ pub(super) fn clean(text: &str) -> String {
 }
 
 /// Writes a table or report, which may have names from files in it, to standard output.
-///
-/// # Errors
-/// As [`print`].
 pub(super) fn page(text: &str) -> Result<(), CliError> {
     print(&clean(text))
 }
@@ -99,6 +97,14 @@ fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
     set("CLICOLOR_FORCE").is_some() || terminal && wanted
 }
 
+/// That the file at `path` could not be written.
+pub(super) fn file_error(path: &Path, source: io::Error) -> CliError {
+    CliError::WriteFile {
+        path: path.display().to_string(),
+        source,
+    }
+}
+
 /// The thoughts of a model on standard error, dimmed where [`is_styled`] says so.
 pub(super) struct Thoughts {
     dim: bool,
@@ -141,17 +147,10 @@ impl Thoughts {
 
 /// `bytes` with a binary unit, as `17.2 GiB`.
 pub(super) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, bits)| bytes >> bits > 0) {
+        Some((unit, bits)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << bits) as f64),
+        None => format!("{bytes} B"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
@@ -48,22 +48,6 @@ fn chunk_argument(argument: clap::Arg) -> clap::Arg {
     argument.help("Tokens of a chunk; 0 is the model's full context [default: 512]")
 }
 
-/// The result with `--json`.
-#[derive(Serialize)]
-struct Report {
-    perplexity: f64,
-    /// Standard error of the perplexity.
-    error: f64,
-    /// Mean negative log-likelihood of a token, in nats.
-    nll: f64,
-    /// Tokens of the text.
-    tokens: usize,
-    /// Tokens that were scored.
-    scored: usize,
-    chunks: usize,
-    ctx: usize,
-}
-
 impl Perplexity {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let text = self.file.read()?;
@@ -84,11 +68,10 @@ impl Perplexity {
         }
         let tokens = opened.tokenizer().encode(&text, true)?;
         if tokens.len() < 2 * n_ctx {
-            let needed = 2 * n_ctx;
             return Err(CliError::TextTooShort {
                 tokens: tokens.len(),
                 n_ctx,
-                needed,
+                needed: 2 * n_ctx,
             });
         }
         let engine = load::weights(opened)?;
@@ -114,21 +97,18 @@ impl Perplexity {
                 scores.perplexity()
             ));
         }
-        let report = Report {
-            perplexity: scores.perplexity(),
-            error: scores.error(),
-            nll: scores.mean(),
-            tokens: tokens.len(),
-            scored: scores.count(),
-            chunks: count,
-            ctx: n_ctx,
-        };
+        let (perplexity, error) = (scores.perplexity(), scores.error());
         if self.json {
-            return output::json(&report);
+            return output::json(&json!({
+                "perplexity": perplexity,
+                "error": error,
+                "nll": scores.mean(),
+                "tokens": tokens.len(),
+                "scored": scores.count(),
+                "chunks": count,
+                "ctx": n_ctx,
+            }));
         }
-        output::print(&format!(
-            "PPL = {:.4} +/- {:.5}\n",
-            report.perplexity, report.error
-        ))
+        output::print(&format!("PPL = {perplexity:.4} +/- {error:.5}\n"))
     }
 }

@@ -1,13 +1,13 @@
-//! Pictures that commands write into files beside what they print.
+//! Files that commands write beside what they print: pictures, and the report.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
-use super::output::note;
+use super::output::{file_error, note};
 use crate::files::NewFile;
 
-/// The file of `--svg`. It is begun before anything is measured, so that a wrong name costs nothing.
+/// The file of `--svg`, or that of a report. It is begun before anything is measured, so that a wrong name costs nothing.
 pub(super) struct Picture {
     path: PathBuf,
     file: NewFile,
@@ -19,30 +19,31 @@ impl Picture {
     /// # Errors
     /// [`CliError::WriteFile`].
     pub(super) fn begin(path: &Path) -> Result<Self, CliError> {
-        let file = NewFile::create(path).map_err(|source| failed(path, source))?;
+        let file = NewFile::create(path).map_err(|source| file_error(path, source))?;
         Ok(Self {
             path: path.to_owned(),
             file,
         })
     }
 
-    /// Writes it, and says `what` it shows.
+    /// Writes the next lines.
     ///
     /// # Errors
     /// [`CliError::WriteFile`].
-    pub(super) fn finish(mut self, svg: &str, what: &str) -> Result<(), CliError> {
-        self.file
-            .write_all(svg.as_bytes())
-            .and_then(|()| self.file.finish())
-            .map_err(|source| failed(&self.path, source))?;
+    pub(super) fn add(&mut self, text: &str) -> Result<(), CliError> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|source| file_error(&self.path, source))
+    }
+
+    /// Writes the last lines, gives the file its name, and says `what` it shows.
+    ///
+    /// # Errors
+    /// [`CliError::WriteFile`].
+    pub(super) fn finish(mut self, text: &str, what: &str) -> Result<(), CliError> {
+        self.add(text)?;
+        let finished = self.file.finish();
+        finished.map_err(|source| file_error(&self.path, source))?;
         note(format_args!("{what}: {}", self.path.display()));
         Ok(())
-    }
-}
-
-fn failed(path: &Path, source: io::Error) -> CliError {
-    CliError::WriteFile {
-        path: path.display().to_string(),
-        source,
     }
 }

@@ -93,9 +93,7 @@ impl Profile {
             passes: self.passes,
         };
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
-        let bar = load::progress_bar("loading");
-        let profiled = profile::run(&options, &mut load::told(&bar));
-        bar.finish_and_clear();
+        let profiled = load::with_bar("loading", |told| profile::run(&options, told));
         let profile = profiled.map_err(|error| CliError::from(error).in_source(&options.source))?;
         if let Some(trial) = &profile.head.tier_trial {
             note(format_args!("{trial}"));

@@ -30,9 +30,6 @@ pub(super) struct Prompt {
 
 impl Resumed {
     /// Opens the file at `path` for a text that is continued as it is (`raw`) or for a conversation.
-    ///
-    /// # Errors
-    /// As for [`Kept::open`].
     pub(super) fn open(path: &Path, engine: &Engine, raw: bool) -> Result<Self, CliError> {
         let kept = Kept::open(path, engine, raw)?;
         if let Some(text) = &kept.unanswered {
@@ -45,10 +42,7 @@ impl Resumed {
             conversation: kept.conversation().clone(),
             kept,
             raw,
-            begun: Begun {
-                from: 0,
-                thinking: false,
-            },
+            begun: Begun::default(),
             reused: 0,
         })
     }
@@ -121,18 +115,12 @@ impl Resumed {
     }
 
     /// Keeps a token of the answer.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub(super) fn journal(&mut self, token: u32) -> Result<(), CliError> {
         self.kept.journal(&[token])
     }
 
     /// Saves the question and its answer. The answer ends before the first text of `stops`. If the prompt was interrupted before it was
     /// evaluated, nothing is added.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
     pub(super) fn end(
         mut self,
         session: &mut Session<'_>,

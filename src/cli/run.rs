@@ -17,9 +17,6 @@ pub(super) struct Ran<E> {
 
 /// Evaluates `tokens` and gives up to `limit` tokens of the answer to `take`. Tokens are chosen by the host, if it is to, else by the
 /// sampling. It ends where `take` says why, or at Ctrl-C.
-///
-/// # Errors
-/// What the session or `take` refuses.
 pub(super) fn run<E>(
     session: &mut Session<'_>,
     tokens: &[u32],
@@ -58,7 +55,7 @@ pub(super) fn run<E>(
 }
 
 /// Whether to go on.
-fn flow(on: bool) -> ControlFlow<()> {
+pub(super) fn flow(on: bool) -> ControlFlow<()> {
     match on {
         true => ControlFlow::Continue(()),
         false => ControlFlow::Break(()),

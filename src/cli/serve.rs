@@ -91,21 +91,17 @@ impl Serve {
         }
         let source = self.served.source()?;
         let server = Server::bind(self.settings()?)?;
+        let address = server.address();
         note(format_args!(
-            "listening on http://{} while the model is loaded",
-            server.address()
+            "listening on http://{address} while the model is loaded"
         ));
         let model = self.served.load(&source, self.parallel)?;
         note(format_args!(
-            "serving {} on http://{}/v1",
-            model.name,
-            server.address()
+            "serving {} on http://{address}/v1",
+            model.name
         ));
         if !self.no_page && !self.key_everywhere {
-            note(format_args!(
-                "a chat for browsers is at http://{}/",
-                server.address()
-            ));
+            note(format_args!("a chat for browsers is at http://{address}/"));
         }
         interrupt::drain_with(Box::new(server.drainer()));
         let Ended { cut, idle } = server.run(model)?;

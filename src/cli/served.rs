@@ -51,17 +51,11 @@ enum Think {
 
 impl ServedArgs {
     /// The file of the model, or the one that is compiled into the program.
-    ///
-    /// # Errors
-    /// Where there is none of the name.
     pub(super) fn source(&self) -> Result<ModelSource, CliError> {
         self.model.source()
     }
 
     /// Loads the model, for so many requests at once, and tells what was chosen.
-    ///
-    /// # Errors
-    /// What is wrong with its file, its device or its flags.
     pub(super) fn load(&self, source: &ModelSource, parallel: u32) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
         let ctx = self.ctx.for_answers(source, may_think);

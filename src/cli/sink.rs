@@ -47,9 +47,6 @@ impl Sink {
     }
 
     /// Takes a piece of the answer.
-    ///
-    /// # Errors
-    /// What [`output::print`] refuses.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), CliError> {
         match self {
             Self::Streamed(_) => output::print(piece),
@@ -61,9 +58,6 @@ impl Sink {
     }
 
     /// Ends the last line of an answer that is read as it comes.
-    ///
-    /// # Errors
-    /// What [`output::print`] refuses.
     pub(super) fn end_line(&mut self) -> Result<(), CliError> {
         match self {
             Self::Streamed(_) => output::print("\n"),

@@ -48,16 +48,9 @@ impl Synth {
             seed: self.seed,
             fused_kv_b: self.fused_kv_b,
         };
-        let bar = load::progress_bar("writing");
-        let written = synth::write(
-            self.model,
-            self.recipe,
-            &self.out,
-            &options,
-            &mut load::told(&bar),
-        );
-        bar.finish_and_clear();
-        let plan = written?;
+        let plan = load::with_bar("writing", |told| {
+            synth::write(self.model, self.recipe, &self.out, &options, told)
+        })?;
         note(format_args!(
             "wrote {}: {} {}, {} in {}",
             self.out.display(),

@@ -40,7 +40,10 @@ impl FileArgs {
     }
 
     fn input(&self) -> Option<Input> {
-        self.file.as_deref().map(Input::named)
+        self.file.clone().map(|path| match path == Path::new("-") {
+            true => Input::Standard,
+            false => Input::File(path),
+        })
     }
 }
 
@@ -112,10 +115,8 @@ impl PromptArgs {
 /// # Errors
 /// What reading gave, or [`CliError::EmptyText`].
 pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> {
-    let mut texts = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        texts.push(input.read(most)?);
-    }
+    let texts = inputs.iter().map(|input| input.read(most));
+    let mut texts = texts.collect::<Result<Vec<_>, _>>()?;
     // Nothing was piped, or there is nothing but what was.
     texts.retain(|text| !text.is_empty());
     match texts.is_empty() {
@@ -136,13 +137,6 @@ pub(super) enum Input {
 }
 
 impl Input {
-    fn named(path: &Path) -> Self {
-        match path == Path::new("-") {
-            true => Self::Standard,
-            false => Self::File(path.to_owned()),
-        }
-    }
-
     /// Standard input where it is a pipe or a file: a terminal, a socket and /dev/null give no text that anybody meant.
     fn piped() -> Option<Self> {
         is_piped().then_some(Self::Standard)
@@ -172,20 +166,15 @@ impl Input {
             let offset = error.utf8_error().valid_up_to();
             CliError::NotUtf8 { path, offset }
         })?;
-        Ok(plain(text))
+        Ok(plain(&text))
     }
 }
 
 /// What editors add to a text goes: a byte order mark, carriage returns at the ends of lines, and the last line break, which llama.cpp
 /// drops, too.
-fn plain(text: String) -> String {
-    let mut text = match text.strip_prefix('\u{feff}') {
-        Some(rest) => rest.to_owned(),
-        None => text,
-    };
-    if text.contains("\r\n") {
-        text = text.replace("\r\n", "\n");
-    }
+fn plain(text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut text = text.replace("\r\n", "\n");
     if text.ends_with('\n') {
         text.pop();
     }
@@ -248,7 +237,7 @@ mod tests {
             ("\r\n", ""),
             ("in \u{feff} side", "in \u{feff} side"),
         ] {
-            assert_eq!(plain(text.to_owned()), expected, "{text:?}");
+            assert_eq!(plain(text), expected, "{text:?}");
         }
     }
 

@@ -1,9 +1,7 @@
 //! `glimt tokenize`: what a model's tokenizer makes of a text.
 
-use std::fmt::Write;
-
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::args::ModelArgs;
 use super::error::CliError;
@@ -33,28 +31,19 @@ pub(super) struct Tokenize {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Tokens {
-    ids: Vec<u32>,
-    pieces: Vec<String>,
-}
-
 impl Tokenize {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let text = self.text.input("text")?.read(text::MAX_BYTES)?;
         let source = self.model.source()?;
         let tokenizer = vocabulary(&source).map_err(|error| error.in_file(&source))?;
         let ids = tokenizer.encode(&text, true)?;
-        let pieces = ids.iter().map(|&id| tokenizer.piece(id)).collect();
-        let tokens = Tokens { ids, pieces };
+        let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
         if self.json {
-            return output::json(&tokens);
+            return output::json(&json!({ "ids": ids, "pieces": pieces }));
         }
-        let mut lines = String::new();
-        for (id, piece) in tokens.ids.iter().zip(&tokens.pieces) {
-            // Quoted, so that blanks and line breaks are seen.
-            let _ = writeln!(lines, "{id:>7}  {piece:?}");
-        }
+        // Quoted, so that blanks and line breaks are seen.
+        let line = |(id, piece): (&u32, &String)| format!("{id:>7}  {piece:?}\n");
+        let lines: String = ids.iter().zip(&pieces).map(line).collect();
         output::print(&lines)
     }
 }

@@ -60,7 +60,7 @@ struct Token {
 }
 
 /// Why an answer ended, in a word for programs.
-pub(super) fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
+fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
     match stop {
         _ if interrupted => "interrupted",
         StopReason::StopToken => "end of text",

@@ -56,13 +56,11 @@ enum Format {
 
 /// Whether choices can be kept. If not, that is said before anything is measured.
 fn can_keep() -> bool {
-    match tuning::check_folder() {
-        Ok(()) => true,
-        Err(error) => {
-            note(format_args!("what is found will not be kept: {error}"));
-            false
-        }
+    let checked = tuning::check_folder();
+    if let Err(error) = &checked {
+        note(format_args!("what is found will not be kept: {error}"));
     }
+    checked.is_ok()
 }
 
 impl Tune {
@@ -80,9 +78,7 @@ impl Tune {
         let bar = load::progress_bar("loading");
         let tuned = tune::run(&options, &mut |event| {
             match event {
-                Event::Loading(done, total) => {
-                    load::told(&bar)(done, total);
-                }
+                Event::Loading(done, total) => load::told(&bar)(done, total),
                 Event::Loaded(trial) => {
                     bar.finish_and_clear();
                     if let Some(trial) = trial {
@@ -103,8 +99,7 @@ impl Tune {
         let tuned = tuned?;
         if tuned.faster && keeps {
             // What was found for other models stays.
-            let mut all =
-                tuning::load(&tuned.adapter)?.map_or_else(Default::default, |(made, _)| made);
+            let (mut all, _) = tuning::load(&tuned.adapter)?.unwrap_or_default();
             for one in &tuned.found {
                 all.geometries.remove(&one.site);
                 if one.chosen != one.default {
@@ -121,10 +116,9 @@ impl Tune {
             note(format_args!("kept in {}", path.display()));
         }
         match self.output {
-            Format::Md => output::page(&tune::markdown(&tuned))?,
-            Format::Json => output::json(&tuned)?,
+            Format::Md => output::page(&tune::markdown(&tuned)),
+            Format::Json => output::json(&tuned),
         }
-        Ok(())
     }
 
     fn forget(&self) -> Result<(), CliError> {

@@ -1,16 +1,16 @@
 //! `glimt verify`: whether a device computes what it should.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use clap::Args;
 
 use super::error::CliError;
 use super::output::{self, note};
+use super::run;
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
 use crate::plural::count;
-use crate::verify::{Check, Found, KernelCheck, Row, verify};
+use crate::verify::{Found, Row, verify};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,16 +66,13 @@ impl Verify {
         };
         let mut written = Ok(());
         if !self.json {
-            output::print(&head())?;
+            output::print(HEAD)?;
         }
         let mut on_row = |row: Row<'_>| {
             if !self.json {
                 written = output::print(&line(&row));
             }
-            match written {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
+            run::flow(written.is_ok())
         };
         let found = verify(options.as_ref(), tiers, self.seed, &mut on_row)?;
         written?;
@@ -89,11 +86,8 @@ impl Verify {
         if !self.json {
             output::print(&verdict)?;
         }
-        note(format_args!(
-            "seed {}, it took {:.0} s",
-            self.seed,
-            began.elapsed().as_secs_f64()
-        ));
+        let (seed, took) = (self.seed, began.elapsed().as_secs_f64());
+        note(format_args!("seed {seed}, it took {took:.0} s"));
         Ok(())
     }
 
@@ -126,41 +120,28 @@ pub(super) fn left_out(found: &Found) -> impl Iterator<Item = String> {
 pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
     let device = found.device.as_deref().unwrap_or("the CPU reference");
     let (failed, all) = (found.failed(), found.all());
-    if failed > 0 {
-        return Err(CliError::Unverified {
-            device: device.to_owned(),
-            failed,
-            all: count(all, "comparison").to_string(),
-            kernels: wrong(found),
-        });
+    let all = count(all, "comparison");
+    if failed == 0 {
+        return Ok(format!("{device}: {all} passed\n"));
     }
-    Ok(format!("{device}: {} passed\n", count(all, "comparison")))
+    let wrong: Vec<_> = found.wrong_kernels().into_iter().collect();
+    Err(CliError::Unverified {
+        device: device.to_owned(),
+        failed,
+        all: all.to_string(),
+        kernels: match wrong.is_empty() {
+            true => String::new(),
+            false => format!(", with wrong kernels: {}", wrong.join(", ")),
+        },
+    })
 }
 
-/// Says which kernels differ from their twins.
-fn wrong(found: &Found) -> String {
-    let names: Vec<_> = found.wrong_kernels().into_iter().collect();
-    match names.is_empty() {
-        true => String::new(),
-        false => format!(", with wrong kernels: {}", names.join(", ")),
-    }
-}
+/// The head of the table, above the cells of [`row`].
+pub(super) const HEAD: &str = "tier     kernel or model           case                                         error    limit  verdict\n";
 
-fn row(cells: [&str; 6]) -> String {
-    let [tier, what, how, error, limit, verdict] = cells;
+fn row([tier, what, how]: [&str; 3], nmse: Option<f64>, limit: f64, verdict: &str) -> String {
+    let [error, limit] = [nmse, Some(limit)].map(number);
     format!("{tier:<9}{what:<26}{how:<42}{error:>8}{limit:>9}  {verdict}\n")
-}
-
-/// The head of the table.
-pub(super) fn head() -> String {
-    row([
-        "tier",
-        "kernel or model",
-        "case",
-        "error",
-        "limit",
-        "verdict",
-    ])
 }
 
 fn number(value: Option<f64>) -> String {
@@ -174,40 +155,26 @@ fn number(value: Option<f64>) -> String {
 /// The line of a comparison.
 pub(super) fn line(of: &Row<'_>) -> String {
     match of {
-        Row::Kernel(kernel) => of_kernel(kernel),
-        Row::Model(check) => of_model(check),
+        Row::Kernel(check) => {
+            let what = [check.tier, &check.kernel, &check.case];
+            let verdict = outcome(check.passed(), check.error.as_deref(), "");
+            row(what, check.nmse, check.limit, &verdict)
+        }
+        Row::Model(check) => {
+            let how = format!("{}, {}", check.way, check.against);
+            let what = [check.tier.unwrap_or("CPU"), &check.model, &how];
+            let worst = format!(", worst position {}", number(check.worst));
+            let verdict = outcome(check.passed(), check.error.as_deref(), &worst);
+            row(what, check.nmse, check.limit, &verdict)
+        }
     }
 }
 
-fn of_kernel(check: &KernelCheck) -> String {
-    let verdict = match (&check.error, check.passed()) {
-        (Some(error), _) => format!("FAILED: {error}"),
-        (None, true) => "passed".to_owned(),
-        (None, false) => "FAILED".to_owned(),
-    };
-    let (error, limit) = (number(check.nmse), number(Some(check.limit)));
-    row([
-        check.tier,
-        &check.kernel,
-        &check.case,
-        &error,
-        &limit,
-        &verdict,
-    ])
-}
-
-fn of_model(check: &Check) -> String {
-    let verdict = match (&check.error, check.passed(), check.worst) {
-        (Some(error), ..) => format!("FAILED: {error}"),
-        (None, true, _) => "passed".to_owned(),
-        (None, false, worst) => format!("FAILED, worst position {}", number(worst)),
-    };
-    row([
-        check.tier.unwrap_or("CPU"),
-        &check.model,
-        &format!("{}, {}", check.way, check.against),
-        &number(check.nmse),
-        &number(Some(check.limit)),
-        &verdict,
-    ])
+/// What a comparison came to: with the `error` that the device reported, else with what is `worst`.
+fn outcome(passed: bool, error: Option<&str>, worst: &str) -> String {
+    match error {
+        Some(error) => format!("FAILED: {error}"),
+        None if passed => "passed".to_owned(),
+        None => format!("FAILED{worst}"),
+    }
 }

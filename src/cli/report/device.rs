@@ -3,10 +3,9 @@
 use super::made::Made;
 use super::subject::Subject;
 use crate::cli::devices;
-use crate::cli::error::CliError;
 use crate::engine::Tier;
 use crate::gpu::geometry::Made as Chosen;
-use crate::gpu::{self, Gpu, GpuError, GpuOptions};
+use crate::gpu::{self, Gpu, GpuError};
 
 /// What names of limits have in them that no kernel meets.
 const OF_DRAWING: [&str; 12] = [
@@ -25,44 +24,35 @@ const OF_DRAWING: [&str; 12] = [
 ];
 
 /// Tells all adapters, as `glimt devices` does.
-pub(super) fn list(made: &mut Made) -> Result<(), CliError> {
+pub(super) fn list(made: &mut Made) {
     let adapters = gpu::adapters();
     if adapters.is_empty() {
         made.text += &format!("{}\n", GpuError::NoAdapter);
     }
     made.text += &devices::page(&adapters);
-    Ok(())
 }
 
 /// Tells what the device is, which tiers it runs, and with which limits and features it is opened.
-pub(super) fn tell(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
+pub(super) fn tell(subject: &Subject, made: &mut Made) {
     let Some(adapter) = &subject.adapter else {
         made.text += &devices::cpu();
-        return Ok(());
+        return;
     };
     devices::describe(&mut made.text, adapter);
     made.text += "\n";
     let mut opened = None;
     for tier in &subject.tiers {
-        let gpu = Gpu::open(&GpuOptions {
-            tuned: true,
-            ..subject.options(Some(*tier))
-        });
-        match gpu {
-            Ok(gpu) => {
-                made.text += &runs(*tier, &gpu);
-                opened = Some(gpu);
-            }
-            Err(error) => made.failures.push(format!("tier {}: {error}", tier.name())),
+        if let Some(gpu) = subject.open(*tier, made) {
+            made.text += &runs(*tier, &gpu);
+            opened = Some(gpu);
         }
     }
     for (tier, missing) in &subject.lacking {
-        made.text += &format!("tier {}: the device lacks {missing}\n", tier.name());
+        made.text += &format!("tier {tier}: the device lacks {missing}\n");
     }
     if let Some(gpu) = opened {
         made.text += &limits(&gpu);
     }
-    Ok(())
 }
 
 /// What a tier comes to on the device.
@@ -77,20 +67,16 @@ fn runs(tier: Tier, gpu: &Gpu) -> String {
         false => "yes",
     };
     format!(
-        "tier {}: it runs; activations {activations}; matrices {matrices}; tuned: {tuned}\n",
-        tier.name()
+        "tier {tier}: it runs; activations {activations}; matrices {matrices}; tuned: {tuned}\n"
     )
 }
 
 /// What the device was opened with.
 fn limits(gpu: &Gpu) -> String {
-    let mut text = format!(
-        "\nopened in tier {} with these features:\n",
-        gpu.tier.name()
-    );
     let features: Vec<_> = gpu.features.iter_names().map(|(name, _)| name).collect();
-    text += &format!(
-        "    {}\nand these limits of kernels:\n",
+    let mut text = format!(
+        "\nopened in tier {} with these features:\n    {}\nand these limits of kernels:\n",
+        gpu.tier,
         features.join(", ")
     );
     let limits = format!("{:#?}", gpu.limits);

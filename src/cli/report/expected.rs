@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::made::{Findings, Made};
+use super::made::{Generated, Made};
 use super::subject::Subject;
-use crate::bench::{BenchError, Source, describe, rate};
+use crate::bench::{Source, describe, rate};
 use crate::cli::error::CliError;
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::plan::SessionPlan;
 use crate::engine::gpu::plan::expected::Expected;
 use crate::engine::{EngineError, Tier, check_gpu};
 use crate::gpu::machine::memory_speed;
-use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
 use crate::synth::{ModelName, Recipe};
 
@@ -40,7 +40,7 @@ struct Speeds {
 /// Tells what the models are expected to take, and what the one that was measured takes.
 pub(super) fn tell(
     subject: &Subject,
-    findings: &Findings,
+    generated: &Generated,
     made: &mut Made,
 ) -> Result<(), CliError> {
     if subject.adapter.is_none() {
@@ -48,30 +48,19 @@ pub(super) fn tell(
         return Ok(());
     }
     let measured = subject.source.load()?;
-    let others = MODELS
-        .map(|name| Source::Synthetic(name, Recipe::Q4_0))
-        .into_iter()
-        .filter(|source| *source != subject.source)
-        .map(|source| source.load());
-    let others = others.collect::<Result<Vec<_>, BenchError>>()?;
+    let mut others = vec![];
+    for source in MODELS.map(|name| Source::Synthetic(name, Recipe::Q4_0)) {
+        if source != subject.source {
+            others.push(source.load()?);
+        }
+    }
     let mut speeds = None;
     for tier in &subject.tiers {
-        let gpu = Gpu::open(&GpuOptions {
-            tuned: true,
-            ..subject.options(Some(*tier))
-        });
-        let gpu = match gpu {
-            Ok(gpu) => Arc::new(gpu),
-            Err(error) => {
-                made.failures.push(format!("tier {}: {error}", tier.name()));
-                continue;
-            }
+        let Some(gpu) = subject.open(*tier, made).map(Arc::new) else {
+            continue;
         };
         let speeds = *speeds.get_or_insert_with(|| known(&gpu, made));
-        let speed = findings
-            .speeds
-            .iter()
-            .find(|(name, _)| *name == tier.name());
+        let speed = generated.iter().find(|(name, _)| *name == tier.name());
         let speed = speed.map(|(_, speed)| *speed);
         made.text += &row(&gpu, *tier, &*measured, speeds, speed);
         for model in &others {
@@ -124,7 +113,6 @@ fn row(
     speed: Option<f64>,
 ) -> String {
     let name = describe(model);
-    let tier = tier.name();
     match planned(gpu, model) {
         Err(refused) => format!("| {name} | {tier} | refused: {refused} | | | | | |\n"),
         Ok((expected, bytes)) => {

@@ -6,12 +6,11 @@ use sysinfo::{CpuRefreshKind, System};
 
 use super::made::Made;
 use crate::bench::build;
-use crate::cli::error::CliError;
 use crate::cli::output::bytes;
 use crate::plural::count;
 
 /// Tells them.
-pub(super) fn tell(made: &mut Made) -> Result<(), CliError> {
+pub(super) fn tell(made: &mut Made) {
     let kind = match cfg!(debug_assertions) {
         true => "debug",
         false => "release",
@@ -42,5 +41,4 @@ pub(super) fn tell(made: &mut Made) -> Result<(), CliError> {
         count(rayon::current_num_threads(), "thread"),
         bytes(system.total_memory())
     );
-    Ok(())
 }

@@ -1,11 +1,7 @@
 //! What a part of a report has found.
 
-/// What later parts tell of earlier ones.
-#[derive(Default)]
-pub(super) struct Findings {
-    /// Generated tokens in a second, by the name of the tier.
-    pub(super) speeds: Vec<(&'static str, f64)>,
-}
+/// Generated tokens in a second by the name of the tier, which later parts tell of `bench`.
+pub(super) type Generated = Vec<(&'static str, f64)>;
 
 /// What a part tells.
 #[derive(Default)]

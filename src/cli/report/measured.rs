@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 
 use log::LevelFilter;
 
-use super::made::{Findings, Made};
+use super::made::{Generated, Made};
 use super::subject::Subject;
 use crate::bench::{self, BenchError, BenchOptions, Columns, Format, Row, Where};
 use crate::cli::bench::Shown;
 use crate::cli::error::CliError;
 use crate::cli::load;
 use crate::cli::output::{note, write_error};
-use crate::cli::verify::{head, left_out, line, verdict};
+use crate::cli::verify::{HEAD, left_out, line, verdict};
 use crate::engine::{DeviceChoice, GpuOptions, Tier};
 use crate::profile::{self, ProfileOptions};
 use crate::verify::Row as Compared;
@@ -24,7 +24,7 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
     if std::env::var_os("RUST_LOG").is_none() {
         log::set_max_level(LevelFilter::Error);
     }
-    made.text += &head();
+    made.text += HEAD;
     let mut told = None;
     let mut on_row = |row: Compared<'_>| {
         let tier = match row {
@@ -52,7 +52,7 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
 /// The table of `glimt bench`, each tier for itself.
 pub(super) fn bench(
     subject: &Subject,
-    findings: &mut Findings,
+    generated: &mut Generated,
     made: &mut Made,
 ) -> Result<(), CliError> {
     let sizes = &subject.sizes;
@@ -62,7 +62,7 @@ pub(super) fn bench(
     };
     let tests = bench::tests(&[sizes.prompt], &[sizes.generated], &[], &[0])?;
     let mut table = vec![];
-    let repetitions = u64::from(sizes.repetitions);
+    let repetitions = sizes.repetitions as u64;
     let mut shown = Shown::new(&mut table, Format::Md, Columns::All, repetitions);
     for tier in tiers {
         let options = BenchOptions {
@@ -74,19 +74,19 @@ pub(super) fn bench(
             precompose: None,
             chunks: vec![],
             force: subject.force,
-            repetitions: usize::from(sizes.repetitions),
+            repetitions: sizes.repetitions,
         };
         let run = bench::run(&options, &mut |event| shown.take(&event));
         if let Err(error) = run {
             let error = CliError::from(error).in_source(&options.source);
             made.failures.push(match tier {
-                Some(tier) => format!("tier {}: {error}", tier.name()),
+                Some(tier) => format!("tier {tier}: {error}"),
                 None => error.to_string(),
             });
         }
     }
     let rows = shown.finish()?;
-    findings.speeds = rows.iter().filter_map(speed).collect();
+    *generated = rows.iter().filter_map(speed).collect();
     let table = String::from_utf8(table).map_err(|e| write_error(io::Error::other(e)))?;
     made.text += &table;
     Ok(())
@@ -100,8 +100,8 @@ fn speed(row: &Row) -> Option<(&'static str, f64)> {
 
 /// The tables of `glimt profile`, of decoded tokens.
 pub(super) fn token(subject: &Subject, made: &mut Made) -> Result<(), CliError> {
-    let tokens = usize::from(subject.sizes.profiled);
-    profile(subject, profile::Subject::Tokens(tokens), made)
+    let tokens = profile::Subject::Tokens(subject.sizes.profiled);
+    profile(subject, tokens, made)
 }
 
 /// The tables of `glimt profile`, of a prompt.
@@ -109,7 +109,7 @@ pub(super) fn prompt(subject: &Subject, made: &mut Made) -> Result<(), CliError>
     let prompt = profile::Subject::Prompt {
         tokens: subject.sizes.prompt,
         chunk: None,
-        repetitions: usize::from(subject.sizes.repetitions),
+        repetitions: subject.sizes.repetitions,
     };
     profile(subject, prompt, made)
 }
@@ -121,16 +121,14 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
     }
     let options = ProfileOptions {
         source: subject.source.clone(),
-        gpu: subject.options(subject.first_asked()),
+        gpu: subject.options(subject.asked.first().copied()),
         precompose: None,
         force: subject.force,
         subject: what,
         depth: 0,
         passes: false,
     };
-    let bar = load::progress_bar("loading");
-    let profiled = profile::run(&options, &mut load::told(&bar));
-    bar.finish_and_clear();
+    let profiled = load::with_bar("loading", |told| profile::run(&options, told));
     let profile = profiled.map_err(|error| CliError::from(error).in_source(&options.source))?;
     if let Some(trial) = &profile.head.tier_trial {
         made.text += &format!("{trial}\n");

@@ -8,24 +8,22 @@ mod measured;
 mod part;
 mod private;
 mod subject;
-mod written;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::args::MeasuredArgs;
 use super::error::CliError;
-use super::output::note;
+use super::output::{self, clean, note};
+use super::picture::Picture;
 use crate::engine::{DeviceChoice, Tier};
 use crate::plural::count;
 use crate::tokenizer::strftime_now;
-use made::Findings;
 use part::Part;
 use private::Private;
 use subject::Subject;
-use written::Written;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,34 +70,41 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn run(&self) -> Result<(), CliError> {
         // A name that cannot be written costs nothing.
-        let file = Written::begin(&self.file)?;
+        let file = match self.file == Path::new("-") {
+            true => None,
+            false => Some(Picture::begin(&self.file)?),
+        };
         let subject = Subject::of(&self.model, &self.device, &self.tier)?;
         let private = Private::of(&subject.source);
-        let parts: Vec<_> = Part::ALL
-            .into_iter()
+        let all = Part::value_variants().iter().copied();
+        let parts: Vec<_> = all
             .filter(|part| self.only.is_empty() || self.only.contains(part))
             .collect();
         let failed = write(file, &subject, &private, &parts)?;
-        match failed.as_slice() {
-            [] => Ok(()),
-            failed => Err(CliError::Unreported {
-                failed: failed.iter().map(|part| part.name()).collect(),
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(CliError::Unreported {
+                failed,
                 all: count(parts.len(), "part").to_string(),
             }),
         }
     }
 }
 
-/// Writes the parts; returns those that failed.
+/// Writes the parts into `file`, or to standard output; returns the names of those that failed.
 fn write(
-    mut file: Written,
+    mut file: Option<Picture>,
     subject: &Subject,
     private: &Private,
     parts: &[Part],
-) -> Result<Vec<Part>, CliError> {
+) -> Result<Vec<&'static str>, CliError> {
     let now = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
-    file.add(&format!("glimt report, {now}\n"))?;
-    let mut findings = Findings::default();
+    let mut add = |text: &str| match &mut file {
+        None => output::page(text),
+        Some(file) => file.add(&clean(text)),
+    };
+    add(&format!("glimt report, {now}\n"))?;
+    let mut generated = vec![];
     let mut failed = vec![];
     for (i, part) in parts.iter().enumerate() {
         let began = Instant::now();
@@ -109,32 +114,31 @@ fn write(
             parts.len(),
             part.name()
         ));
-        let made = part.make(subject, &mut findings);
+        let made = part.make(subject, &mut generated);
         let took = began.elapsed().as_secs_f64();
         if !made.failures.is_empty() {
-            failed.push(*part);
+            failed.push(part.name());
         }
         for failure in &made.failures {
             note(format_args!("{} failed: {failure}", part.name()));
         }
         let text = made.page(&part.heading(), &part.command(subject), took);
-        file.add(&private.hide(&text))?;
+        add(&private.hide(&text))?;
     }
-    file.add(&verdict(&failed, parts.len()))?;
-    file.finish()?;
+    let verdict = verdict(&failed, parts.len());
+    match file {
+        None => output::page(&verdict)?,
+        Some(file) => file.finish(&clean(&verdict), "report")?,
+    }
     Ok(failed)
 }
 
 /// The last section.
-fn verdict(failed: &[Part], all: usize) -> String {
-    let names: Vec<_> = failed.iter().map(|part| part.name()).collect();
+fn verdict(failed: &[&str], all: usize) -> String {
+    let all = count(all, "part");
     let verdict = match failed.len() {
-        0 => format!("{} ran, none failed.", count(all, "part")),
-        some => format!(
-            "{some} of {} failed: {}.",
-            count(all, "part"),
-            names.join(", ")
-        ),
+        0 => format!("{all} ran, none failed."),
+        some => format!("{some} of {all} failed: {}.", failed.join(", ")),
     };
     format!("\n## verdict\n\n{verdict}\n")
 }

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 
-use super::made::{Findings, Made};
-use super::subject::Subject;
+use super::made::{Generated, Made};
+use super::subject::{Sizes, Subject, command, tier_words};
 use super::{device, expected, machine, measured};
 use crate::cli::error::CliError;
 
@@ -32,99 +32,61 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// In the order of the report.
-    pub(super) const ALL: [Self; 8] = [
-        Self::Machine,
-        Self::Devices,
-        Self::Device,
-        Self::Verify,
-        Self::Bench,
-        Self::Token,
-        Self::Prompt,
-        Self::Expected,
-    ];
-
-    /// What `--only` takes.
-    pub(super) const fn name(self) -> &'static str {
+    /// What `--only` takes, and what it tells.
+    const fn words(self) -> [&'static str; 2] {
         match self {
-            Self::Machine => "machine",
-            Self::Devices => "devices",
-            Self::Device => "device",
-            Self::Verify => "verify",
-            Self::Bench => "bench",
-            Self::Token => "token",
-            Self::Prompt => "prompt",
-            Self::Expected => "expected",
+            Self::Machine => ["machine", "the program, the system and the processor"],
+            Self::Devices => ["devices", "all adapters"],
+            Self::Device => ["device", "the device of this report, and its tiers"],
+            Self::Verify => ["verify", "whether it computes what it should"],
+            Self::Bench => ["bench", "its speed"],
+            Self::Token => ["token", "where the time of a token goes"],
+            Self::Prompt => ["prompt", "where the time of a prompt goes"],
+            Self::Expected => ["expected", "what was expected of such a device"],
         }
     }
 
-    /// What it tells.
-    const fn about(self) -> &'static str {
-        match self {
-            Self::Machine => "the program, the system and the processor",
-            Self::Devices => "all adapters",
-            Self::Device => "the device of this report, and its tiers",
-            Self::Verify => "whether it computes what it should",
-            Self::Bench => "its speed",
-            Self::Token => "where the time of a token goes",
-            Self::Prompt => "where the time of a prompt goes",
-            Self::Expected => "what was expected of such a device",
-        }
+    /// What `--only` takes.
+    pub(super) const fn name(self) -> &'static str {
+        self.words()[0]
     }
 
     /// Its heading.
     pub(super) fn heading(self) -> String {
-        format!("{}: {}", self.name(), self.about())
+        self.words().join(": ")
     }
 
     /// The command line that repeats it alone.
     pub(super) fn command(self, subject: &Subject) -> String {
-        let sizes = &subject.sizes;
-        let prompt = sizes.prompt.to_string();
-        let repetitions = sizes.repetitions.to_string();
+        let Sizes {
+            prompt,
+            generated,
+            repetitions,
+            profiled,
+        } = &subject.sizes;
+        let first = &subject.asked[..subject.asked.len().min(1)];
+        let [asked, all, first] = [&subject.asked, &subject.tiers, first].map(tier_words);
+        let (device, model) = (subject.device_words(), subject.model.clone());
+        let report = format!("report - --only {}", self.name());
+        let bench = format!("bench -p {prompt} -n {generated} -r {repetitions}");
+        let token = format!("profile -n {profiled}");
+        let prompt = format!("profile --prompt {prompt} -r {repetitions}");
         match self {
-            Self::Machine => subject.command(&["report", "-", "--only", self.name()], &[]),
-            Self::Devices => subject.command(&["devices"], &[]),
-            Self::Device => {
-                let words = ["report", "-", "--only", self.name()];
-                subject.command(&words, &[subject.device_words(), subject.asked_words()])
-            }
-            Self::Verify => {
-                let flags = [subject.device_words(), subject.asked_words()];
-                subject.command(&["verify"], &flags)
-            }
-            Self::Bench => {
-                let generated = sizes.generated.to_string();
-                let words = ["bench", "-p", &prompt, "-n", &generated, "-r", &repetitions];
-                let tiers = subject.tier_words();
-                subject.command(
-                    &words,
-                    &[subject.device_words(), tiers, subject.model_words()],
-                )
-            }
-            Self::Token => {
-                let words = ["profile", "-n", &sizes.profiled.to_string()];
-                subject.command(&words, &subject.profile_words())
-            }
-            Self::Prompt => {
-                let words = ["profile", "--prompt", &prompt, "-r", &repetitions];
-                subject.command(&words, &subject.profile_words())
-            }
-            Self::Expected => {
-                let words = ["report", "-", "--only", self.name()];
-                let model = subject.model_words();
-                subject.command(
-                    &words,
-                    &[subject.device_words(), subject.asked_words(), model],
-                )
-            }
+            Self::Machine => command(&report, &[]),
+            Self::Devices => command("devices", &[]),
+            Self::Device => command(&report, &[device, asked]),
+            Self::Verify => command("verify", &[device, asked]),
+            Self::Bench => command(&bench, &[device, all, model]),
+            Self::Token => command(&token, &[device, first, model]),
+            Self::Prompt => command(&prompt, &[device, first, model]),
+            Self::Expected => command(&report, &[device, asked, model]),
         }
     }
 
     /// Makes it. What goes wrong, also in a driver that brings wgpu to panic, is a failure of this part alone.
-    pub(super) fn make(self, subject: &Subject, findings: &mut Findings) -> Made {
+    pub(super) fn make(self, subject: &Subject, generated: &mut Generated) -> Made {
         let mut made = Made::default();
-        let make = AssertUnwindSafe(|| self.fill(subject, findings, &mut made));
+        let make = AssertUnwindSafe(|| self.fill(subject, generated, &mut made));
         let result = catch_unwind(make);
         match result {
             Ok(Ok(())) => {}
@@ -139,19 +101,20 @@ impl Part {
     fn fill(
         self,
         subject: &Subject,
-        findings: &mut Findings,
+        generated: &mut Generated,
         made: &mut Made,
     ) -> Result<(), CliError> {
         match self {
             Self::Machine => machine::tell(made),
             Self::Devices => device::list(made),
             Self::Device => device::tell(subject, made),
-            Self::Verify => measured::verify(subject, made),
-            Self::Bench => measured::bench(subject, findings, made),
-            Self::Token => measured::token(subject, made),
-            Self::Prompt => measured::prompt(subject, made),
-            Self::Expected => expected::tell(subject, findings, made),
+            Self::Verify => measured::verify(subject, made)?,
+            Self::Bench => measured::bench(subject, generated, made)?,
+            Self::Token => measured::token(subject, made)?,
+            Self::Prompt => measured::prompt(subject, made)?,
+            Self::Expected => expected::tell(subject, generated, made)?,
         }
+        Ok(())
     }
 }
 
@@ -168,7 +131,7 @@ mod tests {
 
     #[test]
     fn parts_have_the_names_that_only_takes() {
-        for part in Part::ALL {
+        for part in Part::value_variants() {
             let value = part.to_possible_value().expect("no part is hidden");
             assert_eq!(value.get_name(), part.name());
         }

@@ -1,11 +1,12 @@
 //! What is reported on, and the words of a command line that name it.
 
+use super::made::Made;
 use crate::bench::Source;
 use crate::cli::args::MeasuredArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
 use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
-use crate::gpu::{self, AdapterSummary, GpuError};
+use crate::gpu::{self, AdapterSummary, Gpu, GpuError};
 
 /// How much is measured.
 pub(super) struct Sizes {
@@ -14,9 +15,9 @@ pub(super) struct Sizes {
     /// Generated tokens.
     pub(super) generated: usize,
     /// Repetitions.
-    pub(super) repetitions: u16,
+    pub(super) repetitions: usize,
     /// Tokens of a profile.
-    pub(super) profiled: u16,
+    pub(super) profiled: usize,
 }
 
 impl Sizes {
@@ -47,13 +48,13 @@ pub(super) struct Subject {
     /// The tiers that the device does not run, with what it lacks, where none was asked for.
     pub(super) lacking: Vec<(Tier, String)>,
     /// The tiers that were asked for.
-    asked: Vec<Tier>,
+    pub(super) asked: Vec<Tier>,
     /// The model.
     pub(super) source: Source,
     /// Whether it is loaded even if it has no room.
     pub(super) force: bool,
     /// The flags that name it.
-    model: Vec<String>,
+    pub(super) model: Vec<String>,
     /// How much is measured.
     pub(super) sizes: Sizes,
 }
@@ -134,9 +135,14 @@ impl Subject {
         }
     }
 
-    /// The tier that was asked for before all others.
-    pub(super) fn first_asked(&self) -> Option<Tier> {
-        self.asked.first().copied()
+    /// The device opened in `tier`, as for a model. If it cannot be, that is a failure in `made`.
+    pub(super) fn open(&self, tier: Tier, made: &mut Made) -> Option<Gpu> {
+        let opened = Gpu::open(&GpuOptions {
+            tuned: true,
+            ..self.options(Some(tier))
+        });
+        let failed = |error| made.failures.push(format!("tier {tier}: {error}"));
+        opened.map_err(failed).ok()
     }
 
     /// The flags that name the device.
@@ -149,42 +155,19 @@ impl Subject {
         };
         vec!["--device".to_owned(), device]
     }
-
-    /// The flags that name the tiers that were asked for.
-    pub(super) fn asked_words(&self) -> Vec<String> {
-        words(&self.asked)
-    }
-
-    /// The flags that name all tiers of this report.
-    pub(super) fn tier_words(&self) -> Vec<String> {
-        words(&self.tiers)
-    }
-
-    /// The flags that name the model.
-    pub(super) fn model_words(&self) -> Vec<String> {
-        self.model.clone()
-    }
-
-    /// The flags that name device, tier and model of a profile.
-    pub(super) fn profile_words(&self) -> [Vec<String>; 3] {
-        let first = &self.asked[..self.asked.len().min(1)];
-        [self.device_words(), words(first), self.model_words()]
-    }
-
-    /// The command line of these words and flags.
-    pub(super) fn command(&self, words: &[&str], flags: &[Vec<String>]) -> String {
-        let flags = flags.iter().flatten().map(String::as_str);
-        let all = std::iter::once("glimt")
-            .chain(words.iter().copied())
-            .chain(flags);
-        all.map(quoted).collect::<Vec<_>>().join(" ")
-    }
 }
 
 /// The flags that name these tiers.
-fn words(tiers: &[Tier]) -> Vec<String> {
+pub(super) fn tier_words(tiers: &[Tier]) -> Vec<String> {
     let flags = tiers.iter().flat_map(|tier| ["--tier", tier.name()]);
     flags.map(str::to_owned).collect()
+}
+
+/// The command line of these words, and of flags that may need quotes.
+pub(super) fn command(words: &str, flags: &[Vec<String>]) -> String {
+    let flags = flags.iter().flatten().map(|flag| quoted(flag));
+    let all = [format!("glimt {words}")].into_iter().chain(flags);
+    all.collect::<Vec<_>>().join(" ")
 }
 
 /// A word as a shell takes it.
@@ -215,8 +198,8 @@ mod tests {
 
     #[test]
     fn tiers_are_flags() {
-        let flags = words(&[Tier::Plain, Tier::Int8]);
+        let flags = tier_words(&[Tier::Plain, Tier::Int8]);
         assert_eq!(flags, ["--tier", "plain", "--tier", "int8"]);
-        assert!(words(&[]).is_empty());
+        assert!(tier_words(&[]).is_empty());
     }
 }

@@ -51,19 +51,16 @@ pub(in crate::cli) struct Choice {
 }
 
 /// What the built-in model is told by: with so few parameters it repeats itself without a penalty.
-const BUILT_IN: SamplingValues = SamplingValues {
-    temperature: Some(0.8),
-    top_k: Some(40),
-    top_p: Some(0.95),
-    min_p: Some(0.05),
-    repeat_penalty: Some(1.1),
-    repeat_last_n: None,
-    xtc_probability: None,
-    xtc_threshold: None,
-    mirostat: None,
-    mirostat_tau: None,
-    mirostat_eta: None,
-};
+fn built_in() -> SamplingValues {
+    SamplingValues {
+        temperature: Some(0.8),
+        top_k: Some(40),
+        top_p: Some(0.95),
+        min_p: Some(0.05),
+        repeat_penalty: Some(1.1),
+        ..SamplingValues::default()
+    }
+}
 
 /// Settles for one value after another.
 struct Picker<'a> {
@@ -126,14 +123,14 @@ impl Choice {
         opened: &Opened,
         no_thoughts: bool,
     ) -> Result<Self, CliError> {
-        let known = opened.recommended();
+        let (known, built_in) = (opened.recommended(), built_in());
         let mut recommended = vec![(Origin::File, &known.file)];
         if let Some(publisher) = known.publisher {
             let values = publisher.values(no_thoughts);
             recommended.push((Origin::Publisher(publisher.model), values));
         }
         if matches!(source, ModelSource::Embedded) {
-            recommended.push((Origin::BuiltIn, &BUILT_IN));
+            recommended.push((Origin::BuiltIn, &built_in));
         }
         let mut picker = Picker {
             recommended,
@@ -215,10 +212,9 @@ impl Choice {
         let cuts = ["top_k", "top_p", "min_p"];
         let penalties = ["repeat_penalty", "presence_penalty", "frequency_penalty"];
         let has_effect = |setting: &&Setting| {
-            setting.on
-                && !(greedy && cuts.contains(&setting.name))
-                && !(mirostat
-                    && (cuts.contains(&setting.name) || penalties.contains(&setting.name)))
+            let is_cut = (greedy || mirostat) && cuts.contains(&setting.name);
+            let is_penalty = mirostat && penalties.contains(&setting.name);
+            setting.on && !is_cut && !is_penalty
         };
         let mut groups: Vec<(Origin, Vec<String>)> = vec![];
         for setting in self.settings.iter().filter(has_effect) {
@@ -254,27 +250,19 @@ impl SamplingArgs {
     fn sampling(&self, picker: &mut Picker<'_>, seed: u64) -> Sampling {
         // Greedy is always something, and called so.
         let temperature = picker.pick("temperature", self.temp, |v| v.temperature, [0.8, -1.0]);
-        let top_k = picker.pick("top_k", self.top_k, |v| v.top_k, [40, 0]);
-        let top_p = picker.pick("top_p", self.top_p, |v| v.top_p, [0.95, 1.0]);
-        let min_p = picker.pick("min_p", self.min_p, |v| v.min_p, [0.05, 0.0]);
         // Greedy stays the plain argmax, whatever is recommended for draws.
         let penalty = |v: &SamplingValues| v.repeat_penalty.filter(|_| temperature > 0.0);
-        let repeat_penalty = picker.pick("repeat_penalty", self.repeat_penalty, penalty, [1.0; 2]);
-        let presence = self.presence_penalty;
-        let presence_penalty = picker.pick("presence_penalty", presence, |_| None, [0.0; 2]);
-        let frequency = self.frequency_penalty;
-        let frequency_penalty = picker.pick("frequency_penalty", frequency, |_| None, [0.0; 2]);
+        let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
         let last_n = self.repeat_last_n;
-        let repeat_last_n = picker.pick("repeat_last_n", last_n, |v| v.repeat_last_n, [64; 2]);
         Sampling {
             temperature,
-            top_k,
-            top_p,
-            min_p,
-            repeat_penalty,
-            presence_penalty,
-            frequency_penalty,
-            repeat_last_n,
+            top_k: picker.pick("top_k", self.top_k, |v| v.top_k, [40, 0]),
+            top_p: picker.pick("top_p", self.top_p, |v| v.top_p, [0.95, 1.0]),
+            min_p: picker.pick("min_p", self.min_p, |v| v.min_p, [0.05, 0.0]),
+            repeat_penalty: picker.pick("repeat_penalty", self.repeat_penalty, penalty, [1.0; 2]),
+            presence_penalty: picker.pick("presence_penalty", presence, |_| None, [0.0; 2]),
+            frequency_penalty: picker.pick("frequency_penalty", frequency, |_| None, [0.0; 2]),
+            repeat_last_n: picker.pick("repeat_last_n", last_n, |v| v.repeat_last_n, [64; 2]),
             seed,
         }
     }
