@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     eprintln!("each line is a message, and Ctrl-D ends");
     for line in io::stdin().lock().lines() {
-        conversation.push(Turn::User(line?));
+        conversation.turns.push(Turn::User(line?));
         let prompt = conversation.prompt(&engine, None)?;
         let reused = session.keep_common(&prompt.ids);
         let mut reader = ReplyReader::new(engine.tokenizer(), &prompt.text);
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let evaluated = stats.prompt_tokens;
         println!("\n[{reused} tokens reused, {evaluated} evaluated]");
         let (reply, _) = reader.finish();
-        conversation.push(Turn::Reply(reply));
+        conversation.turns.push(Turn::Reply(reply));
         if let Some(file) = &mut file {
             file.save(&mut session, &serde_json::to_vec(&conversation)?)?;
         }

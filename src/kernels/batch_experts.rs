@@ -1,6 +1,6 @@
 //! The choice of experts of a step of few tokens, and which tokens each expert has, in one dispatch.
 
-use super::expert_rows::{expert_rows, tile_count};
+use super::expert_rows::{expert_rows, tile_count, tile_extent};
 use super::router::{self, choice, router};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -48,7 +48,7 @@ impl GpuBatchExperts<'_> {
         let [count, used] = [experts.count, experts.used].map(|n| n as u32);
         let of_token = count.next_power_of_two().max(4);
         let wanted = of_token * self.max_tokens.next_power_of_two();
-        let covered = Word::Workgroups(extent(used, count));
+        let covered = Word::Workgroups(tile_extent(used, PLACES, count));
         let call = Call::new("batch_experts");
         choice(call, experts, &self.logits, self.bias.as_ref())
             .number("WG", wanted.clamp(64, machine.threads.min(THREADS)))

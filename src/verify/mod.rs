@@ -18,7 +18,6 @@ use serde::Serialize;
 
 use crate::bench::BenchError;
 use crate::engine::Tier;
-use crate::engine::backend::BackendError;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::gpu::{Gpu, GpuError, GpuOptions};
