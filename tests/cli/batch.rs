@@ -382,6 +382,7 @@ fn kill(times: usize, flags: &[&str]) {
 
 #[cfg(unix)]
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn kills_lose_nothing() {
     kill(4, &[]);
     kill(3, &["--ordered"]);
@@ -423,6 +424,7 @@ fn ctrl_c_keeps_what_is_complete_and_says_how_to_go_on() {
 
 /// On a GPU several are answered at once.
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_gpu_answers_several_at_once() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let input = write(folder.path(), "in.jsonl", requests(14, 8).as_bytes());

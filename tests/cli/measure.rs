@@ -5,6 +5,7 @@ use super::{EMBEDDED, error_line, failure, json, run, stderr, stdout, text};
 const TINY: [&str; 2] = ["--synthetic", "tiny:q4_0"];
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn bench_compares_tiers_on_a_model_without_a_file() {
     let args = [
         "bench", "--tier", "plain", "--tier", "subgroup", "-p", "9", "-n", "4", "-pg", "5,2", "-d",
@@ -82,6 +83,7 @@ fn bench_measures_the_cpu_reference_on_a_file() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn composed_weights_are_chosen_measured_and_told() {
     let told = |args: &[&str]| {
         let output = run(args);
@@ -171,6 +173,7 @@ fn profile_accounts_for_every_dispatch() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn profile_accounts_for_every_dispatch_of_a_prompt() {
     for separation in [&[][..], &["--passes"]] {
         // Two pieces: 64 and 6 tokens.

@@ -4,6 +4,7 @@ use super::edited::edited;
 use super::{error_line, run, stderr, stdout};
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn what_is_computed_from_damaged_weights_is_an_error() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let text = "Once upon a time there was a fox. ".repeat(40);

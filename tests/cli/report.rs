@@ -87,6 +87,7 @@ fn repeated(section: &str) -> String {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_gpu_has_a_whole_report() {
     let args = ["report", "-", "--device", "0", "--tier", "subgroup"];
     let output = run(&[&args[..], &["--synthetic", "tiny:q4_0"]].concat());
@@ -119,6 +120,7 @@ fn number(cell: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn what_was_measured_stands_beside_what_was_expected() {
     let args = [
         "report",

@@ -49,6 +49,7 @@ fn make_file(cache: &Path) -> PathBuf {
 
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn what_is_measured_is_kept_used_and_forgotten() {
     let cache = tempfile::tempdir().expect("a temporary directory");
     let cache = cache.path();
