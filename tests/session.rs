@@ -482,6 +482,7 @@ fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn polling_alone_gives_the_same_answer() {
     for tier in [None, Some(Tier::Plain)] {
         let engine = polled_engine(tier);

@@ -507,6 +507,7 @@ mod tests {
     use crate::gpu::stamps::lies::{self, Lie};
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         let options = BenchOptions {
             source: "tiny:q4_0".parse().unwrap(),

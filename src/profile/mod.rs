@@ -278,6 +278,7 @@ mod tests {
     use crate::gpu::stamps::lies::{self, Lie};
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn where_the_clock_lies_profiles_are_by_the_hosts() {
         for (lie, subject) in [
             (Lie::Zeros, Subject::Tokens(2)),

@@ -560,6 +560,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: scripts/test --all"]
     fn where_the_clock_lies_the_hosts_tells_times() {
         let options = TuneOptions {
             source: "tiny:q4_0".parse().expect("a synthetic model"),

@@ -343,8 +343,17 @@ fn check_one_by_one(
 #[test]
 fn tokens_one_by_one_stay_near_the_golden_values() {
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    let gpus = tiers_of_tokens(Tier::Subgroup);
-    check_one_by_one(&gpus, &embedded(), &golden, "embedded");
+    // The other ways to compute a token have a test of their own.
+    let gpus = &tiers_of_tokens(Tier::Subgroup)[..1];
+    check_one_by_one(gpus, &embedded(), &golden, "embedded");
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn tokens_one_by_one_stay_near_the_golden_values_in_all_other_ways() {
+    let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
+    let gpus = &tiers_of_tokens(Tier::Subgroup)[1..];
+    check_one_by_one(gpus, &embedded(), &golden, "embedded");
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn requests_come_at_their_rate() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn many_at_once_and_a_long_prompt_beside_them_are_measured() {
     let server = Server::start(&[
         "--device",

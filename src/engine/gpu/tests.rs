@@ -261,6 +261,7 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn slices_of_the_head_are_shorter_where_they_take_too_long() {
     let mut backend = backend(Tier::Subgroup, 200, 96).expect("this adapter has subgroups");
     let tokens = tokens(90);
@@ -406,6 +407,7 @@ fn a_profiled_prompt_is_cut_and_tells_each_dispatch_once() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn an_interrupted_chunk_counts_no_tokens_and_the_prompt_goes_on_from_there() {
     let mut backend = backend(Tier::Subgroup, 200, 64).expect("this adapter has subgroups");
     let tokens = tokens(150);

@@ -135,6 +135,7 @@ fn alone(session: &mut GpuBackend, ids: &[u32]) -> Vec<Vec<f32>> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn each_sequence_gets_the_logits_that_it_gets_alone() {
     let mut rng = Rng::fresh();
     for (tier, limit) in [
@@ -298,6 +299,7 @@ fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn rows_come_back_through_kept_memory_whatever_became_of_others() {
     let Some(session) = backend(Tier::Subgroup, N_CTX, 8) else {
         return;

@@ -375,6 +375,7 @@ fn answers_in_a_mix_of_the_plain_tier_are_what_they_are_alone() {
 
 /// Mixes of which half go away at some time.
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn who_goes_away_leaves_nothing_behind() {
     let Some(engine) = engine(Tier::Subgroup, 5 * ROWS) else {
         return;

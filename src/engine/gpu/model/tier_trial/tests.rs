@@ -95,6 +95,7 @@ fn both_tiers_are_timed_with_experts_and_without() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_tier_is_measured_once_kept_and_used() {
     let Some(gpu) = open(None) else { return };
     let software = gpu.info.device_type == wgpu::DeviceType::Cpu;

@@ -4,6 +4,7 @@ use super::*;
 use crate::models::BatchSizes;
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
     let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
         return;
@@ -71,6 +72,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn a_common_beginning_that_ends_within_a_page_is_computed_once() {
     let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
         return;
