@@ -53,16 +53,19 @@ def table(results, mutants):
             counts["refused"] += 1
         elif result:
             counts["begun"] += 1
-            counts["open" if is_open(result) else result["status"]] += 1
-            if result["status"] == "survived" and not is_open(result) and reason_of(result, known):
-                counts["reason"] += 1
+            if result["status"] == "survived":
+                of = "reason" if reason_of(result, known) else "open" if is_open(result) else "survived"
+            else:
+                of = "caught"
+            counts[of] += 1
     rows["all"] = sum((rows[kind] for kind in KINDS), Counter())
-    text = "| mistake | mutants | do not compile | run | caught | survived | of these with a reason | open | caught of those decided | caught of those run |\n"
-    text += "|---|---|---|---|---|---|---|---|---|---|\n"
+    heads = ["mistake", "mutants", "do not compile", "run", "caught", "survived with a reason", "survived without one", "open"]
+    heads += ["caught of those without a reason", "caught of those run"]
+    text = "| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|\n"
     for kind in [*KINDS, "all"]:
         c = rows[kind]
-        cells = [kind, c["all"], c["refused"], c["begun"], c["caught"], c["survived"], c["reason"], c["open"]]
-        cells += [share(c["caught"], c["caught"] + c["survived"]), share(c["caught"], c["begun"])]
+        cells = [kind, *(c[of] for of in ("all", "refused", "begun", "caught", "reason", "survived", "open"))]
+        cells += [share(c["caught"], c["begun"] - c["reason"]), share(c["caught"], c["begun"])]
         text += "| " + " | ".join(map(str, cells)) + " |\n"
     return text
 
@@ -72,16 +75,17 @@ def lines_of(those):
 
 
 def survivors(results):
-    """Those that nobody noticed, by their reasons, and those that are open."""
+    """Those that nobody noticed, by their reasons, and those that are open and have none."""
     known = reasons()
     by_reason = defaultdict(list)
     for result in results.values():
-        if result["status"] == "survived" and not is_open(result):
-            by_reason[reason_of(result, known) or "No reason is known."].append(result)
+        reason = reason_of(result, known)
+        if result["status"] == "survived" and (reason or not is_open(result)):
+            by_reason[reason or "No reason is known."].append(result)
     text = ""
     for reason, those in sorted(by_reason.items(), key=lambda item: (item[0] == "No reason is known.", item[0])):
         text += f"\n{reason}\n\n{lines_of(those)}"
-    still = [result for result in results.values() if is_open(result)]
+    still = [result for result in results.values() if is_open(result) and not reason_of(result, known)]
     text += "\n## Open\n\nThese have passed the tests on a device. For Metal on the CPU the tests were not run, or they were cut short.\n\n"
     return text + lines_of(still)
 
