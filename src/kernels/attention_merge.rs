@@ -162,6 +162,8 @@ pub(super) mod tests {
             (20, 512, 1, 1),
             (16, 512, 1, 52),
             (20, 512, 3, 42),
+            // The last workgroup of a head has room for more than the head.
+            (3, 96, 1, 5),
             (3, 24, 1, MAX_SLICES),
         ] {
             let dims = MlaDims {

@@ -331,6 +331,36 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn threads_behind_the_last_weight_write_nothing() {
+        let mut rng = Rng::fresh();
+        // 66 units of the values' weights, for workgroups of 64 threads.
+        let dims = KvDims {
+            mla: MlaDims {
+                heads: 1,
+                nope: 32,
+                rope: 8,
+                kv_lora: 64,
+            },
+            v: 33,
+        };
+        let [k_b, v_b] = weights(&mut rng, [GgmlType::Q8_0, GgmlType::Q8_0], dims);
+        let mut twin = vec![f32::NAN; dims.width() * 64];
+        expand_kv_weights(&k_b, &v_b, dims, &mut twin);
+        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+        for gpu in gpus() {
+            let [k_b, v_b] = [&k_b, &v_b].map(|w| gpu_weight(gpu, w));
+            let out = output(gpu, twin.len() + 64 * 32);
+            let whole = Range::whole(&out);
+            let calls = weights_calls(&k_b, &v_b, dims, false, &whole);
+            run(gpu, &calls, &State::default());
+            let found: Vec<f32> = download(gpu, &out, twin.len() + 64 * 32);
+            let (found, behind) = found.split_at(twin.len());
+            assert_close(found, &exact, 1e-12, gpu.tier.name());
+            assert!(behind.iter().all(|x| x.is_nan()), "written behind the end");
+        }
+    }
+
     /// The first `n` values of a buffer, of f16 for matrices or of f32.
     fn values(gpu: &Gpu, buffer: &Buffer, n: usize, matrices: bool) -> Vec<f32> {
         match matrices {

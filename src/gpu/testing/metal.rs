@@ -2,7 +2,8 @@
 //! library of our own (`metal/cpp`).
 //!
 //! Threads of a threadgroup are fibers. They run forwards, backwards and mixed, and all three orders must write the same bytes: one
-//! order alone would hide a barrier that is missing. Buffers have their exact size under the address sanitizer. What nobody has written
+//! order alone would hide a barrier that is missing. Forwards and backwards, each simdgroup runs as far as it can before the next one
+//! begins. Mixed, simdgroups keep pace with each other. Buffers have their exact size under the address sanitizer. What nobody has written
 //! in the memory of a threadgroup is NaN. So every test of a kernel can be repeated for a Mac:
 //! `GLIMT_TEST_METAL=precise cargo test --release --lib kernels::`. With `fast` the compiler may do what Metal's fast math may: reassociate
 //! sums, contract products, flush denormal numbers.

@@ -46,6 +46,10 @@ pub fn token_error(
     q_pe.iter_mut()
         .step_by(dims.rope)
         .for_each(|q| *q = 1.0 / scale);
+    // The second head's share falls instead, too far for a factor of an f32. Its sums must stay where other heads' are scaled.
+    if let Some(q) = q_pe.iter_mut().step_by(dims.rope).nth(1) {
+        *q = -16.0 / scale;
+    }
     for (i, row) in cache[..n * row].chunks_exact_mut(row).enumerate() {
         row[dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
     }

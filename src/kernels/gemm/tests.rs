@@ -6,7 +6,7 @@ use crate::gpu::Most;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
 use crate::gpu::machine::tiles::{deep, tile, writing};
-use crate::gpu::testing::{download, gpu_weights, gpus, output, padded, run, upload};
+use crate::gpu::testing::{download, gpu_weights, gpus, open, output, padded, run, upload};
 use crate::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
 use crate::kernels::products::{MatvecOptions, gate_up, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
@@ -546,7 +546,7 @@ fn experts_multiply_their_tokens() {
 }
 
 #[test]
-fn weights_larger_than_a_binding_are_cut() {
+fn a_weight_larger_than_a_binding_is_cut() {
     let mut rng = Rng::fresh();
     for tier in [Tier::Plain, Tier::Subgroup] {
         let options = GpuOptions {
@@ -554,7 +554,7 @@ fn weights_larger_than_a_binding_are_cut() {
             max_binding: Some(40_000),
             ..Default::default()
         };
-        let Ok(gpu) = Gpu::open(&options) else {
+        let Ok(gpu) = open(&options) else {
             continue;
         };
         for form in forms(&gpu) {

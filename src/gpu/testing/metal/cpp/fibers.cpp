@@ -164,19 +164,32 @@ bool meet(unsigned first, unsigned count) {
   return true;
 }
 
-// Runs the threads of a threadgroup to their end.
-void run_group(unsigned threads, const unsigned *order) {
+// Runs `count` threads from `first` on, in this order, until each has ended or waits for the whole threadgroup.
+void run_to_barrier(unsigned first, unsigned count, const unsigned *order) {
   for (;;) {
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned i = 0; i < count; ++i) {
       Fiber &fiber = fibers[order[i]];
       if (fiber.waiting != RUNS) continue;
       current = &fiber;
       fibers_switch(&scheduler_sp, fiber.sp);
     }
     bool met = false;
-    for (unsigned first = 0; first < threads; first += LANES)
-      met |= meet(first, threads - first < LANES ? threads - first : LANES);
-    if (met) continue;
+    for (unsigned group = first; group < first + count; group += LANES)
+      met |= meet(group, first + count - group < LANES ? first + count - group : LANES);
+    if (!met) return;
+  }
+}
+
+// Runs the threads of a threadgroup to their end. `apart` has each simdgroup run as far as it can before the next one begins, so that it
+// meets what the others have not written yet, and overwrites what they have not read yet. Else simdgroups keep pace with each other.
+void run_group(unsigned threads, const unsigned *order, bool apart) {
+  for (;;) {
+    for (unsigned i = 0; i < threads;) {
+      unsigned first = apart ? order[i] / LANES * LANES : 0;
+      unsigned count = apart && threads - first > LANES ? LANES : threads - first;
+      run_to_barrier(first, count, order + i);
+      i += count;
+    }
     unsigned ended = 0;
     int line = 0;
     for (unsigned t = 0; t < threads; ++t) {
@@ -236,7 +249,8 @@ void run_grid(const uint32_t *grid, unsigned threads, int kind) {
       place.simdgroups = (threads + LANES - 1) / LANES;
       prepare(fibers[t]);
     }
-    run_group(threads, order);
+    // Mixed threads keep pace, because their simdgroups do not follow each other.
+    run_group(threads, order, kind != 2);
   }
   free(group_order);
 }
