@@ -176,7 +176,12 @@ mod tests {
             ] {
                 // A row of zeros has no scale.
                 let sizes = [1e6, 1.0, 1e-4, 0.0].into_iter().cycle();
-                let mut row = |size| rng.normals(cols).into_iter().map(move |v| v * size);
+                // One value is far larger than the others, as in rows of real models.
+                let mut row = |size| {
+                    let mut values = rng.normals(cols);
+                    values[rng.below(cols)] *= 50.0;
+                    values.into_iter().map(move |v| v * size)
+                };
                 let given = Given {
                     cols,
                     n_tokens,

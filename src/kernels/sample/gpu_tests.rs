@@ -10,7 +10,10 @@ use crate::gpu::testing::{Recorded, assert_refused, download, gpus, metal, uploa
 use crate::kernels::sequences::CHOICE;
 use crate::kernels::testing::Rng;
 
-const N_CTX: usize = 200;
+mod batch;
+mod cuts;
+
+const N_CTX: usize = 500;
 /// What no step writes.
 const UNTOUCHED: u32 = 0xdead;
 
@@ -32,6 +35,8 @@ struct Chooser<'a> {
     first_id: u32,
     results: [Buffer; 3],
     recording: Recorded,
+    /// What lies in the history behind the context.
+    behind: u32,
 }
 
 impl<'a> Chooser<'a> {
@@ -85,6 +90,7 @@ impl<'a> Chooser<'a> {
             first_id,
             results,
             recording,
+            behind: UNTOUCHED,
         }
     }
 
@@ -106,7 +112,7 @@ impl<'a> Chooser<'a> {
         let first = self.first_id as usize;
         let mut history = vec![7; first];
         history.extend(context);
-        history.resize(first + N_CTX + 1, UNTOUCHED);
+        history.resize(first + N_CTX + 1, self.behind);
         let bytes = bytemuck::cast_slice(&history);
         self.gpu.queue.write_buffer(self.history.made(), 0, bytes);
         let slot = step as usize % 3;
@@ -257,6 +263,26 @@ fn greedy_is_what_the_twin_chooses() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn penalties_reach_the_whole_context_and_no_further() {
+    let sampling = Sampling {
+        presence_penalty: 1.0,
+        repeat_last_n: u32::MAX,
+        ..Sampling::GREEDY
+    };
+    let mut logits = [0.0; 300];
+    (logits[7], logits[11]) = (3.0, 2.5);
+    // More tokens than threads, and the best is the last. The second best lies behind them.
+    let mut context = [50; 400];
+    context[399] = 7;
+    for gpu in gpus() {
+        let mut chooser = Chooser::new(gpu, 300);
+        chooser.behind = 11;
+        chooser.logits(&logits);
+        assert_eq!(chooser.choose(&context, 1, &sampling, 0), 11);
     }
 }
 
