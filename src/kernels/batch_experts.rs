@@ -140,7 +140,11 @@ mod tests {
                 for (with_bias, equal) in [(false, true), (true, false)] {
                     let e = experts(count, used, gating, norm);
                     // Of the two forms one has all tokens, in workgroups as small as any device has. Then a thread takes several slots.
-                    let tokens = if equal { max_tokens } else { 1 + rng.below(max_tokens) };
+                    let tokens = if equal {
+                        max_tokens
+                    } else {
+                        1 + rng.below(max_tokens)
+                    };
                     let machine = Machine {
                         threads: if equal { 256 } else { gpu.machine.threads },
                         ..gpu.machine
