@@ -130,7 +130,7 @@ mod tests {
         for gpu in gpus() {
             for (count, used, gating, norm, max_tokens) in [
                 (64, 4, Gating::Sigmoid, true, 64),
-                (64, 6, Gating::Softmax, false, 32),
+                (64, 6, Gating::Softmax, false, 64),
                 (64, 6, Gating::Softmax, true, 2),
                 (8, 2, Gating::Sigmoid, false, 9),
                 (256, 8, Gating::Sigmoid, true, 16),
@@ -139,8 +139,21 @@ mod tests {
             ] {
                 for (with_bias, equal) in [(false, true), (true, false)] {
                     let e = experts(count, used, gating, norm);
-                    let tokens = 1 + rng.below(max_tokens);
-                    let given = logits(&mut rng, tokens, count, equal);
+                    // Of the two forms one has all tokens, in workgroups as small as any device has. Then a thread takes several slots.
+                    let tokens = if equal {
+                        max_tokens
+                    } else {
+                        1 + rng.below(max_tokens)
+                    };
+                    let machine = Machine {
+                        threads: if equal { 256 } else { gpu.machine.threads },
+                        ..gpu.machine
+                    };
+                    let mut given = logits(&mut rng, tokens, count, equal);
+                    // The norm divides by no less than MIN_WEIGHT_SUM.
+                    if equal && norm && gating == Gating::Sigmoid {
+                        given.iter_mut().for_each(|logit| *logit -= 16.0);
+                    }
                     // The last expert comes first. Threads without an expert read its bias, but must not take a place behind it.
                     let mut bias = vec![1.0; count];
                     bias[count - 1] = 3.0;
@@ -152,7 +165,7 @@ mod tests {
                     padded.resize(max_tokens * count, f32::NAN);
                     let most = tiles(max_tokens as u32, &e) as usize;
                     let list = upload(gpu, &vec![u32::MAX; 4 * most]);
-                    let counts = upload(gpu, &[7u32; 6]);
+                    let counts = upload(gpu, &[7u32; 8]);
                     let left = output(gpu, max_tokens * used);
                     let call = GpuBatchExperts {
                         logits: Range::whole(&upload(gpu, &padded)),
@@ -167,13 +180,14 @@ mod tests {
                         tokens: tokens as u32,
                         ..State::default()
                     };
-                    run(gpu, &[call.call(gpu.machine)], &state);
+                    run(gpu, &[call.call(machine)], &state);
                     let what = format!("{} {count} {used} {tokens}", gpu.tier.name());
                     let found: Vec<f32> = download(gpu, &left, weights.len());
                     let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
                     assert_close(&found, &exact, 1e-11, &what);
-                    let found: Vec<[u32; 3]> = download(gpu, &counts, 2);
-                    assert_eq!(found, [[7, filled, 7]; 2], "{what}: workgroups");
+                    let found: Vec<u32> = download(gpu, &counts, 8);
+                    let expected = [7, filled, 7, 7, filled, 7, 7, 7];
+                    assert_eq!(found, expected, "{what}: workgroups");
                     let covered = tiles(tokens as u32, &e) as usize;
                     listed.resize(covered, [u32::MAX, u32::MAX, 0, u32::MAX]);
                     let found: Vec<[u32; 4]> = download(gpu, &list, covered);

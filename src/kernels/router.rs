@@ -271,7 +271,8 @@ mod tests {
         assert_eq!(ids, [2, 0, 1]);
     }
 
-    /// The kernel on one GPU, with room for one token more, logits in so many partial_sums.
+    /// The kernel on one GPU, logits in so many partial_sums. There is room for one token more, unless there is one: on the CPU, a read behind
+    /// buffers that end with the tokens shows.
     fn on_gpu(
         gpu: &Gpu,
         logits: &[f32],
@@ -281,9 +282,10 @@ mod tests {
     ) -> (Vec<u32>, Vec<f32>) {
         let n_tokens = logits.len() / e.count;
         let n = n_tokens * e.used;
-        let ids = upload(gpu, &vec![u32::MAX; n + e.used]);
-        let weights = output(gpu, n + e.used);
-        let all = [logits, &vec![f32::NAN; e.count]].concat();
+        let more = usize::from(n_tokens > 1);
+        let ids = upload(gpu, &vec![u32::MAX; n + more * e.used]);
+        let weights = output(gpu, n + more * e.used);
+        let all = [logits, &vec![f32::NAN; more * e.count]].concat();
         // The last partial sum has it all, so that adding up is exact.
         let logits = [vec![0.0; (partial_sums - 1) * all.len()], all].concat();
         let call = call(&GpuRouter {
@@ -291,7 +293,7 @@ mod tests {
             partial_sums: partial_sums as u32,
             bias: bias.map(|b| Range::whole(&upload(gpu, b))),
             experts: e,
-            max_tokens: n_tokens as u32 + 1,
+            max_tokens: (n_tokens + more) as u32,
             ids: Range::whole(&ids),
             weights: Range::whole(&weights),
         });
@@ -377,6 +379,11 @@ mod tests {
             let e = experts(4, 3, Gating::Sigmoid, false, 1.0);
             let nan = f32::NAN;
             assert_eq!(on_gpu(gpu, &[nan, nan, 1.0, nan], None, &e, 1).0, [2, 0, 1]);
+            let infinite = [-f32::INFINITY, 0.0, f32::INFINITY, -1.0];
+            let (ids, weights) = on_gpu(gpu, &infinite, None, &e, 1);
+            assert_eq!(ids, [2, 1, 3]);
+            let exact = [1.0, 0.5, 1.0 / (1.0 + 1f64.exp())];
+            assert_close(&weights, &exact, 1e-12, "infinite");
             let e = experts(4, 2, Gating::Sigmoid, true, 1.0);
             let (_, weights) = on_gpu(gpu, &[-20.0; 4], None, &e, 1);
             let exact = 1.0 / (1.0 + 20f64.exp()) / f64::from(MIN_WEIGHT_SUM);

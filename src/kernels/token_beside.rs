@@ -168,8 +168,10 @@ mod tests {
                 ([Q5_0, Q6_K], [1536, 576], 2048, false, Some(true)),
                 ([Q4_0, F16], [3072, 576], 2048, true, Some(false)),
                 ([Q6_K, Q4_0], [3072, 576], 2048, true, None),
-                // Rows and units that are no multiples of what a workgroup takes.
-                ([IQ4_NL, Q8_0], [96, 35], 352, true, Some(true)),
+                // Rows and units that are no multiples of what a workgroup takes, more rows of the second product, and more units than a
+                // thread takes at once.
+                ([IQ4_NL, Q8_0], [96, 131], 352, true, Some(true)),
+                ([Q4_0, Q8_0], [32, 20], 8480, true, Some(true)),
             ] {
                 let case = Case {
                     types,

@@ -326,6 +326,24 @@ mod tests {
     }
 
     #[test]
+    fn lanes_share_a_row_in_two_runs_and_in_pairs() {
+        let q4_0 = GgmlType::Q4_0;
+        for gpu in token_gpus() {
+            let mut rng = Rng::fresh();
+            for (sizes, cols) in [
+                // Two runs, some lanes of which have fewer units than others.
+                ([5, 4, 32, 1056], 1536),
+                // More units of the shared expert than a thread requests ahead.
+                ([5, 3, 32, 256], 1536),
+                // Pairs, in workgroups of 32 rows, of which the last one has 16.
+                ([2, 1, 48, 64], 64),
+            ] {
+                check(gpu, &mut rng, q4_0, sizes, Some((q4_0, cols)), false);
+            }
+        }
+    }
+
+    #[test]
     fn the_gpu_agrees_in_larger_subgroups() {
         for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
             let shared = Some((GgmlType::Q4_0, 1536));

@@ -3,7 +3,9 @@
 use super::*;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::call::State;
-use crate::gpu::testing::{all_gpus, download, gpu_weights, output, run, upload};
+use crate::gpu::testing::{
+    all_gpus, download, gpu_weights, output, run, token_gpus_with_binding, upload,
+};
 use crate::gpu::{Gpu, Most};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::testing::bounds::needs_every_byte;
@@ -198,9 +200,11 @@ impl<'a> Problem<'a> {
                 .then(|| (range(&self.g), Range::whole(&output(gpu, outputs * n / 16)))),
         };
         let most = case.tokens as u32;
+        let is_prepared = case.rows.is_multiple_of(32);
         // Tier `plain` has no buffers for all of these.
-        let many =
-            case.is_normed() && (case.has_residual() || case.pair || case.kind == Kind::Stream);
+        let many = is_prepared
+            && case.is_normed()
+            && (case.has_residual() || case.pair || case.kind == Kind::Stream);
         let has_y = gpu.tier.has_subgroups() || !many;
         GpuBatchMatvec {
             up: weights.get(1),
@@ -212,7 +216,7 @@ impl<'a> Problem<'a> {
             experts: case.has_experts().then(|| self.experts(gpu)),
             residual: case.has_residual().then(|| range(&self.before)),
             y: has_y.then(|| Range::whole(&output(gpu, outputs * n))),
-            prepared: case.rows.is_multiple_of(32).then_some(prepared),
+            prepared: is_prepared.then_some(prepared),
             ..GpuBatchMatvec::new(gpu, &weights[0], most, input)
         }
     }
@@ -232,21 +236,37 @@ impl<'a> Problem<'a> {
     }
 }
 
-fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
+/// How the work is divided.
+#[derive(Clone, Copy, PartialEq)]
+enum Division {
+    /// As the device takes it.
+    Default,
+    /// In some of the geometries that the device allows.
+    Some,
+    /// In this geometry, with so many tokens at once.
+    This(Geometry, u32),
+}
+
+/// Compares the kernel with its twin; the pieces of the weight.
+fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, division: Division) -> usize {
     let problem = Problem::new(rng, case);
     let twin = problem.twin(gpu);
     let refs: Vec<&Weight> = problem.weights.iter().collect();
     let on_gpu = gpu_weights(gpu, &refs);
     let site = problem.product(gpu, &on_gpu).site();
-    let geometries = match all {
-        true => some_of(site.candidates(gpu.machine)),
-        false => vec![gpu.geometry(&site).expect("the device allows one")],
+    let geometries = match division {
+        Division::Some => some_of(site.candidates(gpu.machine)),
+        Division::Default => vec![gpu.geometry(&site).expect("the device allows one")],
+        Division::This(geometry, _) => vec![geometry],
     };
     for geometry in geometries {
-        let product = problem.product(gpu, &on_gpu);
+        let mut product = problem.product(gpu, &on_gpu);
+        if let Division::This(_, columns) = division {
+            product.columns = columns;
+        }
         let calls = match product.calls_with(gpu, &geometry) {
             Ok(calls) => calls,
-            Err(GpuError::TierUnsupported { .. }) if all => continue,
+            Err(GpuError::TierUnsupported { .. }) if division == Division::Some => continue,
             Err(e) => panic!("{e}"),
         };
         let state = State {
@@ -278,6 +298,7 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
             assert_prepared(gpu, prepared, g, &found, &what);
         }
     }
+    on_gpu[0].pieces.len()
 }
 
 /// Numbers of tokens that fill workgroups and that do not.
@@ -297,7 +318,7 @@ fn the_gpu_agrees_for_every_type() {
                 pair: false,
                 tokens: 1 + rng.below(9),
             };
-            check(gpu, &mut rng, &case, false);
+            check(gpu, &mut rng, &case, Division::Default);
         }
     }
 }
@@ -332,7 +353,7 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
                 pair,
                 tokens,
             };
-            check(gpu, &mut rng, &case, false);
+            check(gpu, &mut rng, &case, Division::Default);
         }
     }
 }
@@ -357,9 +378,51 @@ fn experts_take_their_own_tokens() {
                     pair,
                     tokens,
                 };
-                check(gpu, &mut rng, &case, false);
+                check(gpu, &mut rng, &case, Division::Default);
             }
         }
+    }
+}
+
+#[test]
+fn experts_lie_in_any_piece() {
+    for gpu in token_gpus_with_binding(40_000) {
+        let mut rng = Rng::fresh();
+        let case = Case {
+            ty: GgmlType::Q4_0,
+            kind: Kind::ByToken(2),
+            groups: 8,
+            rows: 96,
+            cols: 256,
+            pair: true,
+            tokens: 19,
+        };
+        let pieces = check(&gpu, &mut rng, &case, Division::Default);
+        assert!(pieces > 1, "{pieces} pieces");
+    }
+}
+
+#[test]
+fn threads_behind_the_ends_of_rows_and_tiles_add_nothing() {
+    // 8 threads take 2 of 27 units each at a time. The last 16 rows are 4, and the last of 8 tokens is none.
+    let geometry = Geometry {
+        lanes: 8,
+        tile: 16,
+        at_once: 1,
+        unroll: 2,
+    };
+    for gpu in all_gpus() {
+        let mut rng = Rng::fresh();
+        let case = Case {
+            ty: GgmlType::Q4_0,
+            kind: Kind::Dense,
+            groups: 1,
+            rows: 68,
+            cols: 864,
+            pair: false,
+            tokens: 7,
+        };
+        check(gpu, &mut rng, &case, Division::This(geometry, 8));
     }
 }
 
@@ -386,7 +449,7 @@ fn other_geometries_give_the_same() {
                 pair,
                 tokens: 7,
             };
-            check(gpu, &mut rng, &case, true);
+            check(gpu, &mut rng, &case, Division::Some);
         }
     }
 }

@@ -131,17 +131,22 @@ impl Chosen {
     }
 }
 
-/// Each geometry against the twin, with the choice of each gating and norm.
-fn check_logits(
+fn check_logits(gpu: &Gpu, rng: &mut Rng, cols: usize, case: Case, all: bool, come: Logits) {
+    let flags = rng.below(8);
+    check_choice(gpu, rng, cols, case, all, come, flags);
+}
+
+/// Each geometry against the twin. The bits of `flags` say how experts are chosen.
+fn check_choice(
     gpu: &Gpu,
     rng: &mut Rng,
     cols: usize,
     (experts, shared): Case,
     all: bool,
     come: Logits,
+    flags: usize,
 ) {
     let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-    let flags = rng.below(8);
     let raw_logits = come != Logits::Whole;
     let experts = experts.map(|(types, sizes)| Chosen::new(rng, types, sizes, cols, flags));
     let shared = shared.map(|(types, rows)| types.map(|ty| random_weight(rng, ty, 1, rows, cols)));
@@ -205,6 +210,34 @@ fn the_gpu_agrees_for_every_type() {
             let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
             let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
             check(gpu, &mut rng, 256, case, false);
+        }
+        // Rows of two units, in workgroups of 32 rows, of which the last one has 16.
+        let case = (None, Some(([GgmlType::Q4_0; 2], 48)));
+        check(gpu, &mut rng, 64, case, false);
+    }
+}
+
+#[test]
+fn logits_in_parts_are_added_up() {
+    for gpu in token_gpus() {
+        let mut rng = Rng::fresh();
+        // The threads of a workgroup share the 16 columns of 64 experts evenly, and the 3 columns of 12 experts not.
+        for count in [64, 12] {
+            let case = (Some(([GgmlType::Q4_0; 2], [count, 2, 32])), None);
+            check_logits(gpu, &mut rng, 256, case, false, Logits::InParts);
+        }
+    }
+}
+
+#[test]
+fn all_threads_choose_where_a_lane_has_many_experts() {
+    for mut gpu in token_gpus_with_binding(1 << 20) {
+        gpu.target.machine.tuned.choice_experts = 1;
+        let mut rng = Rng::fresh();
+        // The first gating is a sigmoid, the second a softmax, whose sum is one of all threads.
+        for flags in [0, 1] {
+            let case = (Some(([GgmlType::Q4_0; 2], [68, 3, 32])), None);
+            check_choice(&gpu, &mut rng, 256, case, false, Logits::Whole, flags);
         }
     }
 }

@@ -372,12 +372,12 @@ fn the_head_of_a_prompt_reads_floats() {
 fn the_experts_logits_leave_as_partial_sums() {
     for gpu in token_gpus() {
         let mut rng = Rng::fresh();
-        // With 1056 rows some geometries have a last tile that is half empty. With 44 experts some threads have none.
+        // With 288 rows some geometries have a last tile that is half empty. With 44 experts some threads have none.
         for (experts, rows, cols, all) in [
             (64, 2048, 5120, false),
             (64, 2048, 2048, false),
             (44, 1056, 512, true),
-            (8, 256, 512, true),
+            (8, 288, 512, true),
         ] {
             let w = random_weight(&mut rng, GgmlType::Q4_0, 1, rows, cols);
             let router = random_weight(&mut rng, GgmlType::F32, 1, experts, rows);
@@ -407,7 +407,10 @@ fn the_experts_logits_leave_as_partial_sums() {
                 if !leaves_partial_logits(gpu.machine, &router, geometry.tile) {
                     continue;
                 }
-                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, logits_of_runs.len()));
+                // On the CPU, a write behind the last run shows. Elsewhere it shows in the room for one more.
+                let n = logits_of_runs.len();
+                let more = if gpu.metal.is_some() { 0 } else { experts };
+                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, n + more));
                 call.prepared = Some(y.clone());
                 call.router = Some(PartialLogits {
                     weight: &router,
@@ -421,12 +424,9 @@ fn the_experts_logits_leave_as_partial_sums() {
                 run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
                 let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
                 assert_prepared(gpu, &y, Some(&g), &twin, &what);
-                assert_close(
-                    &download(gpu, &logits, logits_of_runs.len()),
-                    &exact,
-                    sums_nmse(activation(gpu)),
-                    &what,
-                );
+                let mut found: Vec<f32> = download(gpu, &logits, n + more);
+                assert!(found.split_off(n).iter().all(|v| v.is_nan()), "{what}");
+                assert_close(&found, &exact, sums_nmse(activation(gpu)), &what);
             }
         }
     }
