@@ -1,4 +1,4 @@
-//! [`embed`](super::embed) of one token: the row as f32 and prepared for the first layer.
+//! [`embed()`] of one token: the row as f32 and prepared for the first layer.
 
 use super::embed::{self, embed};
 use super::sequences::Sequences;

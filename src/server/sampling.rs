@@ -273,7 +273,9 @@ mod tests {
             (json!({"logit_bias": {"7": 101}}), "logit_bias.7"),
             (json!({"seed": 0.5}), "seed"),
         ] {
-            let error = read_from(&body).err().expect("it is wrong");
+            let Err(error) = read_from(&body) else {
+                panic!("{body} is wrong");
+            };
             assert_eq!(error.json()["error"]["param"], name, "{body}");
         }
     }

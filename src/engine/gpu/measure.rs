@@ -226,9 +226,9 @@ impl GpuBackend {
         alone.collect()
     }
 
-    /// Computes the prompt `tokens` from `pos` on as [`Backend::prefill`] does, each submission when the one before is done, and
-    /// tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of its
-    /// recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
+    /// Computes the prompt `tokens` from `pos` on as [`prefill`](crate::engine::BackendWait::prefill) does, each submission when the one
+    /// before is done, and tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of
+    /// its recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
     pub fn time_prompt(
         &mut self,
         tokens: &[u32],
