@@ -250,7 +250,7 @@ const COLUMNS: [(&str, usize); 15] = [
     ("longest ms", 10),
 ];
 
-/// Those of 120 characters, with other widths.
+/// The columns of a table of 120 characters by name, with their widths in it.
 const FEW: [(&str, usize); 7] = [
     ("model", 28),
     ("size", 10),

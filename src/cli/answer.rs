@@ -94,8 +94,8 @@ impl<'a> Answer<'a> {
         limit.is_some_and(|limit| self.thought_tokens() >= limit)
     }
 
-    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returned are where the answer went,
-    /// and its text without the thoughts.
+    /// Prints what is still held back, unless a stop text ended the answer, and ends the last line. Returns where the answer went, and
+    /// its text without the thoughts.
     pub(super) fn finish(mut self, at_stop_text: bool) -> Result<(Sink, String), CliError> {
         let thinking = self.is_thinking();
         let rest = self.reader.end();
@@ -137,7 +137,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// `, 55.5 tokens/s`, or nothing where that would mean nothing.
+/// Such as `, 55.5 tokens/s`. It is empty if there were no tokens or no time was measured.
 pub(super) fn rate(tokens: usize, time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if tokens > 0 && seconds > 0.0 => {

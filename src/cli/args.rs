@@ -120,12 +120,12 @@ impl DeviceArgs {
     }
 }
 
-/// What reads the values of a flag that says whether something is to be done.
+/// A parser of the values `on` and `off`.
 pub(super) fn on_or_off() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["on", "off"]).map(|word| word == "on")
 }
 
-/// Whether the layers are on the GPU, for the values of `-ngl` that mean something here.
+/// Reads the value of `--gpu-layers`: whether the layers are on the GPU. They are never divided.
 fn gpu_layers(text: &str) -> Result<bool, String> {
     match (text, text.parse::<i64>()) {
         ("all" | "auto" | "-1", _) | (_, Ok(99..)) => Ok(true),

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::is_quiet;
 
-/// A bar that looks as the constant `template` says. It is hidden where standard error is no terminal, and where notes are left out.
+/// A bar in the form of `template`, which is a constant. It is hidden where standard error is no terminal, and where notes are left out.
 pub(super) fn bar(length: Option<u64>, template: &str) -> ProgressBar {
     let target = match is_quiet() {
         true => ProgressDrawTarget::hidden(),

@@ -105,7 +105,7 @@ pub(super) struct Bench {
     chunks: Vec<Chunks>,
 }
 
-/// The numbers of one flag, under another name, since clap takes a bare list for several values.
+/// The numbers of one flag. The type has a name because clap would take a bare `Vec` for a flag that is repeated.
 type Numbers = Vec<usize>;
 /// The values of one `--ubatch`.
 type Chunks = Vec<u32>;

@@ -110,7 +110,7 @@ fn read(definition: &Command) -> Result<Option<Vec<Entry>>, CliError> {
     Ok(Some(entries))
 }
 
-/// An error in what `origin` says.
+/// The error of a setting that is wrong. `origin` names the file, the variable or the command that holds it.
 pub(super) fn wrong(origin: impl Into<String>, problem: impl Into<String>) -> CliError {
     let (origin, problem) = (origin.into(), problem.into());
     CliError::Setting { origin, problem }
@@ -291,7 +291,7 @@ fn refusal(command: &Command, flag: &Arg, values: &[impl AsRef<OsStr>]) -> Optio
     })
 }
 
-/// What is wrong, in a line: the parser's first paragraph. The others tell how to call a program.
+/// What is wrong, in one line. This is the first paragraph of clap's message; the others tell how to call the program.
 pub(super) fn told(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);

@@ -233,7 +233,7 @@ pub(super) enum CliError {
 }
 
 impl CliError {
-    /// What says that `path` could not be read. It may be `standard input`.
+    /// Makes the error of a file that cannot be read. `path` may also be `standard input`.
     pub(super) fn unread(path: impl ToString) -> impl Fn(io::Error) -> Self {
         move |source| {
             let path = path.to_string();

@@ -287,7 +287,7 @@ impl Turn<'_> {
         Ok(stats)
     }
 
-    /// Takes the mark that ends the thoughts as if the model had generated it.
+    /// Ends the thoughts with their closing mark, as if the model had generated it.
     fn end_thoughts(&mut self, mark: u32) -> Result<(), CliError> {
         self.answer.token(mark)?;
         journal(&mut self.kept, mark)?;

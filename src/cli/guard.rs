@@ -43,7 +43,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Bytes of memory of this process; `None` where the system does not tell.
+/// Bytes of memory that this process holds; `None` where the system does not tell.
 fn memory(system: &mut System) -> Option<u64> {
     let process = sysinfo::get_current_pid().ok()?;
     let only = ProcessesToUpdate::Some(&[process]);

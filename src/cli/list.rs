@@ -52,7 +52,7 @@ impl List {
     }
 }
 
-/// A model for programs.
+/// A model as JSON.
 fn row(found: &Found) -> Value {
     let files = found.files.iter().map(|file| file.display().to_string());
     json!({
@@ -65,7 +65,7 @@ fn row(found: &Found) -> Value {
     })
 }
 
-/// The models below their heads.
+/// The models as a table with a head.
 fn table(models: &[Found]) -> String {
     let wide = models.iter().map(|found| found.name.chars().count()).max();
     let wide = wide.unwrap_or_default().max("model".len());

@@ -93,7 +93,7 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
     try_all().map_err(|error: CliError| error.in_file(source))
 }
 
-/// What `work` makes, while a bar shows how many bytes of how many are done, which `work` tells.
+/// Does `work` while a bar shows its progress. `work` tells how many bytes are done, and of how many.
 pub(super) fn with_bar<T>(
     what: &'static str,
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,

@@ -39,7 +39,7 @@ pub(super) struct Logits {
     ctx: ContextArgs,
 }
 
-/// The value of `--top`: a count, or as many as there are.
+/// Reads the value of `--top`: a count, or `all`.
 fn top(text: &str) -> Result<usize, &'static str> {
     match (text, text.parse()) {
         ("all", _) => Ok(usize::MAX),

@@ -97,7 +97,7 @@ fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
     set("CLICOLOR_FORCE").is_some() || terminal && wanted
 }
 
-/// That the file at `path` could not be written.
+/// The error of a file that cannot be written.
 pub(super) fn file_error(path: &Path, source: io::Error) -> CliError {
     CliError::WriteFile {
         path: path.display().to_string(),

@@ -170,7 +170,7 @@ pub(super) fn line(of: &Row<'_>) -> String {
     }
 }
 
-/// What a comparison came to: with the `error` that the device reported, else with what is `worst`.
+/// The verdict on a comparison. One that failed ends with the device's `error`, or else with `worst`.
 fn outcome(passed: bool, error: Option<&str>, worst: &str) -> String {
     match error {
         Some(error) => format!("FAILED: {error}"),

@@ -77,8 +77,8 @@ pub trait Backend: Send {
     /// As [`prefill_async`](Backend::prefill_async), but hands the logits (vocab) of each position to `on_row` with the index into
     /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
     ///
-    /// `on_prompt` is told of more than rows were handed out. Returned is the number of rows that were; the cache is defined up to the
-    /// last of them. Where `on_prompt` broke, no logits are kept.
+    /// `on_prompt` may be told of more tokens than rows were handed out. Returned is the number of these rows, and the cache is defined up
+    /// to the last of them. Where `on_prompt` broke, no logits are kept.
     fn logits_async<'a>(
         &'a mut self,
         tokens: &'a [u32],

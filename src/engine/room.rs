@@ -74,7 +74,8 @@ impl Place<'_> {
     /// [`EngineError::NoRoom`], or what loading the model there would refuse.
     pub(crate) fn check(&self, n_ctx: usize) -> Result<(), EngineError> {
         let room = match self.room(n_ctx) {
-            // Here only a cache that no binding has room for depends on the context.
+            // Something is too large for one binding. A shorter context helps if it is the cache of a layer, or a chunk of the prompt, which
+            // is never longer than the context.
             Err(EngineError::Gpu(error @ GpuError::BindingTooLarge { .. })) => {
                 return Err(match self.longest(n_ctx)? {
                     Some(fitting) => EngineError::ContextUnbound {
@@ -119,7 +120,7 @@ impl Place<'_> {
         })))
     }
 
-    /// The context where none is asked for: of a model that may think what has room, up to [`THINKING_CONTEXT`].
+    /// The context where none is asked for. A model that may think gets the longest one that has room, up to [`THINKING_CONTEXT`].
     pub(super) fn default_context(&self, thinks: bool) -> Result<usize, EngineError> {
         let most = self.model.config().context_length;
         let usual = most.min(DEFAULT_CONTEXT);

@@ -28,12 +28,12 @@ pub enum GgufError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// What is there is no GGUF file that can be read, or only one of several.
+    /// The file cannot be read as a GGUF file, or other shards of its model are needed.
     #[error("{path} {problem}", path = .path.display())]
     File {
         /// The file asked for.
         path: PathBuf,
-        /// What it is instead.
+        /// What is wrong with it, and what to do.
         problem: String,
     },
     /// Something reaches beyond the end of the file.
@@ -66,7 +66,7 @@ pub enum GgufError {
         /// Which string.
         what: String,
     },
-    /// A metadata key that is missing or there twice, or whose value is not of a type or in a range that was expected.
+    /// A metadata key that is missing or appears twice, or whose value has not the type or range that was expected.
     #[error("metadata key {key} {problem}")]
     Key {
         /// The key.
@@ -82,7 +82,7 @@ pub enum GgufError {
         /// The cap.
         limit: u64,
     },
-    /// A tensor that is there twice, or of a type, of dimensions or at a place that cannot be.
+    /// A tensor that appears twice, or whose type, dimensions or place in the file are impossible.
     #[error("tensor {tensor} {problem}")]
     Tensor {
         /// The tensor.

@@ -100,8 +100,8 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Reads a GGUF file that is in the program, such as the embedded model, or that was read into memory; `name` stands for its path
-    /// in messages.
+    /// Reads a GGUF file that is in memory: in the program, as the embedded model is, or read by a browser's page. `name` stands for its
+    /// path in messages.
     ///
     /// # Errors
     /// As [`Gguf::open`]; a split model is refused, its other shards cannot be found.
@@ -238,8 +238,8 @@ impl Gguf {
 
 macro_rules! typed_getters {
     ($($get:ident, $require:ident, $t:ty, $convert:path, $expected:literal;)*) => {
-        /// Typed access to metadata. `get_*` gives `None` for an absent key, `require_*` an error; a value of
-        /// another type is always one.
+        /// Typed access to metadata. `get_*` gives `None` for an absent key, `require_*` an error. A value of
+        /// another type is always an error.
         impl Gguf {
             $(
                 #[doc = concat!("The value of `key` as ", $expected, ", if the key is there.")]

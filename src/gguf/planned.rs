@@ -25,7 +25,7 @@ impl Gguf {
     /// for weights that are made on a device. `name` stands for its path in messages.
     ///
     /// # Errors
-    /// [`GgufError::Key`] or [`GgufError::Tensor`] for one that is there twice, or for impossible dimensions.
+    /// [`GgufError::Key`] or [`GgufError::Tensor`] for what appears twice, and [`GgufError::Tensor`] for impossible dimensions.
     ///
     /// # Panics
     /// If the bytes of a tensor are not as many as its type and dimensions say.

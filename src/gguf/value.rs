@@ -34,9 +34,9 @@ macro_rules! types {
                 key: &str,
                 type_id: u32,
             ) -> Result<Self, GgufError> {
-                let what = || format!("the value of metadata key {key}");
+                let place = Place { key, depth: 0, element: None };
                 match type_id {
-                    $($id => Held::read(cursor, key, 1, &what).map(Value::$variant),)*
+                    $($id => Held::read(cursor, place).map(Value::$variant),)*
                     id => Err(unknown_type(key, id)),
                 }
             }
@@ -51,7 +51,7 @@ macro_rules! types {
                 }
             }
 
-            /// The value as messages have it.
+            /// The text that stands for the value in messages.
             fn shown(&self) -> String {
                 match self { $(Value::$variant(v) => v.shown(),)* }
             }
@@ -65,19 +65,15 @@ macro_rules! types {
         impl Held for Array {
             const LEAST: u64 = 4 + 8;
 
-            fn read(
-                cursor: &mut Cursor<'_>,
-                key: &str,
-                depth: usize,
-                _: &dyn Fn() -> String,
-            ) -> Result<Self, GgufError> {
-                if depth > MAX_ARRAY_DEPTH {
+            fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError> {
+                let Place { key, depth, .. } = place;
+                if depth >= MAX_ARRAY_DEPTH {
                     let problem = format!("nests arrays deeper than {MAX_ARRAY_DEPTH} levels");
                     return Err(GgufError::key(key, problem));
                 }
                 let what = || format!("the array of metadata key {key}");
                 match cursor.u32(what)? {
-                    $($id => elements(cursor, key, depth, what).map(Array::$variant),)*
+                    $($id => elements(cursor, place, what).map(Array::$variant),)*
                     id => Err(unknown_type(key, id)),
                 }
             }
@@ -226,19 +222,35 @@ trait Held: Sized {
     /// The least bytes that one takes in a file.
     const LEAST: u64;
 
-    /// Reads one of the value of `key`, inside of `depth` arrays; `what` names it in an error.
-    fn read(
-        cursor: &mut Cursor<'_>,
-        key: &str,
-        depth: usize,
-        what: &dyn Fn() -> String,
-    ) -> Result<Self, GgufError>;
+    /// Reads the one at `place`.
+    fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError>;
 
-    /// Appends it as [`read`](Self::read) reads it.
+    /// Appends the bytes that [`read`](Self::read) takes.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// It, as messages have it.
+    /// The text that stands for it in messages.
     fn shown(&self) -> String;
+}
+
+/// Where a value of the metadata is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    key: &'a str,
+    /// How many arrays the value is in.
+    depth: usize,
+    /// Its number in the innermost array.
+    element: Option<usize>,
+}
+
+impl Place<'_> {
+    /// The value's name in an error.
+    fn name(self) -> String {
+        let key = self.key;
+        match self.element {
+            Some(i) => format!("element {i} of metadata key {key}"),
+            None => format!("the value of metadata key {key}"),
+        }
+    }
 }
 
 macro_rules! numbers {
@@ -246,13 +258,8 @@ macro_rules! numbers {
         impl Held for $number {
             const LEAST: u64 = size_of::<$number>() as u64;
 
-            fn read(
-                cursor: &mut Cursor<'_>,
-                _: &str,
-                _: usize,
-                what: &dyn Fn() -> String,
-            ) -> Result<Self, GgufError> {
-                cursor.array(what).map(<$number>::from_le_bytes)
+            fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError> {
+                cursor.array(|| place.name()).map(<$number>::from_le_bytes)
             }
 
             fn write(&self, out: &mut Vec<u8>) {
@@ -270,17 +277,12 @@ numbers!(u8 i8 u16 i16 u32 i32 f32 u64 i64 f64);
 impl Held for bool {
     const LEAST: u64 = 1;
 
-    fn read(
-        cursor: &mut Cursor<'_>,
-        key: &str,
-        _: usize,
-        what: &dyn Fn() -> String,
-    ) -> Result<Self, GgufError> {
-        match cursor.array(what)? {
+    fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError> {
+        match cursor.array(|| place.name())? {
             [0] => Ok(false),
             [1] => Ok(true),
             [found] => Err(GgufError::key(
-                key,
+                place.key,
                 format!("holds {found} as a boolean; 0 or 1 was expected"),
             )),
         }
@@ -298,13 +300,8 @@ impl Held for bool {
 impl Held for String {
     const LEAST: u64 = 8;
 
-    fn read(
-        cursor: &mut Cursor<'_>,
-        _: &str,
-        _: usize,
-        what: &dyn Fn() -> String,
-    ) -> Result<Self, GgufError> {
-        cursor.string(MAX_STRING, what)
+    fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError> {
+        cursor.string(MAX_STRING, || place.name())
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -320,18 +317,21 @@ impl Held for String {
     }
 }
 
-/// Reads the count of an array's elements and the elements, in `depth` arrays.
+/// Reads how many elements the array at `place` has, and the elements. `what` names the array in an error.
 fn elements<T: Held>(
     cursor: &mut Cursor<'_>,
-    key: &str,
-    depth: usize,
+    place: Place<'_>,
     what: impl Fn() -> String,
 ) -> Result<Vec<T>, GgufError> {
     let count = u64::from_le_bytes(cursor.array(&what)?);
     let count = cursor.count(count, MAX_ARRAY, T::LEAST, &what)?;
     let element = |i| {
-        let what = || format!("element {i} of metadata key {key}");
-        T::read(cursor, key, depth + 1, &what)
+        let place = Place {
+            depth: place.depth + 1,
+            element: Some(i),
+            ..place
+        };
+        T::read(cursor, place)
     };
     (0..count).map(element).collect()
 }

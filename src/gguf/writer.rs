@@ -46,8 +46,8 @@ impl<W: Write> GgufWriter<W> {
     /// Adds a metadata pair.
     ///
     /// # Errors
-    /// [`GgufError::Key`] for one that is there already; [`GgufError::BadAlignment`] for a `general.alignment` other than 32, the only one
-    /// written.
+    /// [`GgufError::Key`] for a key that is there already. [`GgufError::BadAlignment`] for a `general.alignment` other than 32, because
+    /// no other is written.
     pub fn metadata(&mut self, key: &str, value: impl Into<Value>) -> Result<(), GgufError> {
         let value = value.into();
         if key == "general.alignment" && value.as_u64() != Some(DEFAULT_ALIGNMENT) {
@@ -64,7 +64,7 @@ impl<W: Write> GgufWriter<W> {
     /// written in the order of these calls.
     ///
     /// # Errors
-    /// [`GgufError::Tensor`] for a name that is there already or impossible dimensions.
+    /// [`GgufError::Tensor`] for a name that is there already, or for impossible dimensions.
     pub fn tensor(&mut self, name: &str, ty: GgmlType, dims: &[u64]) -> Result<u64, GgufError> {
         if dims.is_empty() || dims.len() > 4 {
             return Err(GgufError::dimension_count(name, dims.len()));

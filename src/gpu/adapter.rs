@@ -191,7 +191,7 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
         ),
     ];
     let machine = Machine::new(&info, &limits, features);
-    let coop = Coop::of(adapter).filter(|_| tier.has_subgroups());
+    let coop = tier.has_subgroups().then(|| Coop::of(adapter)).flatten();
     AdapterSummary {
         index,
         machine,

@@ -201,8 +201,7 @@ impl Site {
         {
             return self.most_lanes(machine);
         }
-        // Two products of halves at once leave too few registers for workgroups of 512 threads: a token of Youtu-LLM-2B was 5% faster
-        // with half as many in gate and up.
+        // Gate and up are two products at once. With halves these leave too few registers for workgroups of 512 threads.
         let narrow = self.activation.is_halves() && self.kernel == "token_gate_up";
         let tall = self.rows >= machine.tuned.tall_rows;
         let wide = !tall && self.shares_work.is_none() && !narrow;
@@ -326,7 +325,7 @@ impl Choices {
         if site.allows(&chosen, machine) {
             return Some(chosen);
         }
-        // Every layer asks for it.
+        // Every layer asks for the same choice, so the warning is given once.
         let mut named = self.named.lock().unwrap_or_else(|e| e.into_inner());
         if named.insert(key.clone()) {
             log::warn!("{key}: {chosen:?} is not allowed on {adapter}");

@@ -83,7 +83,7 @@ impl Profile {
             && matches!(backend, Backend::Vulkan | Backend::Dx12)
     }
 
-    /// Cores of a device of this profile that no data sheet is kept of: assumed, what the middle of those sold has.
+    /// Cores that are assumed of a device of this profile if [`data_sheets`] does not tell them: those of a middle model.
     const fn default_cores(self, kind: DeviceType) -> u32 {
         match (self, kind) {
             (Self::Nvidia, _) => 46,

@@ -53,7 +53,8 @@ impl Gpu {
             false => plain_limits(facts.limits),
         };
         check_limits(&info.name, &limits)?;
-        let coop = Coop::of(&adapter).filter(|_| tier.has_subgroups() && !options.no_matrices);
+        let may_have_matrices = tier.has_subgroups() && !options.no_matrices;
+        let coop = may_have_matrices.then(|| Coop::of(&adapter)).flatten();
         let features = facts.features & wanted_features(tier, coop);
         let (device, queue) = request(&adapter, features, &limits, coop).await?;
         let fault = Arc::default();

@@ -21,7 +21,7 @@ pub(crate) mod mutants;
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
 
-/// The first adapter with these options, as the kernel tests run kernels.
+/// Opens a device with these options. It emulates what the environment asks the tests of kernels to emulate.
 pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
     let gpu = Gpu::open(options)?;
     if let Some(math) = metal::wanted() {

@@ -77,7 +77,7 @@ pub fn check_folder() -> Result<(), TuningError> {
         .map_err(|e| failed(&folder, &e))
 }
 
-/// A file for a device. Its name has letters, digits and dots, and the rest as single dashes.
+/// The file of this kind for a device. Its name keeps letters, digits and dots, and has a single dash for what stands between them.
 fn path_of(kind: &str, folder: &Path, info: &wgpu::AdapterInfo) -> PathBuf {
     let (name, backend, driver) = (&info.name, info.backend, driver(info));
     let text = format!("{kind} {name} {backend} {driver} {VERSION}");

@@ -13,7 +13,7 @@ const LONGEST: u64 = 64 << 20;
 /// A file that the hub offers.
 #[derive(Debug, Clone)]
 pub struct OfferedFile {
-    /// Its name in the repository, with `/` between folders. It is checked: below any folder it stays below it.
+    /// Its name in the repository, with `/` between folders. A name from the hub is checked: joined to a folder, it stays below it.
     pub name: String,
     /// Its length in bytes.
     pub size: u64,

@@ -165,7 +165,7 @@ impl RepoFolder {
     }
 }
 
-/// Files with their names below a folder, with `/` between folders.
+/// Files by their names below a folder. These have `/` between folders.
 pub(super) type Files = Vec<(String, PathBuf)>;
 
 /// The repositories of a cache.

@@ -36,7 +36,7 @@ impl Trouble {
         }
     }
 
-    /// What another try may get over, after a wait where the hub asks for one.
+    /// What may pass until the next try. The hub may ask for a wait before that.
     fn passing(error: HubError, wait: Option<Duration>) -> Self {
         Self {
             error,
@@ -104,9 +104,9 @@ impl Trouble {
 /// What is wanted of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Only the headers of the first one.
+    /// Only the headers.
     Head,
-    /// From this byte on; 0 asks for all.
+    /// All bytes from this one on.
     From(u64),
 }
 

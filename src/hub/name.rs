@@ -114,7 +114,7 @@ impl Name {
     }
 }
 
-/// Why a text is no name, or none that means something to fetch.
+/// The error for a text that is no name, or that names nothing that can be fetched.
 pub(super) fn no_name(text: impl ToString, problem: &'static str) -> HubError {
     HubError::Name {
         text: text.to_string(),

@@ -1,6 +1,7 @@
 //! The structs of the blocks by type, in one place for all that is generic over them.
 
-/// The value of an expression in which `$block` is the struct of the blocks of type `$ty`; the float types, which have none, give theirs.
+/// The value of an expression in which `$block` is the struct of the blocks of type `$ty`. The float types have no blocks, so each has an
+/// expression of its own.
 macro_rules! with_block {
     ($ty:expr, $block:ident => $value:expr, $($float:pat => $of_floats:expr,)*) => {{
         use crate::quant::{iq4, k_quants, legacy, types::GgmlType};

@@ -31,7 +31,7 @@ pub(super) struct Served {
 pub(super) struct App {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
-    /// Each request that is being read, to its tokens, holds a weak one.
+    /// Counts the requests that are being read, until they are tokens: each of them holds a weak reference.
     pub(super) arriving: Arc<()>,
     pub(super) log: Arc<Log>,
     pub(super) phase: watch::Sender<Phase>,
@@ -79,7 +79,7 @@ impl App {
         desk.hand_in(orders, came).ok_or_else(|| self.busy())
     }
 
-    /// Refuses a request, for which there is no place.
+    /// Counts a request as refused. Returned is the error that says that there is no place for it.
     pub(super) fn busy(&self) -> ApiError {
         self.metrics.figures().refused += 1;
         ApiError::busy()

@@ -125,7 +125,7 @@ fn log_probs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
 }
 
 impl Chat {
-    /// Log-probabilities as answers have them, where they are asked for.
+    /// Log-probabilities in the form of OpenAI's API; `None` if they are not asked for.
     fn log_probs(&self, content: Vec<Value>) -> Option<Value> {
         let asked = self.ask.log_probs;
         asked.map(|_| json!({"content": content, "refusal": null}))
@@ -234,7 +234,7 @@ fn part(index: usize, delta: &Value, log_probs: Option<Value>) -> Value {
     json!({"index": index, "delta": delta, "logprobs": log_probs, "finish_reason": null})
 }
 
-/// What a token has come to, as a part of an answer has it.
+/// What a token has come to, in the form of OpenAI's API.
 fn told(delta: Delta) -> Value {
     match delta {
         Delta::Thought(text) => json!({ "reasoning_content": text }),

@@ -16,7 +16,7 @@ use super::tools::Delta;
 /// Prompts of a request at most.
 const MOST_PROMPTS: usize = 128;
 
-/// A request for what continues texts.
+/// A request to continue texts.
 pub(super) struct Completion {
     ask: Ask,
     /// What stands before the answers to each prompt, where that is asked for.

@@ -24,12 +24,12 @@ use crate::engine::chooser::TokenLogProbs;
 /// A stream that has nothing to send says so after this time.
 const SILENT: Duration = Duration::from_secs(15);
 
-/// A request for answers: what chats and completions differ in.
+/// A request for answers. Its methods are what chats and completions do differently.
 pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What the ids of answers begin with.
     const ID: &'static str;
 
-    /// Reads a request. There are `n` orders for each prompt, one after another.
+    /// Reads a request. For each prompt there are `n` orders, and these stand together.
     ///
     /// # Errors
     /// What is wrong with it, by its field.
@@ -38,7 +38,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What all requests have in common.
     fn ask(&self) -> &Ask;
 
-    /// What a body or an event says that it is.
+    /// The field `object` of a body or an event.
     fn object(&self) -> &'static str;
 
     /// A reader of one answer.
@@ -50,7 +50,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What stands before the answers of a stream.
     fn first(&self) -> Vec<Value>;
 
-    /// Makes the parts of a stream of each step.
+    /// A function that makes the parts of a stream from a step.
     fn parts(&self, model: &Model) -> impl FnMut(Step) -> Vec<Value> + Send;
 }
 
@@ -107,7 +107,7 @@ struct Begun<F> {
 }
 
 impl<F: Form> Begun<F> {
-    /// Hands a request in. Where nobody reads streams, one that asks for a stream is refused.
+    /// Hands a request in. Unless `streams` is true, one that asks for a stream is refused.
     async fn new(
         app: &App,
         body: Value,

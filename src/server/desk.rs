@@ -120,7 +120,7 @@ impl Entry {
         self.is_stopped() || self.told.is_closed()
     }
 
-    /// Tells it; whether somebody reads.
+    /// Tells it. Returned is whether somebody reads.
     fn tell(&self, told: Told) -> bool {
         self.told.send((self.index, told)).is_ok()
     }
@@ -215,7 +215,7 @@ fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) ->
 struct Clerk {
     inbox: UnboundedReceiver<Message>,
     metrics: Arc<Metrics>,
-    /// Each request that is being read holds a weak one.
+    /// Each request that is being read holds a weak reference.
     arriving: Arc<()>,
     /// Not yet the scheduler's.
     arrived: VecDeque<Job>,
@@ -260,10 +260,10 @@ impl Clerk {
         self.count();
     }
 
-    /// Forgets whose readers have gone, of those that are `such`.
-    fn forget(&mut self, such: impl Fn(&Entry) -> bool) {
+    /// Forgets requests that are stopped or that nobody reads any more. Only those go that `may_go` agrees to.
+    fn forget(&mut self, may_go: impl Fn(&Entry) -> bool) {
         let is_left = |entry: &Entry| {
-            let left = !such(entry) || !entry.is_over();
+            let left = !may_go(entry) || !entry.is_over();
             if !left {
                 let reason = if entry.is_stopped() { "stop" } else { "abort" };
                 self.metrics.figures().ended(reason, entry.came.elapsed());

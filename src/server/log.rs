@@ -61,7 +61,7 @@ pub(super) struct Record {
     route: String,
     /// When the request came.
     pub(super) began: Instant,
-    /// Whether nothing is written if nothing goes wrong.
+    /// Whether a line is written only if something goes wrong.
     quiet: bool,
     told: Mutex<Told>,
 }
@@ -69,7 +69,7 @@ pub(super) struct Record {
 #[derive(Default)]
 struct Told {
     status: Option<u16>,
-    /// Whether an answer is promised: it is not whole yet, and no reason is told why not.
+    /// Whether an answer has begun that is neither complete nor told to have failed.
     promised: bool,
     prompt: Option<usize>,
     cached: usize,
@@ -102,7 +102,7 @@ impl Record {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is read until it is [asked](Self::asked) for an answer, and holds `reading` so long.
+    /// The request is being read until [`asked`](Self::asked) is called. It holds `reading` until then.
     pub(super) fn reading(&self, reading: Weak<()>) {
         self.told().reading = reading;
     }

@@ -64,7 +64,7 @@ pub(super) struct Metrics(Mutex<Figures>);
 
 /// What was counted so far.
 pub(super) struct Figures {
-    /// The model that they are of.
+    /// The name of the model.
     pub(super) model: String,
     /// Requests that are answered.
     pub(super) running: usize,
@@ -109,7 +109,7 @@ impl Metrics {
     }
 }
 
-/// A share, which is none of nothing.
+/// `part` as a share of `all`; 0 if there is nothing.
 fn share(part: usize, all: usize) -> f64 {
     if all > 0 {
         part as f64 / all as f64

@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// The token behind which the answer begins, where it begins with thoughts.
+    /// The token that ends the thoughts, if the output begins with thoughts.
     pub(super) fn begins_after(&self) -> Option<u32> {
         let reply = &self.reply;
         reply.closing_mark().filter(|_| reply.is_thinking())

@@ -46,7 +46,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Answers, unless there is no place, for which a request is refused before its body is read.
+/// Answers a request. If there is no place for it, it is refused before its body is read.
 async fn answers<F: Form>(
     State(app): Shared,
     Extension(record): Extension<Arc<Record>>,
@@ -108,7 +108,7 @@ async fn model(State(app): Shared, Path(id): Path<String>) -> Answer {
     }
 }
 
-/// What answers with what `work` makes of a body.
+/// A route that answers with what `work` makes of the body.
 fn post_to(work: fn(&Value, &Model) -> Result<String, ApiError>) -> MethodRouter<Arc<App>> {
     post(
         async move |State(app): Shared, request: Request| -> Answer {

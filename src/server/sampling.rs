@@ -10,8 +10,8 @@ use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language};
 use crate::tokenizer::Tokenizer;
 
-/// Reads the fields of sampling; what is not there is as in `defaults`, or the `seed` of the server, or a random one. `penalty_asked` is
-/// whether the server was asked for its repeat penalty.
+/// Reads the fields of sampling. Those that are missing are as in `defaults`. A missing seed is `seed`, or a random one if that is `None`.
+/// `penalty_asked` tells whether a flag of the server sets the repeat penalty.
 ///
 /// # Errors
 /// A value of a wrong type or out of its range.
@@ -70,7 +70,8 @@ pub(super) fn read(
 /// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
 const LEAST_PENALTY: f32 = 1e-6;
 
-/// The biases of a chain for a device; `None` where these are too many or not the same there, or where it has no such samplers.
+/// The biases of a chain for a device. `None` means that the host has to choose: the device lacks one of the samplers, or the biases are
+/// too many for it or would not have the same effect.
 pub(super) fn device_biases(chain: &ChainSettings) -> Option<Biases> {
     let stays = chain.dry.is_some() || chain.xtc.is_some() || chain.mirostat.is_some();
     if stays || chain.typical_p < 1.0 {

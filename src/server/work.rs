@@ -21,7 +21,7 @@ pub(super) const LAST_STEP: Duration = Duration::from_secs(20);
 /// How the thread has ended.
 pub(super) type Worked = oneshot::Receiver<Result<(), ServerError>>;
 
-/// Why nothing is computed any more, of a thread that should not have ended. One that panicked tells nothing.
+/// The error of a thread that has ended although nobody asked it to. A thread that panicked has sent no result.
 pub(super) fn why(worked: Result<Result<(), ServerError>, RecvError>) -> ServerError {
     match worked {
         Ok(Err(error)) => error,
@@ -29,7 +29,7 @@ pub(super) fn why(worked: Result<Result<(), ServerError>, RecvError>) -> ServerE
     }
 }
 
-/// What serves requests, in threads of this name.
+/// The runtime that serves requests. Its threads have this name.
 ///
 /// # Errors
 /// If the system gives no threads.

@@ -21,6 +21,8 @@ const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a second.
 const FUEL: u64 = 10_000_000;
+/// Templates indent JSON by 2 or 4 spaces. A far larger indent would take all memory.
+const MAX_INDENT: usize = 64;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -389,6 +391,10 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
     let indent: Option<usize> = kwargs.get("indent")?;
     kwargs.assert_all_used()?;
+    if let Some(found) = indent.filter(|&indent| indent > MAX_INDENT) {
+        let detail = format!("tojson has an indent of {found}; at most {MAX_INDENT} was expected");
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
+    }
     let mut json = JsonText {
         text: String::new(),
         ascii: ascii.unwrap_or(false),

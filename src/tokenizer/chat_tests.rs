@@ -293,6 +293,14 @@ fn errors_name_the_template_and_the_line() {
         matches!(failing, TokenizerError::TemplateRender { line: 2, .. }),
         "{failing}"
     );
+    let wide = parse("{{ [1] | tojson(indent=9223372036854775807) }}").render(&[], true, None);
+    match wide.unwrap_err() {
+        TokenizerError::TemplateRender { detail, .. } => assert_eq!(
+            detail,
+            "tojson has an indent of 9223372036854775807; at most 64 was expected"
+        ),
+        other => panic!("{other}"),
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ enum GiveBack {
 /// One expression: its matches, and the gaps between them, become pieces.
 type Stage = (&'static str, GiveBack);
 
-/// What a value of `tokenizer.ggml.pre` means beside how words are cut.
+/// What a value of `tokenizer.ggml.pre` may mean besides how words are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
     /// A word that is a token as a whole is that token, whatever the merges would make of it.
@@ -96,8 +96,8 @@ const YOUTU: &[Stage] = &[
     ),
 ];
 
-/// Values of `tokenizer.ggml.pre` with one meaning, the usual one first, and that meaning: stages, each applied to the pieces of the one
-/// before, and extras.
+/// Values of `tokenizer.ggml.pre` that mean the same, the usual one first, and then what they mean: stages and extras. Each stage is
+/// applied to the pieces of the one before.
 type Recipe = (&'static [&'static str], &'static [Stage], &'static [Extra]);
 
 const RECIPES: &[Recipe] = &[
@@ -156,7 +156,7 @@ impl PreTokenizer {
         })
     }
 
-    /// Whether it has this extra.
+    /// Whether its recipe has this extra.
     pub(super) fn has(&self, extra: Extra) -> bool {
         self.extras.contains(&extra)
     }

@@ -34,7 +34,7 @@ const DEPTH: usize = 512;
 const DEPTHS: [usize; 7] = [64, 256, 512, 1024, 2048, 4096, 8192];
 /// Rounds of each stage of a product's candidates; after each, the slower half leaves.
 const STAGES: [usize; 4] = [3, 4, 6, ROUNDS];
-/// Rounds that what is compared runs at least.
+/// Rounds in which steps are compared.
 const ROUNDS: usize = 12;
 /// Seconds that the first candidates are taken to cost.
 const FIRST_COST: f64 = 0.1;

@@ -98,7 +98,7 @@ fn composed_weights_stay_near_the_golden_values_of_every_family() {
 #[ignore = "long: scripts/test --all"]
 fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
     let model = embedded();
-    // More than the few tokens that are computed as several at once, which read composed weights.
+    // The tokens of a shorter prompt are computed one by one, and so read composed weights.
     let tokens = random_tokens(20);
     let gpus = [
         (Tier::Plain, false),

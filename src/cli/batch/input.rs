@@ -13,7 +13,7 @@ use crate::cli::error::CliError;
 pub(super) struct Lines {
     from: Box<dyn BufRead + Send>,
     path: String,
-    /// That of the line that was read last.
+    /// The number of the line that was read last.
     number: u64,
     buffer: Vec<u8>,
 }

@@ -84,7 +84,7 @@ pub(super) struct Expected<'a> {
 /// Where answers are written.
 pub(super) struct Output {
     path: String,
-    /// A file, which is locked, or a device; none is standard output.
+    /// A file, which is locked, or a device. `None` is standard output.
     file: Option<File>,
 }
 
@@ -125,7 +125,7 @@ impl Output {
         })
     }
 
-    /// What is known of a file whose lines may be read back.
+    /// The metadata of a regular file. Only such a file has lines that may be read back.
     fn regular(&self) -> Option<Metadata> {
         let found = self.file.as_ref()?.metadata().ok();
         found.filter(Metadata::is_file)
@@ -245,7 +245,7 @@ impl Output {
     }
 }
 
-/// The error of what was tried with a file.
+/// Makes the error of an operation on a file. `what` names the operation.
 fn failed(what: &'static str, path: &str) -> impl Fn(io::Error) -> BatchError {
     move |source| {
         let path = path.to_owned();

@@ -56,7 +56,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-/// Requests per second; none is all at once. By a name of its own clap does not take it for what may be left out.
+/// Requests per second. `None` is all at once. The type has a name because clap would take a bare `Option` for a flag that may be missing.
 pub(super) type Rate = Option<f64>;
 
 #[cfg(test)]

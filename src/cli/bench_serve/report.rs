@@ -73,7 +73,7 @@ impl Report {
             let others = timed.generated.saturating_sub(1) as f64;
             (others > 0.0).then(|| (last(timed) - timed.events[0]).div_f64(others))
         };
-        // Between the tokens of an answer, with the times of both.
+        // Each gap between two events of an answer, as the times of both.
         let all_gaps = || {
             let pairs = good.iter().flat_map(|timed| timed.events.windows(2));
             pairs.map(|two| (two[0], two[1]))

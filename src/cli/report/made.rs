@@ -1,6 +1,6 @@
 //! What a part of a report has found.
 
-/// Generated tokens in a second by the name of the tier, which later parts tell of `bench`.
+/// Generated tokens per second by the name of the tier. Part `bench` measures them, and a later part tells them, too.
 pub(super) type Generated = Vec<(&'static str, f64)>;
 
 /// What a part tells.

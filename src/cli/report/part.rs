@@ -32,7 +32,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// What `--only` takes, and what it tells.
+    /// The name that `--only` takes, and what the part tells.
     const fn words(self) -> [&'static str; 2] {
         match self {
             Self::Machine => ["machine", "the program, the system and the processor"],

@@ -135,7 +135,7 @@ impl Subject {
         }
     }
 
-    /// The device opened in `tier`, as for a model. If it cannot be, that is a failure in `made`.
+    /// Opens the device in `tier`, as for a model. If that fails, `made` gets the failure.
     pub(super) fn open(&self, tier: Tier, made: &mut Made) -> Option<Gpu> {
         let opened = Gpu::open(&GpuOptions {
             tuned: true,

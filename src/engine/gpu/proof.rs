@@ -106,7 +106,7 @@ impl Proof {
         }
     }
 
-    /// Submits what `copy` copies behind what the host wrote before, and goes on once a proof of it came back.
+    /// Submits the copies that `copy` encodes, after all that the host wrote before. Returns once the proof came back that both are done.
     pub(super) async fn prove(
         &mut self,
         gpu: &Gpu,

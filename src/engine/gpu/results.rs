@@ -1,4 +1,4 @@
-//! What comes back of chosen tokens: buffers by turns, since one that is mapped cannot be written.
+//! The buffers in which chosen tokens come back to the host. They take turns, because no kernel can write a buffer while it is mapped.
 
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::{Gpu, GpuError};
@@ -15,7 +15,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// So many slots, each with room for `count` results.
+    /// Makes so many slots, each with room for `count` results.
     pub(super) async fn new_async(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
         let buffers = async |usage| {
             let mut buffers = vec![];
@@ -41,7 +41,7 @@ impl Results {
         })
     }
 
-    /// Has the first `count` results of a slot copied to where the host can map them, if that is elsewhere.
+    /// Encodes a copy of the first `count` results of a slot to a buffer that the host can map, if it cannot map the slot itself.
     pub(super) fn copy(&self, encoder: &mut CommandEncoder, slot: usize, count: usize) {
         if let Some(staging) = &self.staging {
             let from = self.ring[slot].buffer.made();
@@ -50,7 +50,7 @@ impl Results {
         }
     }
 
-    /// What the host maps of a slot.
+    /// The buffer that the host maps to read a slot.
     pub(super) fn mapped(&self, slot: usize) -> &wgpu::Buffer {
         match &self.staging {
             Some(staging) => &staging[slot],

@@ -334,8 +334,9 @@ impl SessionFile {
 
 /// A group of records while it is written.
 struct Group<'a> {
-    /// The session file that it is for, and what fails where it cannot be written.
+    /// The session file that it is for. Errors name it.
     path: PathBuf,
+    /// What errors say of the file, such as "cannot write".
     failing: &'static str,
     out: &'a mut File,
     at: u64,

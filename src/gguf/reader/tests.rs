@@ -221,6 +221,11 @@ fn arrays_nested_without_end() {
         error.to_string(),
         "metadata key k nests arrays deeper than 4 levels"
     );
+    let empty = [&4u32.to_le_bytes()[..], &0u64.to_le_bytes()].concat();
+    let nested = |levels: usize| [level.repeat(levels - 1), empty.clone()].concat();
+    let raw = |levels| Raw::default().pair("k", 9, &nested(levels));
+    assert!(parse_bytes(&raw(4).bytes(3)).is_ok());
+    assert!(parse_bytes(&raw(5).bytes(3)).is_err());
 }
 
 #[test]

@@ -3,9 +3,9 @@
 /// A part of a device's name, its cores, and the GB that it reads in a second, if they are known here.
 type Sheet = (&'static str, Option<u32>, Option<f64>);
 
-/// The more special names come first. Cores are streaming multiprocessors of NVIDIA, compute units of AMD, Xe cores of Intel, GPU cores of
-/// Apple. From the makers' data sheets, of the largest kind where chips of one name differ. The kernels were measured on an H200 with
-/// this number of cores, and its speed is that of a plain read.
+/// The more special names come first. Cores are streaming multiprocessors of NVIDIA, compute units of AMD, Xe cores of Intel, and GPU
+/// cores of Apple. Numbers are those of the makers' data sheets. Where chips of one name differ, they are those of the largest. The speed
+/// of the H200 is not from its data sheet, but was measured by a plain read.
 const SHEETS: [Sheet; 55] = [
     ("H200", Some(132), Some(4550.0)),
     ("H100 80GB HBM3", Some(132), Some(3350.0)),
@@ -61,7 +61,7 @@ const SHEETS: [Sheet; 55] = [
     ("Apple M5 Max", Some(40), Some(614.0)),
     ("Apple M5 Pro", Some(20), Some(307.0)),
     ("Apple M5", Some(10), Some(153.0)),
-    // What follows them.
+    // Later chips, and those whose number is not told.
     ("Apple M", Some(10), None),
 ];
 

@@ -85,8 +85,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Encodes the dispatches of `range` into compute passes with timestamps: how many passes. Each ends with the first dispatch of `mark`,
-    /// if that is given.
+    /// Encodes the dispatches of `range` into compute passes, with the timestamps of `stamping`, and returns the number of passes. If a
+    /// `mark` is given, each pass ends with its first dispatch.
     ///
     /// # Panics
     /// If the range is not within the replay.

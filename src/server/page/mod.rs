@@ -34,7 +34,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     let html = HTML
         .replacen("{{style}}", STYLE, 1)
         .replacen("{{script}}", SCRIPT, 1);
-    // It names these bytes.
+    // It changes with the page.
     let tag = format!("\"{}\"", base64(&Sha256::digest(&html)[..12]));
     let mut headers = HeaderMap::new();
     for (name, value) in [
@@ -47,7 +47,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
         (header::CONTENT_SECURITY_POLICY, &policy()),
         (header::ETAG, &tag),
     ] {
-        // None has other characters than those of ASCII.
+        // All values are ASCII, so none is refused.
         headers.extend(HeaderValue::from_str(value).map(|value| (name, value)));
     }
     Page { html, headers }

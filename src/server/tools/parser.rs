@@ -116,7 +116,7 @@ impl Parser {
         }
     }
 
-    /// Takes a mark, if the text begins with it.
+    /// Takes a mark if the text begins with it. Returned is whether it does.
     fn takes(&mut self, mark: &str) -> bool {
         let begins = self.held.starts_with(mark);
         if begins {
@@ -125,7 +125,7 @@ impl Parser {
         begins
     }
 
-    /// Takes the text before a mark, and the mark.
+    /// Takes the text up to a mark, and the mark; `None` if there is no mark yet.
     fn take_to(&mut self, mark: &str) -> Option<String> {
         let at = self.held.find(mark)?;
         let text = self.held.drain(..at).collect();
@@ -243,7 +243,7 @@ impl Parser {
         self.state = State::Outside;
     }
 
-    /// Leaves out what should not be there before one of the marks, with none of which the text begins.
+    /// Leaves out what stands before the next of the marks, where nothing should stand. The text must not begin with a mark.
     fn skip_to(&mut self, marks: &[&str]) -> Option<()> {
         let may_begin = |text: &str| {
             let mut marks = marks.iter();

@@ -150,12 +150,12 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Values that a norm follows, as products leave them for each other.
+/// Values before a norm, as one product leaves them for the next.
 #[derive(Clone)]
 struct BeforeNorm {
     /// Times the weight of the norm, prepared.
     values: Range,
-    /// Sums of squares of 16 values.
+    /// The sums of the squares of every 16 values.
     squares: Range,
 }
 
@@ -168,7 +168,7 @@ impl BeforeNorm {
         }
     }
 
-    /// What a product leaves, where the norm has this weight.
+    /// What the first product writes, where the norm has this weight.
     fn output(&self, norm: &Range) -> TokenOutput {
         TokenOutput {
             values: self.values.clone(),
@@ -176,7 +176,7 @@ impl BeforeNorm {
         }
     }
 
-    /// What the next one reads.
+    /// What the next product reads.
     fn input(&self, eps: f32) -> TokenInput {
         TokenInput {
             values: self.values.clone(),

@@ -1,4 +1,4 @@
-//! The way back from the planes to the file's bytes: that it exists shows that repacking loses nothing.
+//! The way back from the planes to the file's bytes, by which tests show that repacking loses nothing.
 
 use bytemuck::Pod;
 
