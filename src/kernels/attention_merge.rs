@@ -12,10 +12,10 @@ const PHASES: [u32; 2] = [16, 4];
 /// Groups of 4 columns that a workgroup joins: whole units of 32.
 const COLUMNS: u32 = 16;
 
-/// The softmax over all slices of a context from the softmax of each (FlashDecoding): the dispatch that reads the `partials` that
-/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step, for the tokens of several sequences if there are `sequences`.
+/// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
+/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences.
 ///
-/// It writes `out`, (max_tokens, heads, kv_lora), prepared as `output` says; halves for a single token only.
+/// It writes `out`, (max_tokens, heads, kv_lora), in the format of `output`. Halves are for a single token only.
 ///
 /// # Panics
 /// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.

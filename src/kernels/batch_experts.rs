@@ -139,7 +139,7 @@ mod tests {
             ] {
                 for (with_bias, equal) in [(false, true), (true, false)] {
                     let e = experts(count, used, gating, norm);
-                    // Of the two forms one has all tokens, in workgroups as small as any device has. Then a thread takes several slots.
+                    // Without a bias there are all tokens, and workgroups are as small as on any device, so a thread takes several slots.
                     let tokens = if equal {
                         max_tokens
                     } else {

@@ -28,9 +28,9 @@ pub fn embed(token_embd: &Weight, tokens: &[u32], out: &mut [f32]) {
         });
 }
 
-/// [`embed`] on the device: `out` (max_tokens, d) = rows history\[pos..\] of `token_embd`, or those of the ids where the tokens of several
-/// `sequences` stand; one dispatch per piece. Ids in `history` are below the vocabulary: the backend checks those of prompts, and sampling
-/// chooses no others.
+/// [`embed`] on the device, one dispatch per piece. `out` (max_tokens, d) gets the rows of `token_embd` with the ids history\[pos..\]. With
+/// `sequences` these are the ids where the tokens of several sequences stand. Ids in `history` are below the vocabulary: the backend checks
+/// those of prompts, and sampling chooses no others.
 pub fn calls(
     sequences: Option<&Sequences>,
     w: &GpuWeight,

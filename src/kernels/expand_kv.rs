@@ -108,8 +108,8 @@ pub(super) fn fits(dims: KvDims) -> bool {
         && dims.v.is_multiple_of(2)
 }
 
-/// The expansion of each block of the context by a kernel, with `weights` of [`weights_calls`] to `kv` (rows of a block, width), both of f16
-/// for `matrices` and else of f32.
+/// The expansion of each block of the context by a kernel. It multiplies latents by `weights`, which [`weights_calls`] makes, and writes
+/// `kv` (rows of a block, width). Both are f16 for `matrices`, and else f32.
 ///
 /// # Panics
 /// If a size does not suit.

@@ -102,7 +102,7 @@ pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]])
         for (i, values) in buffer.chunks_exact_mut(w.cols).take(count).enumerate() {
             dequantize_row(w.ty, w.row(group, first + i), values);
         }
-        // The last rows may be fewer: what else is in the buffer is multiplied for nothing.
+        // The last rows may be fewer. Then the rest of the buffer is multiplied as well, and not used.
         let rows = [0, 1, 2, 3].map(|i| &buffer[i * w.cols..][..w.cols]);
         for (j, x) in inputs.iter().enumerate() {
             for (i, y) in dot_rows(rows, x).into_iter().take(count).enumerate() {

@@ -107,8 +107,8 @@ impl Rotation {
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuRopeCache {
-    /// The queries, (max_tokens, heads, nope + rope), and where they go rotated, (max_tokens, heads, rope), unless the product that made
-    /// them has rotated them.
+    /// The queries, (max_tokens, heads, nope + rope), and room for the rotated ones, (max_tokens, heads, rope). There are none if the
+    /// product that made the queries has rotated them.
     pub queries: Option<[Range; 2]>,
     /// The rows of the cache. `kv_a` is (max_tokens, kv_lora + rope); or (partial_sums, partial_tokens, kv_lora + rope) to be added up.
     pub row: CacheRow,

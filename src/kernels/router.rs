@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(ids, [2, 0, 1]);
     }
 
-    /// The kernel on one GPU, logits in so many partial_sums. There is room for one token more, unless there is one: on the CPU, a read behind
-    /// buffers that end with the tokens shows.
+    /// The kernel on one GPU, logits in so many partial_sums. Behind several tokens the buffers have room for one more. Behind a single token they
+    /// end, so that a read behind it shows on the CPU.
     fn on_gpu(
         gpu: &Gpu,
         logits: &[f32],

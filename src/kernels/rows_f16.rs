@@ -174,7 +174,8 @@ mod tests {
                 (2048, 3, 1, true, 1),
                 (768, 9, 1, false, 4),
             ] {
-                // A row of zeros has no scale. In the others one value is far larger than the rest, so halves have room for it only if it counts.
+                // A row of zeros has no scale. In the others one value is far larger than the rest. A scale that
+                // ignores it would make it too large for a half.
                 let sizes = [1e6, 1.0, 1e-4, 0.0].into_iter().cycle();
                 let mut row = |size| {
                     let mut row = rng.normals(cols);

@@ -31,7 +31,7 @@ pub fn sample(logits: &[f32], recent: &[u32], sampling: &Sampling, step: u64) ->
         .enumerate()
         .map(|(id, &logit)| Candidate {
             id: id as u32,
-            // NaN as well becomes negative infinity.
+            // This turns NaN into negative infinity.
             logit: logit.max(f32::NEG_INFINITY),
         })
         .collect();

@@ -75,7 +75,7 @@ impl Sequences {
         (!self.alone).then_some(&self.table)
     }
 
-    /// Binds what `history.wgsl` names, for kernels that read or write the history; without `sequences` it is that of one.
+    /// Binds what `history.wgsl` names, for kernels that read or write the history. Without `sequences` the history has a single sequence.
     pub(super) fn bind_history(sequences: Option<&Self>, call: Call) -> Call {
         let Some(sequences) = sequences else {
             return call.word("pos", Word::Pos);
@@ -87,8 +87,8 @@ impl Sequences {
         }
     }
 
-    /// Binds what tells where tokens stand and where rows of the cache lie, as `sequences.wgsl` names it; without `sequences` the two are
-    /// the same.
+    /// Binds what tells where tokens stand and where rows of the cache lie, as `sequences.wgsl` names it. Without `sequences` the row of a
+    /// token in the cache is its position.
     pub(super) fn bind_pages(sequences: Option<&Self>, call: Call) -> Call {
         let Some(sequences) = sequences else {
             return call.word("pos", Word::Pos);

@@ -75,8 +75,8 @@ pub(super) fn divided(target: &Target, call: Call, geometry: &Geometry, units: u
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
-/// `call` for up to `tokens` tokens whose inputs, `units` units each, pass through workgroup memory where this device has room for one beside
-/// `beside` bytes of the kernel's own, and where that is faster.
+/// `call` for up to `tokens` tokens with inputs of `units` units each. An input passes through workgroup memory where that is faster, and
+/// where this device has room for it beside `beside` bytes of the kernel's own.
 pub(super) fn staged(
     target: &Target,
     call: Call,

@@ -46,7 +46,8 @@ pub fn token_error(
     q_pe.iter_mut()
         .step_by(dims.rope)
         .for_each(|q| *q = 1.0 / scale);
-    // The second head's share falls instead, too far for a factor of an f32. Its sums must stay where other heads' are scaled.
+    // The share of the second head falls by 16 every 2 rows instead. Its sums must stay as they are where those of other heads are scaled: a
+    // factor between its scores may be too small or too large for an f32.
     if let Some(q) = q_pe.iter_mut().step_by(dims.rope).nth(1) {
         *q = -16.0 / scale;
     }

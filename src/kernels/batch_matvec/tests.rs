@@ -404,7 +404,7 @@ fn experts_lie_in_any_piece() {
 
 #[test]
 fn threads_behind_the_ends_of_rows_and_tiles_add_nothing() {
-    // 8 threads take 2 of 27 units each at a time. The last 16 rows are 4, and the last of 8 tokens is none.
+    // 8 threads share a row of 27 units and take 2 each at a time. The last tile of 16 rows has only 4. Of 8 places for tokens one is empty.
     let geometry = Geometry {
         lanes: 8,
         tile: 16,

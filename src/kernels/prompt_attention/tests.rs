@@ -397,8 +397,8 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
         return;
     }
     let of_coop = |call: Call| emulated_call(&call, shape.coop, backwards);
-    // A tile that is not full, and a last block too short for what is loaded ahead, which the first tokens do not see. Masks that begin
-    // within a tile and at its edge. Blocks that no tile divides. Sums that earlier blocks left.
+    // One tile is not full. One last block has fewer rows than are loaded ahead, and the first tokens see none of them. Masks begin within a
+    // tile and at its edge. Some blocks are no multiple of a tile. Later blocks go on with the sums that earlier ones left.
     let sizes = [(0, 70, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)];
     let random = sizes.map(|(pos, tokens, rows)| (Case::random(&mut rng, dims, pos, tokens), rows));
     let far = (Case::far(&mut rng, dims, 1000.0), 64);

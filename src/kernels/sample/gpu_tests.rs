@@ -275,7 +275,7 @@ fn penalties_reach_the_whole_context_and_no_further() {
     };
     let mut logits = [0.0; 300];
     (logits[7], logits[11]) = (3.0, 2.5);
-    // More tokens than threads, and the best is the last. The second best lies behind them.
+    // The context has more tokens than a workgroup has threads, and the best is its last. The second best lies behind the context.
     let mut context = [50; 400];
     context[399] = 7;
     for gpu in gpus() {

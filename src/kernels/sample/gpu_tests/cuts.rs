@@ -127,7 +127,7 @@ fn many_candidates_are_cut_at_the_exact_token() {
         let mut levels = two_levels(2048, -12.0, 0.0, |id| id % 20 == 0 && id < 2000);
         (1000..2000).step_by(5).for_each(|id| levels[id + 1] = -1.0);
         check(&levels, 174, 0.5, 0.5);
-        // Where min-p excludes 400 tokens just below those that top-p cuts: 206 of mass 1 and 50 of 100 of mass 0.9 are kept.
+        // Min-p excludes 400 tokens just below those that top-p cuts. All 206 of mass 1 are kept, and 50 of 100 of mass 0.9.
         let least = 20.0 + 0.9f32.ln();
         let mut crowd = vec![8.0; 2048];
         crowd[..400].fill(f32::from_bits(least.to_bits() - 1));
@@ -177,8 +177,8 @@ fn the_last_draw_takes_a_token_with_a_share(chooser: &Chooser<'_>, vocab: usize)
         ..PLAIN
     };
     assert_eq!(uniform(last.seed, 0), 1.0f32.next_down());
-    // Threads with their slices, and shares in units of 2^-24. Of the first ones no running sum exceeds the draw, but those of the empty
-    // threads behind them do. Of the others the sum of an empty thread does, before the last share.
+    // Threads with their slices, and shares in units of 2^-24. In `ends` no running sum of a thread with a share exceeds the
+    // draw, but those of the empty threads behind them do. In `gap` that of an empty thread exceeds it, before the last share.
     let small = |units: f32| units.ln() - 24.0 * std::f32::consts::LN_2;
     let ends: Vec<_> = (1..18).map(|thread| (thread, 0, small(0.9))).collect();
     let mut gap: Vec<_> = (1..5).map(|thread| (thread, 0, small(0.6))).collect();
