@@ -191,14 +191,15 @@ fn assert_alone(
         let exact: Vec<f64> = expected[*at].iter().map(|v| f64::from(*v)).collect();
         errors.push(nmse(row, &exact));
     }
-    // Sums in another order may turn a near tie of experts, and then a row differs by more.
+    // Sums in another order may turn a near tie of experts. Such a row differs by any amount, and those that read it by less.
     errors.sort_by(f64::total_cmp);
     let most = errors[errors.len() / 2];
+    let turned = errors.len().div_ceil(8);
     let tier = run.batch.gpu().tier.name();
     let told: Vec<String> = errors.iter().map(|error| format!("{error:.1e}")).collect();
     assert!(
-        most <= limit && errors.iter().all(|error| *error < 0.1),
-        "{tier} of {} tokens: NMSE {}, in the middle above {limit:.0e} or one above 0.1",
+        most <= limit && errors[errors.len() - 1 - turned] < 0.1,
+        "{tier} of {} tokens: NMSE {}, in the middle above {limit:.0e} or more than {turned} above 0.1",
         ids.len(),
         told.join(", ")
     );
