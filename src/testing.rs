@@ -3,6 +3,7 @@
 //! The tests in `tests` take this file, too: it uses nothing of the crate.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Once;
 use std::{env, panic, thread};
@@ -47,6 +48,18 @@ pub(crate) fn rounds(count: usize) -> usize {
         more.unwrap_or_else(|| panic!("{MORE}: {text} is no number"))
     });
     count * more
+}
+
+/// `count` of these, others in each run; with `GLIMT_TEST_MORE` so many times as many. What they are is printed.
+pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
+    let mut rng = Rng::fresh();
+    let mut left = all.to_vec();
+    let count = rounds(count).min(left.len());
+    let taken: Vec<T> = (0..count)
+        .map(|_| left.swap_remove(rng.below(left.len())))
+        .collect();
+    eprintln!("taken: {taken:?}");
+    taken
 }
 
 /// A decimal number, or a hexadecimal one after `0x`.

@@ -345,7 +345,7 @@ fn kill(times: usize) {
 
 #[test]
 fn a_kill_loses_nothing_that_was_shown() {
-    kill(12);
+    kill(6);
 }
 
 #[test]

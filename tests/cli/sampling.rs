@@ -6,7 +6,13 @@ use super::{EMBEDDED, error_line, failure, glimt, json, run, stderr, stdout, tex
 
 /// An answer on the CPU with a fixed seed.
 fn answer(rest: &[&str]) -> (String, String) {
-    let first = ["generate", "--device", "cpu", "-s", "7", "-n", "24"];
+    first_tokens(24, rest)
+}
+
+/// The answer of so many tokens and the messages.
+fn first_tokens(tokens: usize, rest: &[&str]) -> (String, String) {
+    let tokens = tokens.to_string();
+    let first = ["generate", "--device", "cpu", "-s", "7", "-n", &tokens];
     let output = run(&[&first, rest, &["Tell me a story."]].concat());
     assert!(output.status.success(), "{rest:?}: {}", stderr(&output));
     (stdout(&output).to_owned(), stderr(&output).to_owned())
@@ -79,7 +85,8 @@ fn minus_one_is_random_or_all() {
 
 #[test]
 fn the_host_chooses_only_where_it_must_and_says_why() {
-    let (_, messages) = answer(&["--presence-penalty", "0.5", "--frequency-penalty", "0.5"]);
+    let says = |flags: &[&str]| first_tokens(1, flags).1;
+    let messages = says(&["--presence-penalty", "0.5", "--frequency-penalty", "0.5"]);
     assert!(!messages.contains("on the host"), "{messages}");
     for (flags, why) in [
         (&["--dry-multiplier", "0.8"][..], "--dry-multiplier"),
@@ -110,10 +117,15 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
             "--logit-bias, --dry-multiplier",
         ),
     ] {
-        let (first, messages) = answer(flags);
+        let messages = says(flags);
         let said = line(&messages, "tokens are chosen on the host, one at a time: ");
         assert_eq!(said, Some(why), "{flags:?}");
-        let (second, _) = answer(flags);
+    }
+    for flags in [
+        &["--typical", "0.9", "--xtc-probability", "0.5"][..],
+        &["--mirostat", "2", "--logit-bias", "5-inf"],
+    ] {
+        let [first, second] = [answer(flags), answer(flags)].map(|answer| answer.0);
         assert_eq!(first, second, "a seed repeats an answer: {flags:?}");
     }
     for off in [
@@ -122,7 +134,7 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
         &["--xtc-probability", "0.5", "--xtc-threshold", "0.6"],
         &["--mirostat", "0", "--top-k", "5"],
     ] {
-        let (_, messages) = answer(off);
+        let messages = says(off);
         assert!(!messages.contains("on the host"), "{off:?}: {messages}");
     }
 }

@@ -46,7 +46,7 @@ fn however_often_ctrl_c_comes_the_conversation_goes_on() {
 #[test]
 fn keys_during_an_answer_wait_for_the_prompt() {
     let home = home();
-    let mut terminal = terminal(&["-n", "200"], home.path());
+    let mut terminal = terminal(&["-n", "80"], home.path());
     terminal.line("Tell me of a fox.");
     terminal.wait("fox.");
     pause(100);

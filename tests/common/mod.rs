@@ -16,7 +16,10 @@ use glimt::models::mla::{Model, Query};
 use glimt::quant::{GgmlType, dequantize_row, quantize_row};
 use glimt::synth::SynthOptions;
 use serde::Deserialize;
-use testing::{Rng, rounds};
+use testing::Rng;
+// Not every program of tests takes some of many.
+#[allow(unused_imports)]
+pub(crate) use testing::some;
 
 #[path = "../../src/testing.rs"]
 mod testing;
@@ -116,18 +119,6 @@ impl Golden {
 
 /// The types of the fixtures that have golden values.
 pub const FIXTURES: [&str; 6] = ["F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K_M", "Q4_0"];
-
-/// `count` of these, others in each run; with `GLIMT_TEST_MORE` so many times as many. What they are is printed.
-pub fn some<T: Copy + std::fmt::Debug, const N: usize>(all: [T; N], count: usize) -> Vec<T> {
-    let mut rng = Rng::fresh();
-    let mut left = all.to_vec();
-    let count = rounds(count).min(N);
-    let taken: Vec<T> = (0..count)
-        .map(|_| left.swap_remove(rng.below(left.len())))
-        .collect();
-    eprintln!("taken: {taken:?}");
-    taken
-}
 
 /// A file that is part of the repository.
 pub fn in_repository(path: &str) -> PathBuf {
@@ -362,19 +353,19 @@ pub fn requantised(model: &Model, ty: GgmlType) -> Model {
 /// decide between two nearly equal experts. The jumps (6e-4) are isolated and vanish with an f32 cache.
 const CONTRAST_WITH_TURNED_EXPERTS: f64 = 2e-3;
 
-/// Holds backends of the three families in `recipes` of three type mixes against golden values, the Q8_0 ones with the fused kv_b of
+/// Holds backends of `families` of the three families, each in `recipes` of three type mixes, against golden values, the Q8_0 ones with the fused kv_b of
 /// old files; one prompt of DeepSeek's goes beyond its original context, where YaRN matters.
 ///
 /// All log-probabilities of such a model are near those of pure chance: 1e-5 would let a tenth off the rope base or
 /// a missing selection bias pass. What counts here is the contrast.
 pub fn check_synthetic(
-    recipes: usize,
+    [families, recipes]: [usize; 2],
     backend: &mut impl FnMut(&Arc<Model>, usize) -> Box<dyn Backend>,
     nmse: f64,
     contrast: f64,
 ) {
-    for family in ["glm", "ds2", "youtu"] {
-        for recipe in some(["q4_0", "q4_k_m", "q8_0"], recipes) {
+    for family in some(&["glm", "ds2", "youtu"], families) {
+        for recipe in some(&["q4_0", "q4_k_m", "q8_0"], recipes) {
             let name = format!("tiny-{family}-{recipe}");
             let golden = Golden::read(&in_repository(&format!("tests/data/golden-{name}.json")));
             let model = golden.synthetic.as_ref().expect("a synthetic model").load();

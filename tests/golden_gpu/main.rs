@@ -217,7 +217,7 @@ fn the_embedded_model_gives_the_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
     let gpus = tiers();
-    for ty in some(FIXTURES, 2) {
+    for ty in some(&FIXTURES, 2) {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -241,11 +241,11 @@ fn every_tales_fixture_gives_its_golden_values() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn synthetic_models_of_every_family_give_their_golden_values() {
+fn synthetic_models_give_their_golden_values() {
     for gpu in tiers() {
         let (nmse, contrast) = limits(&gpu);
         check_synthetic(
-            1,
+            [1, 1],
             &mut |model, n_ctx| Box::new(backend(&gpu, model, n_ctx)),
             nmse,
             contrast,
@@ -370,7 +370,7 @@ fn tokens_one_by_one_stay_near_the_golden_values_in_all_other_ways() {
 #[ignore = "long: scripts/test --all"]
 fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
     let gpus = tiers_of_tokens(Tier::Subgroup);
-    for ty in some(FIXTURES, 1) {
+    for ty in some(&FIXTURES, 1) {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -389,7 +389,7 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_every_tales_fixture() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
+fn tokens_one_by_one_stay_near_the_golden_values_of_synthetic_models() {
     // Devices that repeat work, and those that multiply f16 one by one, run the built-in model in another test.
     let mut gpus = tiers_of_tokens(Tier::Int8);
     gpus.retain(|(gpu, ..)| {
@@ -401,13 +401,21 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_every_family() {
             Box::new(OneByOne(backend(&gpu, model, n_ctx)))
         };
         eprintln!("{}", form(&gpu));
-        check_synthetic(1, &mut one_by_one, nmse, contrast);
+        check_synthetic([1, 1], &mut one_by_one, nmse, contrast);
     }
 }
 
-/// The same where every dispatch waits for the one before it, by work done once and by work repeated.
-fn serial_tiers() -> Vec<(Arc<Gpu>, f64, f64)> {
-    let open = |(tier, packed, repeats_work)| {
+/// Tiers, whether halves are multiplied in pairs, and whether work is repeated.
+const SERIAL: [(Tier, bool, bool); 4] = [
+    (Tier::Subgroup, false, false),
+    (Tier::Int8, false, true),
+    (Tier::Subgroup, true, true),
+    (Tier::Int8, false, false),
+];
+
+/// Devices of some of [`SERIAL`] where every dispatch waits for the one before it, with the limits of each.
+fn serial_tiers(all: &[(Tier, bool, bool)]) -> Vec<(Arc<Gpu>, f64, f64)> {
+    let open = |&(tier, packed, repeats_work): &(Tier, bool, bool)| {
         let gpu = open_with(GpuOptions {
             tier: Some(tier),
             repeats_work: Some(repeats_work),
@@ -418,13 +426,7 @@ fn serial_tiers() -> Vec<(Arc<Gpu>, f64, f64)> {
         let (nmse, contrast) = token_limits(&gpu);
         Some((gpu, nmse, contrast))
     };
-    let all = [
-        (Tier::Subgroup, false, false),
-        (Tier::Int8, false, true),
-        (Tier::Subgroup, true, true),
-        (Tier::Int8, false, false),
-    ];
-    all.into_iter().filter_map(open).collect()
+    all.iter().filter_map(open).collect()
 }
 
 #[test]
@@ -432,7 +434,7 @@ fn serial_tiers() -> Vec<(Arc<Gpu>, f64, f64)> {
 fn serial_passes_give_the_same_text_and_logits() {
     let model = embedded();
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    for (gpu, nmse, contrast_limit) in serial_tiers() {
+    for (gpu, nmse, contrast_limit) in serial_tiers(&some(&SERIAL, 2)) {
         let repeats_work = gpu.asked_to_repeat();
         let name = format!("serial passes, {}, repeating {repeats_work:?}", form(&gpu));
         let mut found = OneByOne(backend(&gpu, &model, 128));
@@ -449,7 +451,7 @@ fn serial_passes_give_the_same_text_and_logits() {
         let layers = model.layers.len();
         let dispatches = [&found, &other].map(|b| b.0.dispatches_per_token(0));
         assert_eq!(dispatches[0] + 2 * layers, dispatches[1], "{name}");
-        for prompt in some(["chat", "mixed", "story"], 1) {
+        for prompt in some(&["chat", "mixed", "story"], 1) {
             let prompt = &golden.prompts[prompt];
             let [rows, others] =
                 [&mut found, &mut other].map(|b| all_logits(b, &prompt.tokens, &[]));
@@ -468,13 +470,13 @@ fn serial_passes_give_the_same_text_and_logits() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn serial_passes_stay_near_the_golden_values_of_every_family() {
+fn serial_passes_stay_near_the_golden_values_of_synthetic_models() {
     // The form in which a query leaves both as floats and prepared, as with bytes, and where less turns.
-    let (gpu, nmse, contrast) = serial_tiers().swap_remove(0);
+    let (gpu, nmse, contrast) = serial_tiers(&SERIAL[..1]).swap_remove(0);
     let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
         Box::new(OneByOne(backend(&gpu, model, n_ctx)))
     };
-    check_synthetic(1, &mut one_by_one, nmse, contrast);
+    check_synthetic([1, 1], &mut one_by_one, nmse, contrast);
 }
 
 #[test]

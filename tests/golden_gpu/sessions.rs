@@ -14,9 +14,9 @@ fn one_batch_and_token_by_token_agree() {
             // More than one slice of 64 for the head, and an odd rest.
             let tokens = random_tokens(71);
             let whole = all_logits(&mut backend, &tokens, &[]);
-            let single = all_logits(&mut backend, &tokens[..20], &[1; 20]);
+            let single = all_logits(&mut backend, &tokens[..8], &[1; 8]);
             let split = all_logits(&mut backend, &tokens, &[3, 1, 17]);
-            let errors = [contrast(&single, &whole[..20]), contrast(&split, &whole)];
+            let errors = [contrast(&single, &whole[..8]), contrast(&split, &whole)];
             eprintln!("{}: {errors:?}", gpu.tier.name());
             errors.iter().all(|error| *error < limit)
         };
@@ -48,7 +48,7 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
         let text = greedy(&mut single, &tokens, 12);
         let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
         // At once; in two parts; in three with a rest of 22; 7 at a time, by the kernels of few tokens.
-        for chunk in some([150, 128, 64, 7], 1) {
+        for chunk in some(&[150, 128, 64, 7], 1) {
             let mut backend = with_chunk(chunk);
             let mut parts = vec![];
             let watched = backend.prefill_watched(&tokens, 0, &mut |done| {
@@ -96,7 +96,7 @@ fn a_prompt_can_be_stopped_between_its_parts() {
     let gpu = tiers().pop().expect("at least one tier");
     let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
     let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
-    let tokens = random_tokens(160);
+    let tokens = random_tokens(120);
     let mut asked = 0;
     let stopped = backend.prefill_watched(&tokens, 0, &mut |done| match done {
         0..70 => ControlFlow::Continue(()),
@@ -107,7 +107,7 @@ fn a_prompt_can_be_stopped_between_its_parts() {
     });
     let done = stopped.expect("it fits");
     // Whole pieces only: the one that it was stopped in counts, where all of it was submitted.
-    assert!(done % 32 == 0 && (64..160).contains(&done), "{done}");
+    assert!(done % 32 == 0 && (64..120).contains(&done), "{done}");
     assert!((70..done + 32).contains(&asked), "stopped at {asked}");
     let decoded = backend.decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
         ControlFlow::Continue(())

@@ -44,7 +44,7 @@ fn answers_at_once_are_those_of_one_after_the_other() {
         "{line}"
     );
     server.until("it is ready", |server| server.get("/health").status == 200);
-    let all = 7;
+    let all = 5;
     let at_once: Vec<_> = (0..all)
         .map(|i| server.begin("/v1/completions", &body(i)))
         .collect();

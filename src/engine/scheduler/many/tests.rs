@@ -15,7 +15,7 @@ use crate::engine::{
 };
 use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
-use crate::testing::{Rng, rounds};
+use crate::testing::{Rng, rounds, some};
 
 mod forced;
 
@@ -364,13 +364,7 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn answers_in_a_mix_are_what_they_are_alone() {
-    assert_mixes(&[Tier::Subgroup], rounds(1));
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn answers_in_a_mix_of_the_plain_tier_are_what_they_are_alone() {
-    assert_mixes(&[Tier::Plain], rounds(1));
+    assert_mixes(&some(&[Tier::Subgroup, Tier::Plain], 1), rounds(1));
 }
 
 /// Mixes of which half go away at some time.

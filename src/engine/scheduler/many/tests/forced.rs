@@ -164,11 +164,5 @@ fn assert_led(tiers: &[Tier], mixes: usize) {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn led_along_its_text_alone_nobody_chooses_otherwise_in_a_mix() {
-    assert_led(&[Tier::Subgroup], rounds(1));
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn led_along_its_text_alone_nobody_chooses_otherwise_in_the_plain_tier() {
-    assert_led(&[Tier::Plain], rounds(1));
+    assert_led(&some(&[Tier::Subgroup, Tier::Plain], 1), rounds(1));
 }
