@@ -2,6 +2,7 @@
 //! its maker.
 
 mod data_sheets;
+pub(crate) mod geometries;
 pub(crate) mod tiles;
 mod tunables;
 
