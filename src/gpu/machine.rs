@@ -1,10 +1,12 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
+pub(crate) mod attention;
 mod data_sheets;
 pub(crate) mod geometries;
 pub(crate) mod tiles;
 mod tunables;
+pub(crate) mod workgroups;
 
 pub use data_sheets::memory_speed;
 pub use tunables::{TunableError, Tunables};
