@@ -1,34 +1,20 @@
 //! How the kernels of a decoded token divide rows among threads, as data: defaults by shape, candidates to measure, and the
 //! choices that were made for a device in place of the defaults.
 //!
-//! What is measured of the defaults was measured on an H200, mostly by the time of a whole token (benches/notes.md).
+//! The numbers behind the defaults are in `machine/geometries.rs`. They were measured on an H200, mostly by the time of a whole token
+//! (benches/notes.md).
 
 use super::machine::Machine;
+use super::machine::geometries::{
+    FEW_LANES, LANES, NARROW_LANES, ROWS_AT_ONCE, SHARING, SHORT_UNITS, divide_well,
+};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
-/// How a workgroup divides its rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Geometry {
-    /// Threads that share a row: a power of two, at most [`Machine::lanes`], or 64 where [`Site::two_runs`] says so.
-    pub lanes: u32,
-    /// Rows of a workgroup.
-    pub tile: u32,
-    /// Rows that the same threads multiply at once, so that they load the input once for all of them.
-    pub at_once: u32,
-    /// Units of 32 weights of a row that a thread asks for at once.
-    pub unroll: u32,
-}
-
-impl Geometry {
-    /// Threads of a workgroup.
-    pub fn threads(&self) -> u32 {
-        self.lanes * self.tile / self.at_once
-    }
-}
+pub use super::machine::geometries::Geometry;
 
 /// Work that the threads of a workgroup share, and that each workgroup repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +82,7 @@ pub const WHOLE_THREADS: u32 = 64;
 pub const RUN_LANES: u32 = 32;
 /// Bytes of workgroup memory that are left to a kernel for everything but [`Site::thread_sums`].
 const BESIDE_SUMS: u64 = 2 << 10;
-/// Units that a thread asks for at once at most, in any kernel.
+/// Units that a thread asks for at once at most, in any kernel: a bound of what is allowed and tried.
 const MOST_UNROLL: u32 = 8;
 
 impl Site {
@@ -189,10 +175,8 @@ impl Site {
     }
 
     /// Lanes that leave few threads without work: a thread per unit of a short row (attn_k_b has 6), all lanes where the
-    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48 (`glimt tune`
-    /// kept 8 lanes at K = 768 and 32 at K = 2048). Tall matrices take 16: two rows for each subgroup of 32; so do workgroups that
-    /// share work before, and of experts that was 3 to 5% of a token of GLM-4.7-Flash Q4_K_M and DeepSeek-V2-Lite. The long rows of all
-    /// chosen experts take twice 32, where a workgroup may be so large.
+    /// units divide well among them, else fewer: 8 for the 24 units of K = 768, 16 for 48. Tall matrices take fewer, and so do workgroups
+    /// that share work before. The long rows of all chosen experts take twice 32, where a workgroup may be so large.
     fn wanted_lanes(&self, machine: Machine) -> u32 {
         if self.two_runs
             && self.activation.rounds()
@@ -205,18 +189,17 @@ impl Site {
         let narrow = self.activation.is_halves() && self.kernel == "token_gate_up";
         let tall = self.rows >= machine.tuned.tall_rows;
         let wide = !tall && self.shares_work.is_none() && !narrow;
-        let most = if wide { 32 } else { 16 }.min(machine.lanes);
-        if self.units <= 16 {
+        let most = if wide { LANES } else { NARROW_LANES }.min(machine.lanes);
+        if self.units <= SHORT_UNITS {
             let lanes = self.units.next_power_of_two().clamp(2, most);
             // Half as many for halves, where workgroups do more than multiply: so that each thread has a row, not two at once.
             let halves = self.activation.is_halves() && self.shares_work.is_some();
             return if halves { (lanes / 2).max(2) } else { lanes };
         }
-        let idle_eighth = |lanes: u32| self.units.next_multiple_of(lanes) * 8 <= self.units * 9;
-        [32, 16]
+        [LANES, NARROW_LANES]
             .into_iter()
-            .find(|lanes| *lanes <= most && idle_eighth(*lanes))
-            .unwrap_or(8)
+            .find(|lanes| *lanes <= most && divide_well(self.units, *lanes))
+            .unwrap_or(FEW_LANES)
             .min(most)
     }
 
@@ -238,8 +221,8 @@ impl Site {
         let worth = |work: SharedWork| work.rows(machine, self.activation);
         let shared_rows = self.shares_work.map(worth);
         let at_once = match shared_rows {
-            _ if tall && bytes && !halves => 2,
-            Some(rows) if rows * lanes > 2 * tuned.product_threads => 2,
+            _ if tall && bytes && !halves => ROWS_AT_ONCE,
+            Some(rows) if rows * lanes > SHARING * tuned.product_threads => ROWS_AT_ONCE,
             _ => 1,
         };
         let at_once = at_once.min(self.at_once);
@@ -255,7 +238,7 @@ impl Site {
         let tiles: Vec<_> = tiles.filter(|g| self.allows(g, machine)).collect();
         // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
         let (threads, spread) = match self.shares_work {
-            Some(_) => (2 * tuned.product_threads, machine.spread() / 2),
+            Some(_) => (SHARING * tuned.product_threads, machine.spread() / SHARING),
             None => (tuned.product_threads, machine.spread()),
         };
         let good = |g: &&Geometry| {

@@ -1,9 +1,12 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
+pub(crate) mod attention;
 mod data_sheets;
+pub(crate) mod geometries;
 pub(crate) mod tiles;
 mod tunables;
+pub(crate) mod workgroups;
 
 pub use data_sheets::memory_speed;
 pub use tunables::{TunableError, Tunables};
@@ -16,6 +19,19 @@ use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 pub const MAX_THREADS: u32 = 1024;
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
+
+/// Descriptors of bindings that a device loads together: a line of 128 bytes, of which one takes 16 on GPUs of NVIDIA.
+pub(crate) const DESCRIPTORS_OF_LINE: usize = 8;
+
+/// Seconds until the memory is busy again behind a dispatch that others wait for, and until the last workgroup has ended. Fitted to figures
+/// of an H200 (docs/expected.md), and taken to be the same elsewhere.
+pub(crate) const FILL: f64 = 2.4e-6;
+/// Operations of a lane for each multiplication of a weight where pairs of halves or packed bytes are multiplied: counted in the kernels.
+pub(crate) const PACKED_STEPS: f64 = 3.0;
+/// The same where halves are widened to f32.
+pub(crate) const FLOAT_STEPS: f64 = 7.0;
+/// The same in tier `plain`, whose threads share no loads of the activations. Fitted to figures of an H200, as [`FILL`].
+pub(crate) const PLAIN_STEPS: f64 = 45.0;
 
 /// The maker of a GPU. It decides the facts that no driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -96,9 +112,20 @@ impl Profile {
         }
     }
 
+    /// Operations of all lanes of a core in a nanosecond: lanes times clock, by the makers' data sheets, and for others assumed.
+    pub(crate) const fn lane_operations(self) -> f64 {
+        match self {
+            Self::Nvidia => 128.0 * 1.98,
+            Self::Apple => 128.0 * 1.3,
+            Self::Amd => 64.0 * 2.0,
+            Self::Intel => 128.0 * 2.0,
+            Self::Other | Self::Software => 64.0,
+        }
+    }
+
     /// Weights that a core multiplies in a nanosecond, and bytes that it loads from the second-level cache. Of the first: lanes
-    /// times clock over the operations of a weight, which the kernels of a token need 3 of with packed halves or bytes, 7 of with floats
-    /// on one pipe. Of the second: 64 or 32 bytes a clock. Data sheets and assumptions, but for NVIDIA's not compared with anything.
+    /// times clock over the operations of a weight, [`PACKED_STEPS`], or [`FLOAT_STEPS`] with floats on one pipe. Of the second: 64 or 32
+    /// bytes a clock. Data sheets and assumptions, but for NVIDIA's not compared with anything.
     const fn core_rates(self) -> [u64; 2] {
         match self {
             // 128 lanes at 1.98 GHz, 3 operations.

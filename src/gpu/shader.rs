@@ -27,6 +27,7 @@
 
 mod aliases;
 
+use super::machine::DESCRIPTORS_OF_LINE;
 use super::{GpuError, Tier};
 use include_dir::{Dir, include_dir};
 use std::borrow::Cow;
@@ -158,9 +159,6 @@ pub const FETCHES: &str = "FETCHES";
 
 /// The flag of devices with subgroups that have no immediates: parameters are uniforms, as they always are in tier `plain`.
 pub const UNIFORMS: &str = "UNIFORMS";
-
-/// Descriptors that a device loads together, of 16 bytes each as NVIDIA's: a line of 128 bytes.
-const FETCHED_AT_ONCE: usize = 8;
 
 /// What the first parameter of no kernel is: it is a number of something, or an epsilon.
 const NEVER: &str = "0xffffffffu";
@@ -455,7 +453,7 @@ fn main(
         let first = self.words.first().map(|[name, _]| name);
         let of_param = first.or(self.param.as_ref());
         let of_param = of_param.map(|name| format!("bitcast<u32>(p.{name}) == {NEVER}"));
-        let of_bindings = self.bindings.iter().skip(1).step_by(FETCHED_AT_ONCE);
+        let of_bindings = self.bindings.iter().skip(1).step_by(DESCRIPTORS_OF_LINE);
         let of_bindings = of_bindings.map(|b| format!("arrayLength(&{}) == 0u", b.name));
         for (subgroup, asks) in (1..).zip(of_param.into_iter().chain(of_bindings)) {
             self.out +=

@@ -10,6 +10,9 @@ use super::linear::dot;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, When};
+use crate::gpu::machine::attention::{
+    FLOAT_LANES as LANES, FLOAT_ROWS as ROWS, FLOAT_THREADS as WG,
+};
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
@@ -76,15 +79,9 @@ pub use crate::gpu::interface::MAX_SLICES;
 pub(crate) use form::untried_forms;
 pub use form::{Cut, Form, Seen, cut_context, cut_sequences};
 
-/// Threads of a workgroup.
-const WG: usize = 256;
-/// Threads that share cache rows when scoring.
-const LANES: usize = 8;
-/// Cache rows that such threads score at a time.
-const ROWS: usize = 2;
 /// Rows of a tile: a slice is a multiple of it.
 const TILE: usize = WG / LANES * ROWS;
-/// Heads of a workgroup.
+/// Heads of a workgroup, of which the kernel holds scores in vectors.
 const HEADS_PER_GROUP: usize = 4;
 /// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by [`cut_context`].
 pub fn partial_bytes(dims: MlaDims, max_tokens: usize) -> [u64; 2] {

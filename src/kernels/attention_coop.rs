@@ -5,40 +5,8 @@ use crate::gpu::call::{Call, When};
 use crate::gpu::machine::Machine;
 use crate::gpu::{Coop, GpuError};
 
-/// How a workgroup is made: a subgroup for each tile of heads, tile of rows and share of the columns, where a tile has as many
-/// as a matrix has rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    pub(super) coop: Coop,
-    head_tiles: usize,
-    row_tiles: usize,
-    shares: usize,
-    /// Whether workgroup memory holds vectors, which Metal cannot load matrices from.
-    pub(super) vectors: bool,
-}
-
-/// The shapes by falling worth for long contexts, of which the last suits short ones.
-pub(super) const SHAPES: [Shape; 5] = [
-    // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup has all the memory of a core.
-    shape(Coop::NVIDIA, 2, 2, 2),
-    // The same for models of 16 heads.
-    shape(Coop::NVIDIA, 1, 2, 4),
-    // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
-    shape(Coop::NVIDIA, 1, 1, 4),
-    // Small matrices over many lanes: four of them, so that every lane has scores.
-    shape(Coop::APPLE, 2, 2, 1),
-    shape(Coop::LLVMPIPE, 1, 1, 4),
-];
-
-const fn shape(coop: Coop, head_tiles: usize, row_tiles: usize, shares: usize) -> Shape {
-    Shape {
-        coop,
-        head_tiles,
-        row_tiles,
-        shares,
-        vectors: coop.size == 16,
-    }
-}
+pub(super) use crate::gpu::machine::attention::TOKEN as SHAPES;
+pub use crate::gpu::machine::attention::TokenShape as Shape;
 
 /// The shapes of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +94,7 @@ pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<I
     SHAPES.into_iter().filter(good)
 }
 
-/// Threads that load a row of the cache or of the queries together.
+/// Threads that load a row of the cache or of the queries together: the most that have a vector each of the 64 rotated columns.
 const LOADERS: usize = 16;
 
 impl Shape {

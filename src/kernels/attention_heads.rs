@@ -4,22 +4,10 @@
 use super::MlaDims;
 use crate::gpu::call::Call;
 use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::machine::attention::{FEW_ROWS, HEADS, HEADS_OF_THREAD};
 use crate::gpu::{Target, Tier};
 
-/// How a workgroup is made: runs of threads, each with all columns of some heads and rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Heads of a thread.
-    heads: usize,
-    /// Runs of threads with heads of their own.
-    groups: usize,
-    /// Runs of threads with the same heads and rows of their own.
-    phases: usize,
-    /// Rows of such a run in a tile, a multiple of 8.
-    rows: usize,
-    /// Whether a tile moves to workgroup memory while the one before is still read there.
-    two_buffers: bool,
-}
+pub use crate::gpu::machine::attention::HeadsShape as Shape;
 
 /// The shape for blocks of these sizes on a device; `None` where it has no subgroups or the sizes do not suit.
 pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
@@ -34,20 +22,19 @@ impl Shape {
     pub(super) fn of(dims: MlaDims, memory: u32) -> Option<Self> {
         // As few heads as may be without a thread: those of the second leave less of GLM's 20, of the first of 16.
         let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
-        let heads = [5, 4, 2, 1].into_iter().min_by_key(idle)?;
+        let heads = HEADS_OF_THREAD.into_iter().min_by_key(idle)?;
         // Workgroups are whole subgroups of 64 lanes at most, and a group has a thread for 8 columns.
         let whole = 64usize.div_ceil((dims.kv_lora / 8).max(1));
-        let groups = (dims.heads / heads).clamp(1, whole.max(2));
-        // Two such workgroups share a core, which hides what a second buffer would: on an H200 faster than one with all heads of
-        // GLM-4.7-Flash from 512 rows on (benches/notes.md, "The attention of a token without matrices").
+        let groups = (dims.heads / heads).clamp(1, whole.max(HEADS.groups));
         let shape = Self {
             heads,
             groups,
-            phases: 1,
-            rows: 16,
-            two_buffers: false,
+            ..HEADS
         };
-        let of_few_rows = Self { rows: 8, ..shape };
+        let of_few_rows = Self {
+            rows: FEW_ROWS,
+            ..shape
+        };
         [shape, of_few_rows]
             .into_iter()
             .find(|shape| shape.suits(dims, memory))

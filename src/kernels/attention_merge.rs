@@ -4,13 +4,9 @@ use super::MlaDims;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::attention::{JOINED_VECTORS as COLUMNS, JOINING as PHASES};
 use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
-
-/// Threads that share a vector of 4 columns: of one token, and of one of several, whose workgroups are many.
-const PHASES: [u32; 2] = [16, 4];
-/// Groups of 4 columns that a workgroup joins: whole units of 32.
-const COLUMNS: u32 = 16;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
 /// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences.

@@ -8,8 +8,7 @@ use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
 use crate::gpu::{Target, Tier};
 
-/// Rows of a slice.
-pub const ROWS: u32 = 16;
+pub use crate::gpu::machine::attention::SHORT_ROWS as ROWS;
 
 /// The kernel for blocks of these sizes where subgroups have at least so many lanes, still without buffers; `None` where they do not
 /// suit.

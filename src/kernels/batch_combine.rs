@@ -4,10 +4,8 @@ use super::linear::rms_norm;
 use super::token;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
+use crate::gpu::machine::workgroups::BATCH_COMBINE as WG;
 use crate::quant::activation::Activation;
-
-/// Threads of a workgroup.
-const WG: u32 = 256;
 
 /// x = residual + sum over a token's slots of weight * slot, and x / rms(x) * norm prepared, on the device.
 pub struct GpuBatchCombine {

@@ -7,11 +7,8 @@ use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::machine::Machine;
 use crate::model::Experts;
 
-/// Slots of a tile. Most experts have few tokens in a step.
+/// Slots of a tile, as many as its four words name. Most experts have few tokens in a step.
 pub const PLACES: u32 = 2;
-
-/// Threads of a workgroup at most.
-const THREADS: u32 = 1024;
 
 /// The choice as [`router()`] makes it, and tiles of the slots (token * used + rank) of each expert.
 pub struct GpuBatchExperts<'a> {
@@ -51,7 +48,7 @@ impl GpuBatchExperts<'_> {
         let covered = Word::Workgroups(tile_extent(used, PLACES, count));
         let call = Call::new("batch_experts");
         choice(call, experts, &self.logits, self.bias.as_ref())
-            .number("WG", wanted.clamp(64, machine.threads.min(THREADS)))
+            .number("WG", wanted.clamp(64, machine.threads))
             .number("THREADS", of_token)
             .number("MOST", self.max_tokens)
             .word("tokens", Word::Tokens)

@@ -11,6 +11,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::Machine;
+use crate::gpu::machine::geometries::{self, OfSeveral};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -72,22 +73,13 @@ pub struct GpuBatchMatvec<'a> {
     pub prepared: Option<TokenOutput>,
 }
 
-/// Tokens of several that a workgroup takes at once at least and at most: registers hold the sums of so many.
-const COLUMNS: [u32; 2] = [2, 8];
-/// Rows of an output head, beside those of other weights.
-const MANY_ROWS: u32 = 32_768;
-/// Rows up to which a thread takes one at once, so that there are more threads.
-const FEW_ROWS: u32 = 1024;
-/// Threads that add up the squares of a token at most, where no subgroups join their sums.
-const SQUARE_THREADS: u32 = 16;
-
 /// Tokens that a workgroup takes at once in steps of up to `tokens`, of a weight with so many rows.
 fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
     let across = rows.div_ceil(PREPARED_ROWS);
     let blocks = (machine.tuned.workgroups_of_batch * machine.cores)
         .div_ceil(across.max(1))
         .max(1);
-    let [least, most] = COLUMNS;
+    let [least, most] = geometries::TOKENS_AT_ONCE;
     if tokens == 1 {
         return 1;
     }
@@ -122,26 +114,17 @@ impl<'a> GpuBatchMatvec<'a> {
         self.experts.as_ref().map_or(self.columns, |_| PLACES)
     }
 
-    /// The default geometry of devices with subgroups of 32, measured on an H200: wide where rows are long or workgroups are few.
+    /// The default geometry of devices with subgroups of 32.
     fn suggested(&self) -> Geometry {
-        let (units, places) = (self.weight.cols / 32, self.places());
-        let geometry = |lanes, tile, at_once| Geometry {
-            lanes,
-            tile,
-            at_once,
-            unroll: 1,
+        let product = OfSeveral {
+            subgroups: self.subgroups,
+            stream: matches!(self.x, Input::Stream(..)),
+            experts: self.experts.is_some(),
+            units: self.weight.cols / 32,
+            rows: self.weight.rows,
+            places: self.places(),
         };
-        match (&self.experts, &self.x) {
-            _ if !self.subgroups => geometry(8, 16, 1),
-            (_, Input::Stream(..)) => geometry(32, 4, 1),
-            (Some(_), _) => geometry(16, 16, 2),
-            _ if units <= 16 && places > 4 => geometry(8, 64, 2),
-            _ if units <= 16 => geometry(16, 16, 1),
-            _ if units < 32 && places > 4 => geometry(8, 32, 2),
-            _ if self.weight.rows > MANY_ROWS => geometry(16, 32, 2),
-            _ if self.weight.rows <= FEW_ROWS && places <= 2 => geometry(32, 16, 1),
-            _ => geometry(32, 16, 2),
-        }
+        product.geometry()
     }
 }
 
@@ -207,7 +190,7 @@ impl GpuBatchMatvec<'_> {
         let of_place = threads / places;
         let (of_place, run) = match self.subgroups {
             true => (of_place, of_place.min(target.lanes())),
-            false => (of_place.min(SQUARE_THREADS), 1),
+            false => (of_place.min(geometries::SQUARE_THREADS), 1),
         };
         let (groups, stride) = match &self.experts {
             Some(_) => ("batch_experts", w.rows),

@@ -11,7 +11,7 @@ use crate::quant::repack::{has_codes, plane_bytes, shader_module};
 use crate::quant::{GgmlType, dequantize_row, quantize_row};
 use rayon::prelude::*;
 
-/// Rows and columns that a workgroup owns.
+/// Rows and columns that a workgroup owns, as the text of the kernel says.
 const TILE: u32 = 64;
 
 /// Two weights with nothing between them.

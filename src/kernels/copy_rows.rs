@@ -3,11 +3,10 @@
 use super::sequences::PAGE;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
+use crate::gpu::machine::workgroups::COPY_ROWS as THREADS;
 
 /// Copies of a list at most.
 pub const MOST: u32 = 64;
-/// Threads of a workgroup.
-const THREADS: u32 = 64;
 
 /// A copy as the device takes it: the first row of the source, that of the copy, the number of rows up to [`PAGE`], and 0.
 pub type Copied = [u32; 4];

@@ -16,7 +16,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-/// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`.
+/// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`, which has a multiple of them.
 const WEIGHTS_WG: usize = 64;
 
 /// The dispatches that unpack a layer's `attn_k_b` and `attn_v_b` to `out` (width, kv_lora), of f16 for matrices or f32.
@@ -89,7 +89,7 @@ pub fn weights_calls(
     calls
 }
 
-/// Threads of a workgroup of the form without matrices.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile among so many.
 const WG: usize = 128;
 /// Rows and columns of its tile.
 const TILE: usize = 64;

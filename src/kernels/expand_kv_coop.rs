@@ -4,48 +4,10 @@ use super::{KvDims, coop};
 use crate::gpu::Coop;
 use crate::gpu::call::Call;
 
+pub(super) use crate::gpu::machine::attention::{EXPANSION as SHAPES, ExpansionShape as Shape};
+
 /// A kernel of the expansion, still without buffers, and the rows and columns that a workgroup makes.
 pub(super) type Tiled = (Call, [usize; 2]);
-
-/// How a workgroup is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// The matrices it is for.
-    pub coop: Coop,
-    /// Subgroups along rows and columns.
-    pub groups: [usize; 2],
-    /// Matrices of a subgroup along rows and columns.
-    pub tiles: [usize; 2],
-    /// Values of the latent that pass through workgroup memory at once.
-    pub depth: usize,
-    /// Whether workgroup memory holds vectors of 4.
-    pub vectors: bool,
-}
-
-/// The first of each kind of matrices is used. Reckoned, not yet measured.
-pub(super) const SHAPES: [Shape; 4] = [
-    shape_of(Coop::NVIDIA, [2, 2], [4, 4], 32, true),
-    // Metal loads matrices through pointers to numbers.
-    shape_of(Coop::APPLE, [2, 2], [4, 4], 32, false),
-    shape_of(Coop::LLVMPIPE, [4, 2], [2, 4], 32, true),
-    shape_of(Coop::LLVMPIPE, [2, 4], [4, 2], 16, false),
-];
-
-const fn shape_of(
-    coop: Coop,
-    groups: [usize; 2],
-    tiles: [usize; 2],
-    depth: usize,
-    vectors: bool,
-) -> Shape {
-    Shape {
-        coop,
-        groups,
-        tiles,
-        depth,
-        vectors,
-    }
-}
 
 impl Shape {
     fn threads(self) -> usize {

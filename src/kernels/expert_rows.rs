@@ -3,6 +3,7 @@
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::workgroups::{EXPERT_ROWS as WG, EXPERT_SLOTS as SLOTS};
 
 /// Workgroups that cover the tiles of a step, whatever experts its tokens choose: each expert may leave one tile not full.
 pub fn tile_extent(used: u32, height: u32, experts: u32) -> Extent {
@@ -17,11 +18,6 @@ pub fn tile_extent(used: u32, height: u32, experts: u32) -> Extent {
 pub fn tile_count(tokens: u32, used: u32, height: u32, experts: u32) -> u32 {
     (tokens * used).div_ceil(height) + experts
 }
-
-/// Threads of a workgroup.
-const WG: u32 = 256;
-/// Slots of which a thread asks for the experts at once.
-const SLOTS: u32 = 4;
 
 /// Tiles of one height.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::tiles::LARGEST;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::quant::repack::{has_codes, shader_module};
@@ -324,13 +325,13 @@ impl<'a> GpuGemm<'a> {
             .flag("VECTORS", !metal)
     }
 
-    /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: large tiles by
-    /// NVIDIA's matrices. A dense pair stays beside other products, and experts beside those by other tiles.
+    /// Whether nothing else is to read the same buffers meanwhile, for loads that are not moved past barriers: the largest tiles
+    /// by NVIDIA's matrices. A dense pair stays beside other products, and experts beside those by other tiles.
     fn is_exclusive(&self, tile: Tile) -> bool {
         let dense_pair = self.up.is_some() && self.experts.is_none();
         let beside = dense_pair || self.experts.as_ref().is_some_and(|e| e.either);
         let nvidia = matches!(self.form, Form::Matrix(Coop { size: 16, .. }));
-        nvidia && tile.tokens >= 128 && !beside
+        nvidia && tile.tokens >= LARGEST && !beside
     }
 
     /// Rows of the output that a token has in each group.

@@ -3,9 +3,7 @@
 use super::expert_rows::Other;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
-
-/// Threads of a workgroup.
-const WG: u32 = 128;
+use crate::gpu::machine::workgroups::MOE_COMBINE as WG;
 
 /// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::products::moe_down).
 pub struct GpuMoeCombine {

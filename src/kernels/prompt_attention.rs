@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 mod trial;
 
-/// Threads of a workgroup of the form without matrices.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile of 32 tokens and 64 rows among so many.
 const WG: usize = 128;
 /// Tokens of its tile.
 const TOKENS: usize = 32;

@@ -5,40 +5,7 @@ use crate::gpu::Coop;
 use crate::gpu::call::Call;
 use crate::gpu::machine::matrix_memory;
 
-/// How a workgroup is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// The matrices it is for.
-    pub coop: Coop,
-    /// The widest value head it is for: sums and queries stay in registers.
-    pub widest: usize,
-    /// Subgroups, each for as many tokens as a matrix has rows.
-    pub groups: usize,
-    /// Matrices of a tile along context rows.
-    pub row_tiles: usize,
-    /// Whether workgroup memory holds vectors of 4.
-    pub vectors: bool,
-}
-
-/// The first that suits a device and a model is used.
-pub(super) const SHAPES: [Shape; 4] = [
-    // Of 255 registers queries take 64 and sums 128 for heads of 256/256: what a subgroup owns is as large as it can be.
-    shape(Coop::NVIDIA, 256, 8, 1),
-    shape(Coop::APPLE, 256, 4, 1),
-    shape(Coop::LLVMPIPE, 256, 8, 1),
-    shape(Coop::LLVMPIPE, 256, 16, 2),
-];
-
-const fn shape(coop: Coop, widest: usize, groups: usize, row_tiles: usize) -> Shape {
-    Shape {
-        coop,
-        widest,
-        groups,
-        row_tiles,
-        // Metal loads matrices through pointers to numbers; one of llvmpipe's shapes does as it does.
-        vectors: coop.size == 16 || coop.lanes == 8 && groups == 8,
-    }
-}
+pub(super) use crate::gpu::machine::attention::{PROMPT as SHAPES, PromptShape as Shape};
 
 impl Shape {
     fn threads(self) -> usize {

@@ -2,11 +2,10 @@
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
+use crate::gpu::machine::workgroups::READ as WG;
 
 use super::MAX_GRID;
 
-/// Threads of a workgroup.
-const WG: u32 = 256;
 /// Loads per thread that are worth trying.
 pub const AT_ONCE: [u32; 2] = [8, 16];
 

@@ -7,6 +7,7 @@ use super::linear::rms_norm;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::workgroups::ROPE_CACHE as WG;
 
 /// Rotates interleaved pairs (2i, 2i+1) of `x` by the angles of one position; `table` (rope / 2) holds cosine and sine,
 /// both already multiplied by YaRN's magnitude where the model has one (DeepSeek-V2's rope, ggml's "norm" type).
@@ -167,9 +168,6 @@ impl CacheRow {
 
 /// Subgroups of a workgroup that writes a cache row at most: sums over workgroups have room for so many.
 pub(super) const ROW_SUBGROUPS: u32 = 64;
-
-/// Threads of a workgroup.
-const WG: u32 = 128;
 
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
 ///

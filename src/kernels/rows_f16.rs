@@ -4,11 +4,9 @@ use super::expert_rows::Other;
 use super::linear::normed;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::workgroups::ROWS_F16 as WG;
 use half::f16;
 use rayon::prelude::*;
-
-/// Threads of a workgroup.
-const WG: u32 = 128;
 
 /// The rows as halves and a scale each, or as floats: value = scale * half, and the largest half of a row is 2^14.
 pub struct GpuRowsF16 {

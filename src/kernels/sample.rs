@@ -139,7 +139,7 @@ pub(crate) fn draw(candidates: &mut [Candidate], best: Candidate, temperature: f
     best.id
 }
 
-/// Threads of a workgroup, and tokens of a slice of the vocabulary.
+/// Threads of a workgroup. The text gives each a token of a slice of the vocabulary.
 const WG: usize = 256;
 
 /// Most tokens that the kernels choose among: what they know of each slice fits into workgroup memory.

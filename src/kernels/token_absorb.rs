@@ -10,6 +10,7 @@ use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::geometry::WHOLE_THREADS;
+use crate::gpu::machine::geometries::{NARROW_LANES, divide_well};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::model::Weight;
@@ -82,10 +83,10 @@ impl Shape {
             false => most,
         };
         let threads = 1 << most.min(machine.threads).checked_ilog2()?;
-        let most = machine.lanes.min(16);
-        let idle_eighth = |lanes: &u32| self.units.next_multiple_of(*lanes) * 8 <= self.units * 9;
-        let lanes = [16, 8, 4, 2].into_iter().filter(|lanes| *lanes <= most);
-        let lanes = lanes.clone().find(idle_eighth).or(lanes.min())?;
+        let most = machine.lanes.min(NARROW_LANES);
+        let lanes = (1..=most.checked_ilog2()?).rev().map(|power| 1 << power);
+        let good = |lanes: &u32| divide_well(self.units, *lanes);
+        let lanes = lanes.clone().find(good).or(lanes.min())?;
         let k_lanes = 1 << k_units.min(8).min(machine.lanes).checked_ilog2()?;
         let widest = dims.nope.max(dims.rope) as u32;
         // The fewest threads that need no more passes over the rows of a head (measured: benches/notes.md,

@@ -11,6 +11,7 @@ use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::geometries::GATE_UP_OF_SEVERAL;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -36,14 +37,6 @@ pub struct GpuTokenGateUp<'a> {
     /// Tokens of a step at most. Several have no shared expert here.
     pub tokens: u32,
 }
-
-/// The default geometry for several tokens on devices with subgroups of 32, measured on an H200.
-const SEVERAL: Geometry = Geometry {
-    lanes: 16,
-    tile: 32,
-    at_once: 1,
-    unroll: 2,
-};
 
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
@@ -116,7 +109,7 @@ impl Divided for GpuTokenGateUp<'_> {
             prepared: true,
             threads,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
-            suggested: (self.tokens > 1).then_some(SEVERAL),
+            suggested: (self.tokens > 1).then_some(GATE_UP_OF_SEVERAL),
             ..site(kernel, &weights, self.activation)
         }
     }

@@ -9,6 +9,7 @@ use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
+use crate::gpu::machine::geometries::DOWN_OF_SEVERAL;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -39,14 +40,6 @@ pub struct GpuTokenMoeDown<'a> {
     /// Tokens of a step at most. Several have no shared expert here.
     pub tokens: u32,
 }
-
-/// The default geometry for several tokens on devices with subgroups of 32, measured on an H200.
-const SEVERAL: Geometry = Geometry {
-    lanes: 16,
-    tile: 16,
-    at_once: 1,
-    unroll: 1,
-};
 
 /// See [`slot_factor`].
 const SLOT_SHIFT: u32 = 27;
@@ -80,7 +73,7 @@ impl Divided for GpuTokenMoeDown<'_> {
             units: used * d.cols / 32,
             prepared: true,
             two_runs: true,
-            suggested: (self.tokens > 1).then_some(SEVERAL),
+            suggested: (self.tokens > 1).then_some(DOWN_OF_SEVERAL),
             ..site(kernel, &weights, self.activation)
         }
     }

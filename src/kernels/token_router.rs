@@ -4,6 +4,7 @@
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
+use crate::gpu::machine::workgroups::TOKEN_ROUTER as WG;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -25,8 +26,6 @@ pub struct GpuTokenRouter<'a> {
     pub y: Range,
 }
 
-/// Threads of a workgroup.
-const WG: u32 = 256;
 /// Columns that the threads of a workgroup load at once at most, 4 numbers each.
 const MOST_COLUMNS: u32 = 16 * WG;
 

@@ -2,6 +2,7 @@
 
 use super::model::GpuModel;
 use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::machine::tiles::{LOWEST, STEPS};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
 use crate::models::{FEW, MAX_CHUNK, Recipes, Sessions};
@@ -9,14 +10,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// A chunk is halved down to this, the tokens of the smallest tiles.
-const LEAST_CHUNK: u32 = 32;
-/// The most tokens of the steps whose tiles suit fewer than a whole chunk.
-const CLASSES: [u32; 4] = [32, 128, 512, 2048];
-/// Positions whose logits are computed at once, where all are asked for: a row takes 600 kB.
+/// A chunk is halved down to this, the tokens of the smallest step.
+const LEAST_CHUNK: u32 = STEPS[0];
+/// Positions whose logits are computed at once, where all are asked for. It bounds memory: a row takes 600 kB.
 pub(super) const HEAD_TOKENS: u32 = 64;
-/// Where that takes too long they are halved down to this, the tokens of the lowest tile.
-pub(super) const LEAST_SLICE: u32 = 16;
+/// Where that takes too long they are halved down to this.
+pub(super) const LEAST_SLICE: u32 = LOWEST;
 
 /// Tokens that the buffers of chunks of up to `chunk` have room for: whole slices of [`HEAD_TOKENS`].
 pub(crate) fn capacity(chunk: u32) -> u32 {
@@ -167,7 +166,10 @@ impl Prompt {
         if pieces <= 1 {
             return chunk;
         }
-        tokens.div_ceil(pieces).next_multiple_of(32).min(chunk)
+        tokens
+            .div_ceil(pieces)
+            .next_multiple_of(LEAST_CHUNK as usize)
+            .min(chunk)
     }
 
     /// The step over `tokens` tokens, which leaves hidden states for [`head`](Self::head) or [`slices`](Self::slices).
@@ -179,7 +181,7 @@ impl Prompt {
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
         if let Entry::Vacant(place) = self.steps.entry(most) {
-            let smaller = CLASSES.into_iter().rev().find(|class| *class < most);
+            let smaller = STEPS.into_iter().rev().find(|class| *class < most);
             let least = smaller.unwrap_or(FEW) + 1;
             let step = match self.few.take_if(|_| most == FEW) {
                 Some(few) => few,
@@ -197,7 +199,7 @@ impl Prompt {
         if tokens <= FEW {
             return FEW;
         }
-        let class = CLASSES.into_iter().find(|class| *class >= tokens);
+        let class = STEPS.into_iter().find(|class| *class >= tokens);
         class.unwrap_or(most).min(most)
     }
 

@@ -41,6 +41,13 @@ pub(crate) const fn writing(writers: u32, tile: Tile) -> Tile {
     Tile { writers, ..tile }
 }
 
+/// Tokens of the lowest tile of every form.
+pub(crate) const LOWEST: u32 = 16;
+/// Tokens and rows of the largest tile of any form.
+pub(crate) const LARGEST: u32 = 128;
+/// The most tokens of those steps of a prompt whose tiles suit fewer than a whole chunk. Reckoned.
+pub(crate) const STEPS: [u32; 4] = [32, 128, 512, 2048];
+
 /// Tiles of one weight or of a pair, the largest first.
 pub type Tiles = &'static [Tile];
 
@@ -125,5 +132,27 @@ pub(crate) fn expert_tiles(matrices: Option<Coop>, pair: bool) -> Tiles {
         Some(Coop { size: 16, .. }) if pair => COOP16_EXPERTS_PAIR,
         Some(Coop { size: 16, .. }) => COOP16_EXPERTS,
         _ => tiles(matrices, pair),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tile_is_lower_or_larger_than_it_is_said() {
+        let matrices = [Coop::NVIDIA, Coop::APPLE, Coop::LLVMPIPE].map(Some);
+        let mut largest = 0;
+        for form in matrices.into_iter().chain([None]) {
+            for pair in [false, true] {
+                for tiles in [tiles(form, pair), expert_tiles(form, pair)] {
+                    let tokens = tiles.iter().map(|tile| tile.tokens);
+                    assert_eq!(tokens.clone().min(), Some(LOWEST), "{form:?}, {pair}");
+                    let rows = tiles.iter().map(|tile| tile.rows);
+                    largest = tokens.chain(rows).fold(largest, u32::max);
+                }
+            }
+        }
+        assert_eq!(largest, LARGEST);
     }
 }

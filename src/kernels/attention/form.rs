@@ -3,6 +3,7 @@
 use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
+use crate::gpu::machine::attention::{FLOATS_OF_CORE, MATRICES_OF_CORE, SHARING_TOKENS};
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::SLICE;
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
@@ -73,13 +74,13 @@ impl Form {
         attention_heads::shape(target, dims).map_or(Self::Vector, Self::Heads)
     }
 
-    /// Workgroups that are wanted on a device with so many cores. By matrices one has a core for itself, and slices are whole tiles,
-    /// so a few less than there are cores would be longer by a tile. Others share a core with a second one.
+    /// Workgroups that are wanted on a device with so many cores. By matrices slices are whole tiles, so a few less than there are cores
+    /// would be longer by a tile.
     fn full(self, cores: usize) -> usize {
         match self {
-            Self::Vector => (2 * cores).min(MAX_SLICES),
-            Self::Heads(_) => 2 * cores,
-            Self::Matrix(_) => cores,
+            Self::Vector => (FLOATS_OF_CORE * cores).min(MAX_SLICES),
+            Self::Heads(_) => FLOATS_OF_CORE * cores,
+            Self::Matrix(_) => MATRICES_OF_CORE * cores,
         }
     }
 
@@ -157,9 +158,6 @@ pub struct Cut {
     pub rows: u32,
 }
 
-/// Tokens that share workgroups at most. The first of them have slices of the last one's context, though they see less.
-const SHARED: usize = 64;
-
 /// Tokens of a sequence that follow each other and share workgroups: the first, the rows that it sees, and how many they are.
 struct Run {
     token: usize,
@@ -203,7 +201,7 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
     assert!(longest > 0 && heads > 0, "nothing to attend to");
     let (tile, group) = form.tile(longest);
     let shares = matches!(form, Form::Matrix(_)) && heads < group;
-    let runs = Run::of(tokens, if shares { SHARED } else { 1 });
+    let runs = Run::of(tokens, if shares { SHARING_TOKENS } else { 1 });
     // Workgroups of each slice that are in the list. Others are along the second axis of the grid.
     let listed = |run: &Run| match shares {
         true => (run.count * heads).div_ceil(group),

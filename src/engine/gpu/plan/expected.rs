@@ -6,10 +6,10 @@
 //!
 //! `wait` is what a dispatch costs that waits for another ([`Machine::wait_ns`](crate::gpu::machine::Machine::wait_ns)). `fill` is the time
 //! until the memory is busy again, and until the last workgroup has ended. `steps` are the operations of a lane for each multiplication of a
-//! weight. `fill` and the steps of tier `plain` are fitted to figures of an H200 (docs/expected.md) and taken to be the same elsewhere.
+//! weight. `fill`, the steps and the lane operations stand with the [machine](crate::gpu::machine), which tells where they come from.
 //! `glimt report` holds what a device was measured at against it.
 
-use crate::gpu::machine::Profile;
+use crate::gpu::machine::{FILL, FLOAT_STEPS, PACKED_STEPS, PLAIN_STEPS};
 use crate::gpu::record::works;
 use crate::gpu::{GpuError, Target};
 use crate::quant::activation::Activation;
@@ -18,25 +18,6 @@ use super::SessionPlan;
 
 /// The position of the token: in the middle of the 128 tokens that `glimt bench` generates.
 const POSITION: usize = 64;
-/// Seconds until the memory is busy again behind a wait.
-const FILL: f64 = 2.4e-6;
-/// Steps of a multiplication where pairs of halves or packed bytes are multiplied, and where halves are widened to f32, as
-/// [`Machine::repeats`](crate::gpu::machine::Machine::repeats) assumes them.
-const PACKED_STEPS: f64 = 3.0;
-const FLOAT_STEPS: f64 = 7.0;
-/// The same in tier `plain`, whose threads share no loads of the activations.
-const PLAIN_STEPS: f64 = 45.0;
-
-/// Operations of all lanes of a core in a nanosecond: lanes times clock, by the makers' data sheets.
-const fn lane_operations(profile: Profile) -> f64 {
-    match profile {
-        Profile::Nvidia => 128.0 * 1.98,
-        Profile::Apple => 128.0 * 1.3,
-        Profile::Amd => 64.0 * 2.0,
-        Profile::Intel => 128.0 * 2.0,
-        Profile::Other | Profile::Software => 64.0,
-    }
-}
 
 /// What a token takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,7 +55,7 @@ impl Expected {
             Activation::Halves { packed: false } => FLOAT_STEPS,
             Activation::Floats => PLAIN_STEPS,
         };
-        let lanes = lane_operations(machine.profile) * f64::from(machine.cores) * 1e9;
+        let lanes = machine.profile.lane_operations() * f64::from(machine.cores) * 1e9;
         Ok(Self {
             dispatches: works.len(),
             waits,

@@ -18,10 +18,6 @@ use crate::model::Ffn;
 use crate::quant::activation::Activation;
 use buffers::{Buffers, Stream};
 
-/// In steps of up to so many tokens of a batch every layer has buffers of its own, so that dispatches wait only for what they read. More tokens
-/// fill the device anyway, and their buffers are larger.
-const OWN_BUFFERS: u32 = 8;
-
 /// Where a step leaves its hidden states: the last norm is done, or its sums of squares are beside them.
 #[derive(Clone)]
 pub struct Hidden {
@@ -158,7 +154,7 @@ impl Recipe<'_> {
         let shared = new();
         // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match context.sequences {
-            Some(_) => self.most <= OWN_BUFFERS,
+            Some(_) => self.most <= self.target().machine.tuned.own_buffers_of_batch,
             None => self.most == 1,
         };
         let norms = weights.layers.iter().map(|layer| &layer.attn_norm);

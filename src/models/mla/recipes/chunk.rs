@@ -4,6 +4,7 @@
 use super::context::Forms;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
+use crate::gpu::machine::tiles::{LARGEST, LOWEST};
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::Form;
 use crate::kernels::prompt_attention;
@@ -108,7 +109,7 @@ impl Chunk {
             let [used, count] = [used, of_experts(&|e| e.count)].map(|n| n as u32);
             match count {
                 0 => 0,
-                _ => u64::from(tile_count(tokens as u32, used, LOWEST_TILE, count)) * 4,
+                _ => u64::from(tile_count(tokens as u32, used, LOWEST, count)) * 4,
             }
         };
         let with_sums = |rows: u64, cols: u64| match matrices {
@@ -200,11 +201,9 @@ pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u
     all.max().unwrap_or(0)
 }
 
-/// Tokens and rows of a workgroup. The columns of a product are cut (split-K) if it has fewer workgroups than fill the device.
-const WORKGROUP: u32 = 128;
 /// A weight is narrow if it has fewer rows than this for each of the workgroups that fill the device. Its columns are cut for any
 /// number of tokens, because even the longest chunk makes less than two rounds of workgroups.
-const NARROW: u32 = 2 * WORKGROUP * WORKGROUP / MAX_CHUNK;
+const NARROW: u32 = 2 * LARGEST * LARGEST / MAX_CHUNK;
 
 /// The ranges that the columns of a router's weight are cut into (split-K): its few rows would not fill a large GPU.
 pub(super) fn router_split_k(machine: Machine, cols: u32) -> u32 {
@@ -228,13 +227,14 @@ pub(super) fn product_split_k(
     }
 }
 
-/// The most tokens that a weight of so many rows multiplies with its columns cut.
+/// The most tokens that a weight of so many rows multiplies with its columns cut (split-K): where there are fewer of the largest tiles than
+/// fill the device.
 fn most_split(machine: Machine, rows: u32) -> u32 {
     let full = machine.spread();
     match rows {
         _ if machine.tuned.product_split_k == 1 => 0,
         _ if rows < NARROW * full => u32::MAX,
-        _ => (full - 1) / rows.div_ceil(WORKGROUP) * WORKGROUP,
+        _ => (full - 1) / rows.div_ceil(LARGEST) * LARGEST,
     }
 }
 
@@ -262,9 +262,6 @@ fn most_in_either(experts: &Experts, matrices: bool) -> u32 {
     let second = if matrices { 64 } else { 32 };
     second * 4 / 5 * count / used
 }
-
-/// Tokens of the lowest tile of any form.
-const LOWEST_TILE: u32 = 16;
 
 #[cfg(test)]
 mod tests;

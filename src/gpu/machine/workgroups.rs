@@ -1,0 +1,21 @@
+//! Threads of the workgroups of small kernels whose text takes any number of them. They are whole subgroups of 64 lanes, and no more than
+//! the 256 that every device runs. All are reckoned: benches/notes.md has no measurement of them.
+
+/// `batch_combine`, a workgroup for each token.
+pub(crate) const BATCH_COMBINE: u32 = 256;
+/// `copy_rows`, a workgroup for each row.
+pub(crate) const COPY_ROWS: u32 = 64;
+/// `expert_rows`, a workgroup for each expert.
+pub(crate) const EXPERT_ROWS: u32 = 256;
+/// Slots of which a thread of `expert_rows` asks for the experts at once.
+pub(crate) const EXPERT_SLOTS: u32 = 4;
+/// `moe_combine`, a thread for each vector of 4 values.
+pub(crate) const MOE_COMBINE: u32 = 128;
+/// `read`, which measures a device's memory.
+pub(crate) const READ: u32 = 256;
+/// `rope_cache`, a workgroup for each head and cache row.
+pub(crate) const ROPE_CACHE: u32 = 128;
+/// `rows_f16`, a workgroup for each row.
+pub(crate) const ROWS_F16: u32 = 128;
+/// `token_router`, a workgroup for each expert.
+pub(crate) const TOKEN_ROUTER: u32 = 256;
