@@ -223,7 +223,8 @@ fn logits_in_parts_are_added_up() {
         let mut rng = Rng::fresh();
         // The threads of a workgroup share the 16 columns of 64 experts evenly, and the 3 columns of 12 experts not.
         for count in [64, 12] {
-            let case = (Some(([GgmlType::Q4_0; 2], [count, 2, 32])), None);
+            // The error of few values varies more.
+            let case = (Some(([GgmlType::Q4_0; 2], [count, 4, 96])), None);
             check_logits(gpu, &mut rng, 256, case, false, Logits::InParts);
         }
     }
