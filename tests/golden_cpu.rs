@@ -65,7 +65,7 @@ fn every_tales_fixture_gives_its_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn synthetic_models_of_every_family_give_their_golden_values() {
     check_synthetic(
-        [3, 3],
+        [3, 1],
         &mut |model, n_ctx| Box::new(backend(model, n_ctx)),
         NMSE,
         CONTRAST,

@@ -217,7 +217,7 @@ fn the_embedded_model_gives_the_golden_values() {
 #[ignore = "long: scripts/test --all"]
 fn every_tales_fixture_gives_its_golden_values() {
     let gpus = tiers();
-    for ty in some(&FIXTURES, 2) {
+    for ty in some(&FIXTURES, 1) {
         let (Some(model), Some(golden)) = (
             fixture(&format!("tales/tales-{ty}.gguf")),
             fixture(&format!("tales/golden-{ty}.json")),
@@ -434,7 +434,7 @@ fn serial_tiers(all: &[(Tier, bool, bool)]) -> Vec<(Arc<Gpu>, f64, f64)> {
 fn serial_passes_give_the_same_text_and_logits() {
     let model = embedded();
     let golden = Golden::read(&in_repository("tests/data/golden-tales-q4_k_m.json"));
-    for (gpu, nmse, contrast_limit) in serial_tiers(&some(&SERIAL, 2)) {
+    for (gpu, nmse, contrast_limit) in serial_tiers(&some(&SERIAL, 1)) {
         let repeats_work = gpu.asked_to_repeat();
         let name = format!("serial passes, {}, repeating {repeats_work:?}", form(&gpu));
         let mut found = OneByOne(backend(&gpu, &model, 128));

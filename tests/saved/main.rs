@@ -8,10 +8,11 @@ mod rows;
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use glimt::engine::{
     DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Session,
-    SessionFile, Tier,
+    SessionFile, SessionFileError, Tier,
 };
 
 /// The built-in model on a device with a context of 256 tokens.
@@ -70,7 +71,16 @@ fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
 }
 
 fn open(path: &Path, engine: &Engine) -> SessionFile {
-    SessionFile::open(path, engine).unwrap_or_else(|error| panic!("{error}"))
+    let patience = Instant::now() + Duration::from_secs(10);
+    loop {
+        match SessionFile::open(path, engine) {
+            // A program that another test starts has the open files of this one for a moment, and so their locks.
+            Err(SessionFileError::InUse { .. }) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
 }
 
 /// Why a file is not opened.

@@ -326,7 +326,7 @@ fn assert_mixes(tiers: &[Tier], mixes: usize) {
             let mut many = many(&engine);
             let mut taken_back = 0;
             for _ in 0..mixes {
-                let count = 2 + rng.below(6);
+                let count = 2 + rng.below(4);
                 let mut jobs: Vec<Job> = (0..count).map(|_| random_job(&mut rng, 150)).collect();
                 for job in jobs.iter_mut().step_by(2) {
                     *job = biased(&mut rng, &mut many, job.clone());
