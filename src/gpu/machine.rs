@@ -20,17 +20,17 @@ pub const MAX_THREADS: u32 = 1024;
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
 
-/// Descriptors of bindings that a device loads together: a line of 128 bytes, of which one takes 16 on GPUs of NVIDIA.
+/// Descriptors of bindings that a device loads together. On GPUs of NVIDIA a descriptor takes 16 bytes of a line of 128.
 pub(crate) const DESCRIPTORS_OF_LINE: usize = 8;
 
-/// Seconds until the memory is busy again behind a dispatch that others wait for, and until the last workgroup has ended. Fitted to figures
-/// of an H200 (docs/expected.md), and taken to be the same elsewhere.
+/// Seconds for which a dispatch that others wait for leaves the memory idle: until its first loads arrive, and while its last workgroups
+/// end. Fitted to measurements on an H200 (docs/expected.md), and assumed to be the same elsewhere.
 pub(crate) const FILL: f64 = 2.4e-6;
-/// Operations of a lane for each multiplication of a weight where pairs of halves or packed bytes are multiplied: counted in the kernels.
+/// Operations of a lane for each weight, by pairs of halves or by packed bytes. Counted in the kernels.
 pub(crate) const PACKED_STEPS: f64 = 3.0;
-/// The same where halves are widened to f32.
+/// Operations of a lane for each weight, by halves that are widened to f32. Counted in the kernels.
 pub(crate) const FLOAT_STEPS: f64 = 7.0;
-/// The same in tier `plain`, whose threads share no loads of the activations. Fitted to figures of an H200, as [`FILL`].
+/// Operations of a lane for each weight in tier `plain`. There each thread loads the activations for itself. Fitted as [`FILL`].
 pub(crate) const PLAIN_STEPS: f64 = 45.0;
 
 /// The maker of a GPU. It decides the facts that no driver reports.
@@ -112,7 +112,7 @@ impl Profile {
         }
     }
 
-    /// Operations of all lanes of a core in a nanosecond: lanes times clock, by the makers' data sheets, and for others assumed.
+    /// Operations of all lanes of a core in a nanosecond: lanes times clock in GHz. By the makers' data sheets, assumed of other makers.
     pub(crate) const fn lane_operations(self) -> f64 {
         match self {
             Self::Nvidia => 128.0 * 1.98,
@@ -123,21 +123,22 @@ impl Profile {
         }
     }
 
-    /// Weights that a core multiplies in a nanosecond, and bytes that it loads from the second-level cache. Of the first: lanes
-    /// times clock over the operations of a weight, [`PACKED_STEPS`], or [`FLOAT_STEPS`] with floats on one pipe. Of the second: 64 or 32
-    /// bytes a clock. Data sheets and assumptions, but for NVIDIA's not compared with anything.
+    /// Weights that a core multiplies in a nanosecond, and bytes that it loads from the second-level cache in one. The bytes are 64 or 32 a
+    /// clock. Data sheets and assumptions, of which only NVIDIA's were compared with measurements.
     const fn core_rates(self) -> [u64; 2] {
-        match self {
-            // 128 lanes at 1.98 GHz, 3 operations.
-            Self::Nvidia => [84, 126],
-            // 128 lanes at 1.3 GHz, 3 operations.
-            Self::Apple => [55, 41],
-            // 64 lanes at 2 GHz, 3 operations.
-            Self::Amd => [42, 128],
-            // 128 lanes at 2 GHz, 7 operations.
-            Self::Intel => [36, 64],
-            Self::Other | Self::Software => [24, 32],
-        }
+        let steps = match self {
+            // It is not known to multiply pairs of halves faster.
+            Self::Intel => FLOAT_STEPS,
+            _ => PACKED_STEPS,
+        };
+        let bytes = match self {
+            Self::Nvidia => 126,
+            Self::Apple => 41,
+            Self::Amd => 128,
+            Self::Intel => 64,
+            Self::Other | Self::Software => 32,
+        };
+        [(self.lane_operations() / steps) as u64, bytes]
     }
 
     /// See [`Machine::wait_ns`].

@@ -123,6 +123,7 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
     }
     for flags in [
         &["--typical", "0.9", "--xtc-probability", "0.5"][..],
+        &["--dry-multiplier", "1", "--dry-sequence-breaker", r"\n"],
         &["--mirostat", "2", "--logit-bias", "5-inf"],
     ] {
         let [first, second] = [answer(flags), answer(flags)].map(|answer| answer.0);

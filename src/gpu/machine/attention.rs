@@ -1,23 +1,25 @@
-//! How the workgroups of the attention are made. It was measured on an NVIDIA H200 through Vulkan, for 16x16 matrices and for subgroups of
-//! 32 without matrices (benches/notes.md, "Decoding: attention" and "Prompts: attention"). What is called reckoned has no measurement there,
-//! and shapes for 8x8 matrices are reckoned from the others.
+//! Sizes of the workgroups of the attention.
+//!
+//! They were measured on an NVIDIA H200 through Vulkan, with 16x16 matrices, and without matrices in subgroups of 32. `benches/notes.md` has
+//! the measurements, under "Decoding: attention" and "Prompts: attention". A size that is called reckoned was not measured. Neither were
+//! the shapes for 8x8 matrices.
 
 use crate::gpu::coop::Coop;
 
-/// Threads of a workgroup of the attention in f32 that every device has. Reckoned.
+/// Threads of a workgroup of the attention in f32, in the form that runs on every device. Reckoned.
 pub(crate) const FLOAT_THREADS: usize = 256;
-/// Threads of it that share cache rows when scoring, a power of two. Reckoned.
+/// Threads of that workgroup that compute the scores of a cache row together. A power of two. Reckoned.
 pub(crate) const FLOAT_LANES: usize = 8;
-/// Cache rows that such threads score at a time. Reckoned.
+/// Cache rows whose scores those threads compute at once. Reckoned.
 pub(crate) const FLOAT_ROWS: usize = 2;
 
-/// Workgroups that share a core in f32. Without subgroups it is reckoned.
+/// Workgroups that share a core in the forms in f32. Reckoned for devices without subgroups.
 pub(crate) const FLOATS_OF_CORE: usize = 2;
-/// The same by matrices, where one for long contexts has all workgroup memory of a core.
+/// Workgroups that share a core in the form by matrices. One for long contexts takes all workgroup memory of a core.
 pub(crate) const MATRICES_OF_CORE: usize = 1;
 
-/// How a workgroup of the attention of a token is made where there are subgroups and no matrices: runs of threads, each with all columns of
-/// some heads and rows.
+/// The shape of a workgroup of `attention_heads`, which attends with subgroups and without matrices. It has runs of threads. A run computes
+/// all columns of some heads and some cache rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadsShape {
     /// Heads of a thread.
@@ -32,8 +34,8 @@ pub struct HeadsShape {
     pub(crate) two_buffers: bool,
 }
 
-/// Faster than one with all heads of GLM-4.7-Flash from 512 rows on ("The attention of a token without matrices"): two such workgroups share
-/// a core, which hides what a second buffer would.
+/// The shape that was measured ("The attention of a token without matrices"). Two such workgroups share a core. While one waits for its
+/// tile, the other computes, so neither needs a second buffer.
 pub(crate) const HEADS: HeadsShape = HeadsShape {
     heads: 5,
     groups: 2,
@@ -41,21 +43,24 @@ pub(crate) const HEADS: HeadsShape = HeadsShape {
     rows: 16,
     two_buffers: false,
 };
-/// Heads of a thread, of which those are taken that leave the fewest threads without a head. Reckoned, but for the first.
+/// Choices for the heads of a thread. The one that leaves the fewest threads without a head is taken. All but the first are reckoned.
 pub(crate) const HEADS_OF_THREAD: [usize; 4] = [HEADS.heads, 4, 2, 1];
-/// Rows of a tile where workgroup memory has no room for more. Reckoned.
+/// Rows of a tile on devices with too little workgroup memory for the rows of [`HEADS`]. Reckoned.
 pub(crate) const FEW_ROWS: usize = 8;
 
-/// How a workgroup of the attention of a token is made by matrices: a subgroup for each tile of heads, tile of rows and share of the
-/// columns, where a tile has as many as a matrix has rows.
+/// The shape of a workgroup of `attention_coop`. It has a subgroup for each tile of heads, tile of cache rows and share of the columns. A
+/// tile has as many heads or rows as a matrix has rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenShape {
     /// The matrices it is for.
     pub(crate) coop: Coop,
+    /// Tiles of heads.
     pub(crate) head_tiles: usize,
+    /// Tiles of cache rows.
     pub(crate) row_tiles: usize,
+    /// Shares of the columns.
     pub(crate) shares: usize,
-    /// Whether workgroup memory holds vectors, which Metal cannot load matrices from.
+    /// Whether workgroup memory holds vectors of 4. Metal cannot load matrices from these.
     pub(crate) vectors: bool,
 }
 
@@ -69,42 +74,42 @@ const fn of_token(coop: Coop, head_tiles: usize, row_tiles: usize, shares: usize
     }
 }
 
-/// The shapes by falling worth for long contexts, of which the last suits short ones.
+/// Shapes for each kind of matrices. The first that fits is the best for long contexts, the last that fits the best for short ones.
 pub(crate) const TOKEN: [TokenShape; 5] = [
-    // All heads of GLM-4.7-Flash at once, so the cache is read once; one workgroup has all the memory of a core.
+    // All heads of GLM-4.7-Flash at once, so that the cache is read once. One workgroup takes all workgroup memory of a core.
     of_token(Coop::NVIDIA, 2, 2, 2),
     // The same for models of 16 heads.
     of_token(Coop::NVIDIA, 1, 2, 4),
-    // Little work per workgroup, so that a context of some hundred rows already keeps many busy, and room for two of them.
+    // Little work for each workgroup, so that a short context keeps many of them busy. Two fit into the memory of a core.
     of_token(Coop::NVIDIA, 1, 1, 4),
-    // Small matrices over many lanes: four of them, so that every lane has scores.
+    // Four small matrices, so that each of the 32 lanes has scores.
     of_token(Coop::APPLE, 2, 2, 1),
     of_token(Coop::LLVMPIPE, 1, 1, 4),
 ];
 
-/// Tokens of a sequence that share workgroups by matrices at most. The first of them have slices of the last one's context, though they see
-/// less. Reckoned.
+/// The most tokens of a sequence whose heads share workgroups in the attention by matrices. All of them get the slices that the context of
+/// the last one needs. Reckoned.
 pub(crate) const SHARING_TOKENS: usize = 64;
 
-/// Cache rows of a slice of a short context, which has a workgroup for each head. Reckoned.
+/// Cache rows of a slice in `attention_short`. Reckoned.
 pub const SHORT_ROWS: u32 = 16;
 
-/// Threads that join the slices of a vector of 4 columns: of one token, and of each of several, whose workgroups are many ("Steps
-/// of several sequences").
+/// Threads that join the slices of a vector of 4 columns: in steps of one token, and in steps of several ("Steps of several sequences").
+/// Steps of several have many workgroups, so each needs fewer threads.
 pub(crate) const JOINING: [u32; 2] = [16, 4];
-/// Vectors of 4 columns that a workgroup joins: whole units of 32. Reckoned.
+/// Vectors of 4 columns that a workgroup joins. They are whole units of 32 columns. Reckoned.
 pub(crate) const JOINED_VECTORS: u32 = 16;
 
-/// How a workgroup of the attention of prompts is made by matrices.
+/// The shape of a workgroup of `prompt_attention_coop`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PromptShape {
     /// The matrices it is for.
     pub coop: Coop,
-    /// The widest value head it is for: sums and queries stay in registers.
+    /// Most values of a head. A subgroup keeps its queries and sums in registers, and these bound it.
     pub widest: usize,
-    /// Subgroups, each for as many tokens as a matrix has rows.
+    /// Subgroups. Each computes as many tokens as a matrix has rows.
     pub groups: usize,
-    /// Matrices of a tile along context rows.
+    /// Matrices of a tile along the cache rows.
     pub row_tiles: usize,
     /// Whether workgroup memory holds vectors of 4.
     pub vectors: bool,
@@ -116,21 +121,21 @@ const fn of_prompt(coop: Coop, widest: usize, groups: usize, row_tiles: usize) -
         widest,
         groups,
         row_tiles,
-        // Metal loads matrices through pointers to numbers; one of llvmpipe's shapes does as it does.
+        // Metal loads matrices through pointers to numbers. So does one of llvmpipe's shapes, to be tested.
         vectors: coop.size == 16 || coop.lanes == 8 && groups == 8,
     }
 }
 
 /// The first that suits a device and a model is used.
 pub(crate) const PROMPT: [PromptShape; 4] = [
-    // Of 255 registers queries take 64 and sums 128 for heads of 256/256: what a subgroup owns is as large as it can be.
+    // With heads of 256 values, queries take 64 of a thread's 255 registers and sums 128, so a subgroup can own no more.
     of_prompt(Coop::NVIDIA, 256, 8, 1),
     of_prompt(Coop::APPLE, 256, 4, 1),
     of_prompt(Coop::LLVMPIPE, 256, 8, 1),
     of_prompt(Coop::LLVMPIPE, 256, 16, 2),
 ];
 
-/// How a workgroup of the expansion of keys and values is made by matrices.
+/// The shape of a workgroup of `expand_kv_coop`, which computes keys and values from latent rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpansionShape {
     /// The matrices it is for.
@@ -161,7 +166,7 @@ const fn of_expansion(
     }
 }
 
-/// The first of each kind of matrices is used. Of NVIDIA's, tiles of 128x256 were slower ("The expansion of keys and values").
+/// The first of each kind of matrices is used. Larger tiles were slower on NVIDIA's ("The expansion of keys and values").
 pub(crate) const EXPANSION: [ExpansionShape; 4] = [
     of_expansion(Coop::NVIDIA, [2, 2], [4, 4], 32, true),
     // Metal loads matrices through pointers to numbers.

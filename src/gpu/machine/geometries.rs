@@ -1,5 +1,7 @@
-//! How the products of few tokens are divided among threads by default. It was measured on an NVIDIA H200 through Vulkan (benches/notes.md,
-//! "Decoding: products" and "Steps of several sequences"). What is called reckoned has no measurement there.
+//! How the products of few tokens are divided among threads by default.
+//!
+//! The numbers were measured on an NVIDIA H200 through Vulkan. `benches/notes.md` has the measurements, under "Decoding: products" and "Steps
+//! of several sequences". A number that is called reckoned was not measured.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,35 +26,35 @@ impl Geometry {
     }
 }
 
-/// Threads that share a row of a decoded token's product at most. `glimt tune` kept them at K = 2048.
+/// The most threads that share a row in a product of a decoded token.
 pub(crate) const LANES: u32 = 32;
-/// The same of tall matrices, of which a subgroup of 32 then has two rows, and of workgroups that share work before they multiply. Of
-/// experts that was 3 to 5% of a token of GLM-4.7-Flash Q4_K_M and DeepSeek-V2-Lite.
+/// The most threads that share a row of a tall matrix, so that a subgroup of 32 has two rows. Workgroups that share work before they multiply
+/// take as few.
 pub(crate) const NARROW_LANES: u32 = 16;
-/// The same where a row's units [divide well](divide_well) among no more. `glimt tune` kept them at K = 768.
+/// The threads that share a row whose units do not [divide well](divide_well) among more.
 pub(crate) const FEW_LANES: u32 = 8;
-/// Units of 32 weights of a short row at most. It has a thread for each of them. Reckoned.
+/// The most units of 32 weights of a row that gets a thread for each unit. Reckoned.
 pub(crate) const SHORT_UNITS: u32 = 16;
-/// Rows that the same threads multiply at once of a tall matrix, whose input they load half as often then, and where a workgroup has too
-/// few threads for all its rows.
+/// Rows of a tall matrix that the same threads multiply at once, so that they load the input half as often. Workgroups with too few threads
+/// for their rows do the same.
 pub(crate) const ROWS_AT_ONCE: u32 = 2;
-/// How many times as many threads a workgroup has at most that shares work before it multiplies, and how many times fewer workgroups are
-/// enough then.
+/// What a workgroup gains by sharing work before it multiplies. It may have so many times as many threads, and so many times fewer
+/// workgroups are enough.
 pub(crate) const SHARING: u32 = 2;
 
-/// Whether so many units divide well among so many threads: these have room for an eighth more at most. Reckoned.
+/// Whether so many units divide well among so many threads: whole rounds of all threads have room for at most an eighth more. Reckoned.
 pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
     units.next_multiple_of(lanes) * 8 <= units * 9
 }
 
-/// Gate and up of the experts of several tokens, each of which has workgroups of its own, with subgroups of 32.
+/// Gate and up of the experts of several tokens, with subgroups of 32. Each token has workgroups of its own.
 pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 32, 1, 2);
-/// Down of them.
+/// Down of the experts of several tokens.
 pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 16, 1, 1);
 
-/// Of several tokens the fewest and the most that a workgroup takes at once, powers of two: registers hold the sums of so many.
+/// The fewest and the most of several tokens that a workgroup takes at once. Both are powers of two. Registers hold the sums of each token.
 pub(crate) const TOKENS_AT_ONCE: [u32; 2] = [2, 8];
-/// Threads that add up the squares of a token at most, where no subgroups join their sums. Reckoned.
+/// The most threads that add up the squares of a token on devices without subgroups. Reckoned.
 pub(crate) const SQUARE_THREADS: u32 = 16;
 
 /// A product that reads a weight once for several tokens.
@@ -73,27 +75,21 @@ pub(crate) struct OfSeveral {
 }
 
 impl OfSeveral {
-    /// Its geometry with subgroups of 32, wide where rows are long or workgroups are few. Without subgroups it is reckoned.
+    /// Its geometry with subgroups of 32: more threads share a row where rows are long or workgroups are few. Reckoned for devices without
+    /// subgroups.
     pub(crate) const fn geometry(self) -> Geometry {
-        let Self {
-            units,
-            rows,
-            places,
-            ..
-        } = self;
-        match self {
-            Self {
-                subgroups: false, ..
-            } => geometry(8, 16, 1, 1),
-            Self { stream: true, .. } => geometry(32, 4, 1, 1),
-            Self { experts: true, .. } => geometry(16, 16, 2, 1),
-            _ if units <= 16 && places > 4 => geometry(8, 64, 2, 1),
-            _ if units <= 16 => geometry(16, 16, 1, 1),
-            _ if units < 32 && places > 4 => geometry(8, 32, 2, 1),
+        let many_places = self.places > 4;
+        match self.units {
+            _ if !self.subgroups => geometry(8, 16, 1, 1),
+            _ if self.stream => geometry(32, 4, 1, 1),
+            _ if self.experts => geometry(16, 16, 2, 1),
+            ..=16 if many_places => geometry(8, 64, 2, 1),
+            ..=16 => geometry(16, 16, 1, 1),
+            ..=31 if many_places => geometry(8, 32, 2, 1),
             // No other weight has as many rows as an output head.
-            _ if rows > 32_768 => geometry(16, 32, 2, 1),
+            _ if self.rows > 32_768 => geometry(16, 32, 2, 1),
             // A thread takes one of few rows at once, so that there are more threads.
-            _ if rows <= 1024 && places <= 2 => geometry(32, 16, 1, 1),
+            _ if self.rows <= 1024 && self.places <= 2 => geometry(32, 16, 1, 1),
             _ => geometry(32, 16, 2, 1),
         }
     }

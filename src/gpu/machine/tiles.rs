@@ -45,7 +45,7 @@ pub(crate) const fn writing(writers: u32, tile: Tile) -> Tile {
 pub(crate) const LOWEST: u32 = 16;
 /// Tokens and rows of the largest tile of any form.
 pub(crate) const LARGEST: u32 = 128;
-/// The most tokens of those steps of a prompt whose tiles suit fewer than a whole chunk. Reckoned.
+/// Steps of a prompt are recorded for up to so many tokens, besides those of a whole chunk. Each has tiles that suit its tokens. Reckoned.
 pub(crate) const STEPS: [u32; 4] = [32, 128, 512, 2048];
 
 /// Tiles of one weight or of a pair, the largest first.

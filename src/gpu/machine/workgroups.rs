@@ -1,5 +1,7 @@
-//! Threads of the workgroups of small kernels whose text takes any number of them. They are whole subgroups of 64 lanes, and no more than
-//! the 256 that every device runs. All are reckoned: benches/notes.md has no measurement of them.
+//! Threads of the workgroups of small kernels.
+//!
+//! The WGSL of these kernels takes any number of threads. Each number is a multiple of 64, the lanes of the largest subgroups. None is above
+//! 256, which every device runs. All are reckoned.
 
 /// `batch_combine`, a workgroup for each token.
 pub(crate) const BATCH_COMBINE: u32 = 256;
