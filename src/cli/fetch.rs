@@ -78,7 +78,7 @@ pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<Offer, CliError> {
             "{alias} stands for {repo}, which nobody has verified; look at it before you trust it"
         ));
     }
-    let missing = hub.missing(&offer);
+    let missing = hub.missing(&offer)?;
     let all = offer.bytes();
     let left = match missing {
         0 => ", already here".to_owned(),

@@ -26,12 +26,15 @@ pub(super) struct RepoFolder {
 
 impl RepoFolder {
     /// Of `user/repo` in the cache at `root`. A folder of that name in other capitals is the same.
-    pub(super) fn new(root: &Path, repo: &str) -> Self {
+    ///
+    /// # Errors
+    /// [`HubError::Read`].
+    pub(super) fn new(root: &Path, repo: &str) -> Result<Self, HubError> {
         let name = format!("{MODELS}--{}", repo.replace('/', "--"));
-        let mut same = names(root).unwrap_or_default();
+        let mut same = names(root)?;
         same.retain(|there| there.eq_ignore_ascii_case(&name));
         let exact = same.iter().find(|there| **there == name);
-        Self::named(root, exact.or(same.first()).unwrap_or(&name))
+        Ok(Self::named(root, exact.or(same.first()).unwrap_or(&name)))
     }
 
     fn named(root: &Path, name: &str) -> Self {

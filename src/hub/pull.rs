@@ -116,15 +116,18 @@ impl<'a> Hub<'a> {
     }
 
     /// How many bytes of an offer are still to be fetched.
-    pub fn missing(&self, offer: &Offer) -> u64 {
-        let folder = RepoFolder::new(&self.settings.cache, &offer.repo);
+    ///
+    /// # Errors
+    /// [`HubError::Read`].
+    pub fn missing(&self, offer: &Offer) -> Result<u64, HubError> {
+        let folder = RepoFolder::new(&self.settings.cache, &offer.repo)?;
         let missing = |file: &OfferedFile| match is_there(&folder, &offer.commit, file) {
             true => 0,
             false => file
                 .size
                 .saturating_sub(length(&folder.part(file.sum.as_str()))),
         };
-        offer.files.iter().map(missing).fold(0, u64::saturating_add)
+        Ok(offer.files.iter().map(missing).fold(0, u64::saturating_add))
     }
 
     /// Fetches what is missing of an offer; returns where its first file is.
@@ -136,8 +139,8 @@ impl<'a> Hub<'a> {
         offer: &Offer,
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<PathBuf, HubError> {
-        let folder = RepoFolder::new(&self.settings.cache, &offer.repo);
-        let needed = self.missing(offer);
+        let folder = RepoFolder::new(&self.settings.cache, &offer.repo)?;
+        let needed = self.missing(offer)?;
         if let Some(available) = space::free(&folder.path).filter(|free| *free < needed) {
             return Err(HubError::NoSpace {
                 needed,

@@ -68,7 +68,7 @@ impl Removal {
         else {
             return Err(foreign(settings, name)?.unwrap_or_else(not_here));
         };
-        let folder = RepoFolder::new(&settings.cache, repo);
+        let folder = RepoFolder::new(&settings.cache, repo)?;
         let snapshots = folder.snapshots()?;
         let parts = if quantisation.is_none() {
             folder.parts()?
