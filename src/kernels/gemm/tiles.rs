@@ -61,6 +61,13 @@ impl Tile {
         heights.max().filter(|most| *most == 2 * height)
     }
 
+    /// The most tokens of an expert for which [`Tile::for_experts`] gives a height that has a taller one.
+    pub fn most_beside_taller(form: Form) -> u32 {
+        let mut heights = expert_tiles(form, true).iter().map(|tile| tile.tokens);
+        let height = heights.find(|height| Self::taller(form, *height).is_some());
+        height.map_or(0, |height| 4 * height / 5)
+    }
+
     /// Workgroups along so many rows of a weight.
     pub(super) fn across(self, rows: u32) -> u32 {
         rows.div_ceil(self.rows)
@@ -110,6 +117,10 @@ mod tests {
             assert_eq!(Tile::for_experts(form, 5000), most.tokens);
             assert_eq!(Tile::taller(form, most.tokens / 2), Some(most.tokens));
             assert_eq!(Tile::taller(form, most.tokens), None);
+            let tokens = Tile::most_beside_taller(form);
+            let height = |tokens| Tile::for_experts(form, tokens);
+            let found = [tokens, tokens + 1].map(height);
+            assert_eq!(found, [most.tokens / 2, most.tokens]);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::Machine;
 use crate::gpu::machine::tiles::{LARGEST, LOWEST};
 use crate::kernels::expert_rows::tile_count;
-use crate::kernels::gemm::Form;
+use crate::kernels::gemm::{Form, Tile};
 use crate::kernels::prompt_attention;
 use crate::model::Experts;
 use crate::models::MAX_CHUNK;
@@ -104,7 +104,7 @@ impl Chunk {
         let routed = of_experts(&|e| e.used * e.feed_forward_length);
         let h = dense.max(routed);
         // Tokens for whose experts tiles of either height may be taken.
-        let either = experts.map_or(0, |e| n.min(u64::from(most_in_either(e, matrices))));
+        let either = experts.map_or(0, |e| n.min(u64::from(most_in_either(e, forms.products))));
         let tiles = |tokens: u64| {
             let [used, count] = [used, of_experts(&|e| e.count)].map(|n| n as u32);
             match count {
@@ -256,11 +256,9 @@ fn most_absorbed(
 }
 
 /// The most tokens for whose experts tiles of either of two heights are chosen when the experts are.
-fn most_in_either(experts: &Experts, matrices: bool) -> u32 {
+fn most_in_either(experts: &Experts, form: Form) -> u32 {
     let [used, count] = [experts.used, experts.count].map(|n| n as u32);
-    // What `Tile::for_experts` gives the second highest tile of any form.
-    let second = if matrices { 64 } else { 32 };
-    second * 4 / 5 * count / used
+    Tile::most_beside_taller(form) * count / used
 }
 
 #[cfg(test)]
