@@ -60,9 +60,12 @@ impl PromptAttention {
         }];
         for shape in prompt_attention_coop::SHAPES {
             if Some(shape.coop) == target.coop && shape.fits(dims) {
+                let (size, groups, rows) = (shape.coop.size, shape.groups, shape.row_tiles);
                 all.push(Self {
                     form: prompt_attention::Form::Matrix(shape.coop),
-                    name: format!("{shape:?}"),
+                    name: format!(
+                        "matrices of {size}x{size}, {groups} subgroups, {rows} row tiles"
+                    ),
                     tiled: shape.tiled(dims),
                 });
             }
