@@ -174,7 +174,7 @@ impl Pace {
     /// for something else.
     fn is_too_long(&mut self, alone: &Cost, took: Took) -> bool {
         let before = self.too_long.get(alone.kernel).copied();
-        if took.least > self.budget {
+        if took.least >= self.budget {
             self.too_long.insert(alone.kernel, alone.work);
             if before.is_some() {
                 self.too_long.clear();
