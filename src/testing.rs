@@ -52,14 +52,34 @@ pub(crate) fn rounds(count: usize) -> usize {
 
 /// `count` of these, others in each run; with `GLIMT_TEST_MORE` so many times as many. What they are is printed.
 pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
-    let mut rng = Rng::fresh();
-    let mut left = all.to_vec();
-    let count = rounds(count).min(left.len());
-    let taken: Vec<T> = (0..count)
-        .map(|_| left.swap_remove(rng.below(left.len())))
-        .collect();
+    let taken: Vec<T> = drawn(all, count).into_iter().copied().collect();
     eprintln!("taken: {taken:?}");
     taken
+}
+
+/// The same of what has no text.
+pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
+    let mut left: Vec<_> = all.iter().collect();
+    Rng::fresh().shuffle(&mut left);
+    left.truncate(rounds(count));
+    left
+}
+
+/// Pairs of an element of `a` and one of `b`, others in each run. Each element is in at least one pair. With `GLIMT_TEST_MORE` there
+/// are so many times as many, up to all pairs.
+pub(crate) fn drawn_pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> Vec<(&'a A, &'a B)> {
+    let (all_a, all_b) = (drawn(a, a.len()), drawn(b, b.len()));
+    let (more, fewer) = (a.len().max(b.len()), a.len().min(b.len()));
+    // Each round begins one later in the shorter list.
+    let [step_a, step_b] = if a.len() < b.len() { [1, 0] } else { [0, 1] };
+    let of_round = |round| {
+        let (all_a, all_b) = (&all_a, &all_b);
+        (0..more).map(move |i| {
+            let a = all_a[(i + step_a * round) % all_a.len()];
+            (a, all_b[(i + step_b * round) % all_b.len()])
+        })
+    };
+    (0..rounds(1).min(fewer)).flat_map(of_round).collect()
 }
 
 /// A decimal number, or a hexadecimal one after `0x`.
@@ -159,6 +179,13 @@ impl Rng {
     /// Uniform in 0..n.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
+    }
+
+    /// Brings `all` into a random order.
+    pub(crate) fn shuffle<T>(&mut self, all: &mut [T]) {
+        for i in (1..all.len()).rev() {
+            all.swap(i, self.below(i + 1));
+        }
     }
 
     /// Normally distributed, of mean 0 and variance 1 (Box-Muller).

@@ -11,7 +11,7 @@ use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
-use crate::testing;
+use crate::testing::{self, Rng, rounds};
 use std::sync::OnceLock;
 
 pub(crate) mod known;
@@ -31,6 +31,17 @@ pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
         Ok(size) => waves::emulating(gpu, size.parse().expect(WAVES)),
         Err(_) => gpu,
     })
+}
+
+/// One of [`waves`] in each of two tiers, of other sizes in each run; with `GLIMT_TEST_MORE` all sizes.
+pub(crate) fn some_waves() -> Vec<Gpu> {
+    let each = [Tier::Subgroup, Tier::Int8].map(|tier| {
+        let mut all = waves(tier);
+        Rng::fresh().shuffle(&mut all);
+        all.truncate(rounds(1));
+        all
+    });
+    each.into_iter().flatten().collect()
 }
 
 /// The first adapter in a tier in emulated subgroups of 16, 32 and 64 threads, where it is software.

@@ -150,7 +150,7 @@ mod tests {
     use crate::gpu::testing::{gpus, waves};
     use crate::kernels::attention::Form;
     use crate::kernels::attention::testing::{glm, limit, token_error};
-    use crate::testing::Rng;
+    use crate::testing::{Rng, drawn};
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {
@@ -179,7 +179,7 @@ mod tests {
         };
         let mut rng = Rng::fresh();
         for gpu in gpus().iter().filter(|gpu| gpu.tier != Tier::Plain) {
-            for (dims, shape) in [
+            let cases = [
                 (glm, Shape::of(glm, 32 << 10).expect("it suits")),
                 (glm, Shape::of(glm, 16 << 10).expect("it suits")),
                 (deepseek, Shape::of(deepseek, 32 << 10).expect("it suits")),
@@ -189,7 +189,8 @@ mod tests {
                 (glm, shape(5, 2, 2, 8, false)),
                 (glm, shape(10, 2, 1, 16, false)),
                 (narrow, shape(4, 4, 2, 8, true)),
-            ] {
+            ];
+            for &(dims, shape) in drawn(&cases, 4) {
                 let (tile, _) = shape.tile();
                 // One row, some that fill no tile, and slices: the others have no code of their own.
                 for rows in [[1usize, 2][rng.below(2)], tile + rng.below(2), 575] {

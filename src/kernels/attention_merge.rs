@@ -94,7 +94,7 @@ pub(super) mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpus, output, run, upload};
     use crate::kernels::attention::{MAX_SLICES, partial_bytes};
-    use crate::kernels::testing::{Rng, assert_close, slice_stats};
+    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, slice_stats};
     use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation};
     use crate::quant::halves::{halve, restore};
 
@@ -154,14 +154,15 @@ pub(super) mod tests {
     #[test]
     fn slices_weigh_by_their_scores_and_sums_on_every_device() {
         let mut rng = Rng::fresh();
-        for (heads, kv_lora, n_tokens, slices) in [
+        let cases = [
             (20, 512, 1, 1),
             (16, 512, 1, 52),
             (20, 512, 3, 42),
             // The last workgroup of a head has room for more than the head.
             (3, 96, 1, 5),
             (3, 24, 1, MAX_SLICES),
-        ] {
+        ];
+        for (gpu, &(heads, kv_lora, n_tokens, slices)) in drawn_pairs(gpus(), &cases) {
             let dims = MlaDims {
                 heads,
                 nope: 8,
@@ -182,52 +183,50 @@ pub(super) mod tests {
             attention_merge(&partial, &stats, slices, kv_lora, &mut twin);
             let what = format!("{dims:?}, {slices} slices of {n_tokens} tokens");
             assert_close(&twin, &exact, 1e-11, &what);
-            for gpu in gpus() {
-                let sizes = partial_bytes(dims, n_tokens);
-                let padded = |data: &[f32], bytes: u64| {
-                    let mut data = data.to_vec();
-                    data.resize(bytes as usize / 4, f32::NAN);
-                    Range::whole(&upload(gpu, &data))
-                };
-                let out = output(gpu, twin.len());
-                let partials = [
-                    padded(&partial, sizes[0]),
-                    padded(stats.as_flattened(), sizes[1]),
-                ];
-                let make = |out: &Range, output| call(None, &partials, dims, out, output);
-                let state = State {
-                    tokens: n_tokens as u32,
-                    slices: slices as u32,
-                    ..Default::default()
-                };
-                let floats = make(&Range::whole(&out), Activation::Floats);
-                run(gpu, &[floats], &state);
-                let what = format!("{what}, {}", gpu.tier.name());
-                let found = download(gpu, &out, twin.len());
-                assert_close(&found, &exact, 1e-11, &what);
-                if kv_lora % UNIT != 0 {
-                    continue;
-                }
-                let prepared = |buffer: &Buffer, activation| {
-                    Range::whole(buffer).holding(Role::prepared(activation))
-                };
-                let units = output(gpu, twin.len() / UNIT * 12);
-                let out = prepared(&units, Activation::Bytes);
-                run(gpu, &[make(&out, Activation::Bytes)], &state);
-                let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
-                assert_same_units(&units, &quantize_activation(&found), &what);
-                if n_tokens == 1 {
-                    let blocks = found.len().div_ceil(256);
-                    let halves = output(gpu, blocks * 160);
-                    let activation = Activation::Halves { packed: false };
-                    let out = prepared(&halves, activation);
-                    run(gpu, &[make(&out, activation)], &state);
-                    let halves = restore(&download(gpu, &halves, blocks), found.len());
-                    let own = restore(&halve(&found), found.len());
-                    let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();
-                    // Values midway between two halves may round the other way.
-                    assert_close(&halves, &own, 1e-9, &what);
-                }
+            let sizes = partial_bytes(dims, n_tokens);
+            let padded = |data: &[f32], bytes: u64| {
+                let mut data = data.to_vec();
+                data.resize(bytes as usize / 4, f32::NAN);
+                Range::whole(&upload(gpu, &data))
+            };
+            let out = output(gpu, twin.len());
+            let partials = [
+                padded(&partial, sizes[0]),
+                padded(stats.as_flattened(), sizes[1]),
+            ];
+            let make = |out: &Range, output| call(None, &partials, dims, out, output);
+            let state = State {
+                tokens: n_tokens as u32,
+                slices: slices as u32,
+                ..Default::default()
+            };
+            let floats = make(&Range::whole(&out), Activation::Floats);
+            run(gpu, &[floats], &state);
+            let what = format!("{what}, {}", gpu.tier.name());
+            let found = download(gpu, &out, twin.len());
+            assert_close(&found, &exact, 1e-11, &what);
+            if kv_lora % UNIT != 0 {
+                continue;
+            }
+            let prepared = |buffer: &Buffer, activation| {
+                Range::whole(buffer).holding(Role::prepared(activation))
+            };
+            let units = output(gpu, twin.len() / UNIT * 12);
+            let out = prepared(&units, Activation::Bytes);
+            run(gpu, &[make(&out, Activation::Bytes)], &state);
+            let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
+            assert_same_units(&units, &quantize_activation(&found), &what);
+            if n_tokens == 1 {
+                let blocks = found.len().div_ceil(256);
+                let halves = output(gpu, blocks * 160);
+                let activation = Activation::Halves { packed: false };
+                let out = prepared(&halves, activation);
+                run(gpu, &[make(&out, activation)], &state);
+                let halves = restore(&download(gpu, &halves, blocks), found.len());
+                let own = restore(&halve(&found), found.len());
+                let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();
+                // Values midway between two halves may round the other way.
+                assert_close(&halves, &own, 1e-9, &what);
             }
         }
     }

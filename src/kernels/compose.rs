@@ -288,7 +288,7 @@ mod tests {
     use crate::gpu::call::State;
     use crate::gpu::testing::{assert_refused, download, gpu_weight, gpus, run, unmade_weight};
     use crate::gpu::{Gpu, GpuOptions, Most, Step};
-    use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, nmse, random_weight};
     use crate::quant::repack::unpack;
 
     /// Sizes of a model: heads, nope, rope, v, kv_lora, width of the query's input, hidden width.
@@ -441,12 +441,13 @@ mod tests {
     fn the_kernel_agrees_with_its_twin_at_the_shapes_of_the_models() {
         let mut rng = Rng::fresh();
         let gpus: Vec<_> = gpus().iter().collect();
-        for sizes in SHAPES {
-            for c in [qk(sizes), vo(sizes)] {
-                for ty in [GgmlType::Q8_0, GgmlType::F16] {
-                    check(&mut rng, &gpus, &c, [GgmlType::Q4_0, GgmlType::Q5_0], ty);
-                }
-            }
+        let all: Vec<_> = SHAPES
+            .map(|sizes| [qk(sizes), vo(sizes)])
+            .into_iter()
+            .flatten()
+            .collect();
+        for (c, &ty) in drawn_pairs(&all, &[GgmlType::Q8_0, GgmlType::F16]) {
+            check(&mut rng, &gpus, c, [GgmlType::Q4_0, GgmlType::Q5_0], ty);
         }
     }
 
@@ -459,7 +460,7 @@ mod tests {
         let sizes = [2, 256, 32, 256, 256, 256, 96];
         for (i, &ty) in GgmlType::ALL.iter().enumerate() {
             let other = GgmlType::ALL[(i + 3) % GgmlType::ALL.len()];
-            for types in [[ty, ty], [ty, other]] {
+            for &types in drawn(&[[ty, ty], [ty, other]], 1) {
                 let c = if i % 2 == 0 { qk(sizes) } else { vo(sizes) };
                 let kept = kept_as(types[0], types[1]);
                 check(&mut rng, &gpus[i % gpus.len()..][..1], &c, types, kept);

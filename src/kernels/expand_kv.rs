@@ -203,7 +203,9 @@ pub(super) mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Coop, Gpu, GpuError, Most, Step};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
-    use crate::kernels::testing::{Rng, assert_close, cache_rows, exact_rows, random_weight};
+    use crate::kernels::testing::{
+        Rng, assert_close, cache_rows, drawn_pairs, exact_rows, random_weight,
+    };
     use crate::kernels::{MlaDims, expand_kv_coop};
     use crate::quant::GgmlType;
 
@@ -304,29 +306,27 @@ pub(super) mod tests {
     fn weights_of_every_type_become_those_of_the_twin() {
         let mut rng = Rng::fresh();
         let [glm, ..] = shapes();
-        for gpu in gpus() {
-            for &ty in GgmlType::ALL {
-                // Blocks of 256 do not fit the columns of attn_k_b.
-                let of_k_b = if glm.mla.nope.is_multiple_of(ty.block_len()) {
-                    ty
-                } else {
-                    GgmlType::Q5_0
-                };
-                let [k_b, v_b] = weights(&mut rng, [of_k_b, ty], glm);
-                let mut twin = vec![f32::NAN; glm.width() * 512];
-                expand_kv_weights(&k_b, &v_b, glm, &mut twin);
-                let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-                let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
-                for matrices in [false, true] {
-                    let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
-                    let whole = Range::whole(&out).holding(role(matrices));
-                    let calls = weights_calls(&k_b, &v_b, glm, matrices, &whole);
-                    run(gpu, &calls, &State::default());
-                    let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
-                    let found = values(gpu, &out, twin.len(), matrices);
-                    let limit = if matrices { 1e-7 } else { 1e-12 };
-                    assert_close(&found, &exact, limit, &what);
-                }
+        for (gpu, &ty) in drawn_pairs(gpus(), GgmlType::ALL) {
+            // Blocks of 256 do not fit the columns of attn_k_b.
+            let of_k_b = if glm.mla.nope.is_multiple_of(ty.block_len()) {
+                ty
+            } else {
+                GgmlType::Q5_0
+            };
+            let [k_b, v_b] = weights(&mut rng, [of_k_b, ty], glm);
+            let mut twin = vec![f32::NAN; glm.width() * 512];
+            expand_kv_weights(&k_b, &v_b, glm, &mut twin);
+            let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+            let [k_b, v_b] = [k_b, v_b].map(|w| gpu_weight(gpu, &w));
+            for matrices in [false, true] {
+                let out = output(gpu, glm.weight_bytes(matrices) as usize / 4);
+                let whole = Range::whole(&out).holding(role(matrices));
+                let calls = weights_calls(&k_b, &v_b, glm, matrices, &whole);
+                run(gpu, &calls, &State::default());
+                let what = format!("{}, {matrices} on {}", ty.name(), gpu.tier.name());
+                let found = values(gpu, &out, twin.len(), matrices);
+                let limit = if matrices { 1e-7 } else { 1e-12 };
+                assert_close(&found, &exact, limit, &what);
             }
         }
     }

@@ -160,7 +160,7 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::call::State;
     use crate::gpu::testing::{assert_refused, download, gpus, output, run, upload};
-    use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::testing::{Rng, assert_close, drawn_pairs};
 
     fn experts(
         count: usize,
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn the_kernel_chooses_what_its_twin_chooses() {
         let mut rng = Rng::fresh();
-        for (count, used, gating, with_bias, norm, scale) in [
+        let cases = [
             // GLM-4.7-Flash, DeepSeek-V2-Lite, DeepSeek-V3 without groups, and sizes that fill no workgroup.
             (64, 4, Gating::Sigmoid, true, true, 1.8),
             (64, 6, Gating::Softmax, false, false, 1.0),
@@ -322,9 +322,10 @@ mod tests {
             (160, 6, Gating::Softmax, true, true, 16.0),
             (7, 7, Gating::Softmax, false, true, 1.0),
             (1, 1, Gating::Sigmoid, false, false, 1.0),
-        ] {
+        ];
+        for (count, used, gating, with_bias, norm, scale) in cases {
             let e = experts(count, used, gating, norm, scale);
-            for n_tokens in [1, 3, 64] {
+            for (gpu, &n_tokens) in drawn_pairs(gpus(), &[1, 3, 64]) {
                 let (logits, bias) = loop {
                     let logits = rng.normals(n_tokens * count);
                     let bias = with_bias.then(|| rng.normals(count));
@@ -343,15 +344,12 @@ mod tests {
                     &mut weights,
                 );
                 let expected: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
-                for gpu in gpus() {
-                    let partial_sums = [1, 3][n_tokens % 2];
-                    let (found_ids, found) =
-                        on_gpu(gpu, &logits, bias.as_deref(), &e, partial_sums);
-                    let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
-                    assert_eq!(found_ids, ids, "{what}");
-                    // exp and division of a GPU may be off by a few units in the last place.
-                    assert_close(&found, &expected, 1e-11, &what);
-                }
+                let partial_sums = [1, 3][n_tokens % 2];
+                let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e, partial_sums);
+                let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
+                assert_eq!(found_ids, ids, "{what}");
+                // exp and division of a GPU may be off by a few units in the last place.
+                assert_close(&found, &expected, 1e-11, &what);
             }
         }
     }

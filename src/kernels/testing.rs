@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use crate::model::Weight;
 use crate::quant::{GgmlType, dequantize_row};
-pub(crate) use crate::testing::Rng;
+pub(crate) use crate::testing::{Rng, drawn, drawn_pairs};
 
 /// `n` random rows of a cache, `width` values each, and three behind them that are NaN: reading one would show.
 pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {

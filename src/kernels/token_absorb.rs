@@ -280,12 +280,11 @@ pub fn token_absorb(
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::Tier;
     use crate::gpu::machine::Profile;
-    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload, waves};
+    use crate::gpu::testing::{download, gpu_weight, output, run, some_waves, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
     use crate::kernels::sequences::tests::{Place, places};
-    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
     use crate::kernels::token::testing::{Given, activation, stand_for};
 
     mod several;
@@ -299,27 +298,23 @@ mod tests {
             kv_lora,
         };
         let (glm, youtu) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            // The slices of a head follow the cores.
-            let divisions = [(8, false), (132, false), (40, true), (132, true)];
-            for (types, cols, dims) in [
-                ([GgmlType::Q4_0, GgmlType::Q4_0], 768, glm),
-                ([GgmlType::Q4_K, GgmlType::Q8_0], 768, glm),
-                ([GgmlType::Q4_0, GgmlType::Q5_0], 1536, youtu),
-                ([GgmlType::Q6_K, GgmlType::F16], 256, dims(3, 64, 40, 96)),
-                (
-                    [GgmlType::Q8_0, GgmlType::IQ4_NL],
-                    352,
-                    dims(130, 32, 2, 32),
-                ),
-            ] {
-                // Two of them in each run.
-                let some = divisions.into_iter().skip(rng.below(2)).step_by(2);
-                for (cores, with_row) in some {
-                    check(gpu, &mut rng, (types, cols, dims), cores, with_row);
-                }
-            }
+        let mut rng = Rng::fresh();
+        // The slices of a head follow the cores.
+        let divisions = [(8, false), (132, false), (40, true), (132, true)];
+        let products = [
+            ([GgmlType::Q4_0, GgmlType::Q4_0], 768, glm),
+            ([GgmlType::Q4_K, GgmlType::Q8_0], 768, glm),
+            ([GgmlType::Q4_0, GgmlType::Q5_0], 1536, youtu),
+            ([GgmlType::Q6_K, GgmlType::F16], 256, dims(3, 64, 40, 96)),
+            (
+                [GgmlType::Q8_0, GgmlType::IQ4_NL],
+                352,
+                dims(130, 32, 2, 32),
+            ),
+        ];
+        let cases = drawn_pairs(&products, &divisions);
+        for (gpu, (product, (cores, with_row))) in drawn_pairs(&token_gpus(), &cases) {
+            check(gpu, &mut rng, **product, *cores, *with_row);
         }
     }
 
@@ -364,7 +359,7 @@ mod tests {
             rope: 64,
             kv_lora: 512,
         };
-        for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+        for gpu in &some_waves() {
             check(
                 gpu,
                 &mut Rng::fresh(),
@@ -378,8 +373,8 @@ mod tests {
     /// The NMSE of the absorbed and of the rotated queries at most.
     fn limits(gpu: &Gpu) -> [f64; 2] {
         match activation(gpu) {
-            // A value midway between two bytes may round the other way.
-            Activation::Bytes => [1e-6, 1e-11],
+            // Values midway between two bytes may round the other way: each costs 2e-6 of the fewest values.
+            Activation::Bytes => [1e-5, 1e-11],
             Activation::Halves { packed: true } => [4e-6; 2],
             Activation::Halves { packed: false } => [4e-7, 1e-9],
             Activation::Floats => [1e-11; 2],

@@ -98,7 +98,7 @@ mod tests {
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
-    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
     use crate::kernels::token::testing::{
         Given, activation, assert_prepared, geometries, room, sums_nmse,
     };
@@ -159,29 +159,28 @@ mod tests {
     #[test]
     fn both_products_agree_with_their_twins_at_shapes_of_models() {
         use GgmlType::{F16, IQ4_NL, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            for (types, rows, cols, y, prepared) in [
-                // q_a and kv_a of GLM-4.7-Flash and Youtu-LLM-2B, attn_q and kv_a of DeepSeek-V2-Lite.
-                ([Q4_0, Q4_0], [768, 576], 2048, false, Some(true)),
-                ([Q4_K, Q8_0], [768, 576], 2048, false, Some(true)),
-                ([Q5_0, Q6_K], [1536, 576], 2048, false, Some(true)),
-                ([Q4_0, F16], [3072, 576], 2048, true, Some(false)),
-                ([Q6_K, Q4_0], [3072, 576], 2048, true, None),
-                // Rows and units that are no multiples of what a workgroup takes, more rows of the second product, and more units than a
-                // thread takes at once.
-                ([IQ4_NL, Q8_0], [96, 131], 352, true, Some(true)),
-                ([Q4_0, Q8_0], [32, 20], 8480, true, Some(true)),
-            ] {
-                let case = Case {
-                    types,
-                    rows,
-                    cols,
-                    y,
-                    prepared,
-                };
-                check(gpu, &mut rng, &case, false);
-            }
+        let mut rng = Rng::fresh();
+        let cases = [
+            // q_a and kv_a of GLM-4.7-Flash and Youtu-LLM-2B, attn_q and kv_a of DeepSeek-V2-Lite.
+            ([Q4_0, Q4_0], [768, 576], 2048, false, Some(true)),
+            ([Q4_K, Q8_0], [768, 576], 2048, false, Some(true)),
+            ([Q5_0, Q6_K], [1536, 576], 2048, false, Some(true)),
+            ([Q4_0, F16], [3072, 576], 2048, true, Some(false)),
+            ([Q6_K, Q4_0], [3072, 576], 2048, true, None),
+            // Rows and units that are no multiples of what a workgroup takes, more rows of the second product, and more units than a
+            // thread takes at once.
+            ([IQ4_NL, Q8_0], [96, 131], 352, true, Some(true)),
+            ([Q4_0, Q8_0], [32, 20], 8480, true, Some(true)),
+        ];
+        for (gpu, &(types, rows, cols, y, prepared)) in drawn_pairs(&token_gpus(), &cases) {
+            let case = Case {
+                types,
+                rows,
+                cols,
+                y,
+                prepared,
+            };
+            check(gpu, &mut rng, &case, false);
         }
     }
 

@@ -209,15 +209,14 @@ pub fn token_moe_down(
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::gpu::Tier;
     use crate::gpu::call::State;
     use crate::quant::GgmlType;
 
     use crate::gpu::testing::{
-        download, gpu_weight, output, padded, run, token_gpus, token_gpus_with_binding, upload,
-        waves,
+        download, gpu_weight, output, padded, run, some_waves, token_gpus, token_gpus_with_binding,
+        upload,
     };
-    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
     use crate::kernels::token::testing::{
         activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
     };
@@ -285,60 +284,45 @@ mod tests {
 
     #[test]
     fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-                let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-                check(
-                    gpu,
-                    &mut rng,
-                    ty,
-                    [5, 3, 64, 256],
-                    Some((other, 512)),
-                    false,
-                );
-            }
-            check(
-                gpu,
-                &mut rng,
-                GgmlType::Q4_0,
-                [64, 4, 64, 1536],
-                Some((GgmlType::Q4_0, 1536)),
-                false,
-            );
-            check(
-                gpu,
-                &mut rng,
-                GgmlType::Q5_0,
-                [64, 6, 32, 1408],
-                Some((GgmlType::Q6_K, 2816)),
-                false,
-            );
-            check(gpu, &mut rng, GgmlType::Q4_0, [4, 2, 64, 96], None, false);
+        use GgmlType::{Q4_0, Q5_0, Q6_K};
+        let mut rng = Rng::fresh();
+        let mut cases = vec![
+            (Q4_0, [64, 4, 64, 1536], Some((Q4_0, 1536))),
+            (Q5_0, [64, 6, 32, 1408], Some((Q6_K, 2816))),
+            (Q4_0, [4, 2, 64, 96], None),
+        ];
+        let others = GgmlType::ALL.iter().cycle().skip(1);
+        cases.extend(
+            GgmlType::ALL
+                .iter()
+                .zip(others)
+                .map(|(&ty, &other)| (ty, [5, 3, 64, 256], Some((other, 512)))),
+        );
+        for (gpu, &(ty, sizes, shared)) in drawn_pairs(&token_gpus(), &cases) {
+            check(gpu, &mut rng, ty, sizes, shared, false);
         }
     }
 
     #[test]
     fn lanes_share_a_row_in_two_runs_and_in_pairs() {
         let q4_0 = GgmlType::Q4_0;
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            for (sizes, cols) in [
-                // Two runs, some lanes of which have fewer units than others.
-                ([5, 4, 32, 1056], 1536),
-                // More units of the shared expert than a thread requests ahead.
-                ([5, 3, 32, 256], 1536),
-                // Pairs, in workgroups of 32 rows, of which the last one has 16.
-                ([2, 1, 48, 64], 64),
-            ] {
-                check(gpu, &mut rng, q4_0, sizes, Some((q4_0, cols)), false);
-            }
+        let mut rng = Rng::fresh();
+        let cases = [
+            // Two runs, some lanes of which have fewer units than others.
+            ([5, 4, 32, 1056], 1536),
+            // More units of the shared expert than a thread requests ahead.
+            ([5, 3, 32, 256], 1536),
+            // Pairs, in workgroups of 32 rows, of which the last one has 16.
+            ([2, 1, 48, 64], 64),
+        ];
+        for (gpu, &(sizes, cols)) in drawn_pairs(&token_gpus(), &cases) {
+            check(gpu, &mut rng, q4_0, sizes, Some((q4_0, cols)), false);
         }
     }
 
     #[test]
     fn the_gpu_agrees_in_larger_subgroups() {
-        for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+        for gpu in &some_waves() {
             let shared = Some((GgmlType::Q4_0, 1536));
             let sizes = [64, 4, 64, 1536];
             check(gpu, &mut Rng::fresh(), GgmlType::Q4_0, sizes, shared, false);

@@ -127,7 +127,7 @@ mod tests {
 
     use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
     use crate::kernels::rope_cache::testing::Row;
-    use crate::kernels::testing::{Rng, assert_close, random_weight};
+    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
     use crate::kernels::token::testing::{
         activation, geometries, stand_for, sums_nmse, upload_values,
     };
@@ -190,18 +190,17 @@ mod tests {
 
     #[test]
     fn the_kernel_agrees_with_its_twin_at_shapes_of_models() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            for (ty, dims) in [
-                // GLM-4.7-Flash, then DeepSeek-V2-Lite and Youtu-LLM-2B.
-                (GgmlType::Q4_0, dims(20, 192, 64, 512)),
-                (GgmlType::Q8_0, dims(20, 192, 64, 512)),
-                (GgmlType::F16, dims(16, 128, 64, 512)),
-                (GgmlType::Q5_0, dims(16, 128, 64, 512)),
-                (GgmlType::Q6_K, dims(3, 256, 32, 34)),
-            ] {
-                check(gpu, &mut rng, ty, dims, false);
-            }
+        let mut rng = Rng::fresh();
+        let cases = [
+            // GLM-4.7-Flash, then DeepSeek-V2-Lite and Youtu-LLM-2B.
+            (GgmlType::Q4_0, dims(20, 192, 64, 512)),
+            (GgmlType::Q8_0, dims(20, 192, 64, 512)),
+            (GgmlType::F16, dims(16, 128, 64, 512)),
+            (GgmlType::Q5_0, dims(16, 128, 64, 512)),
+            (GgmlType::Q6_K, dims(3, 256, 32, 34)),
+        ];
+        for (gpu, &(ty, dims)) in drawn_pairs(&token_gpus(), &cases) {
+            check(gpu, &mut rng, ty, dims, false);
         }
     }
 

@@ -367,7 +367,8 @@ fn single_tokens_of_a_prompt_are_cut_too() {
 fn a_profiled_prompt_is_cut_and_tells_each_dispatch_once() {
     let mut backend = backend(Tier::Subgroup, DEPTH + 80, 64).expect("this adapter has subgroups");
     let tokens = tokens(70);
-    for separation in [Separation::Stamps, Separation::Passes, Separation::Host] {
+    let others = some(&[Separation::Passes, Separation::Host], 1);
+    for separation in [Separation::Stamps].into_iter().chain(others) {
         if separation == Separation::Stamps && Separation::best(backend.gpu()) != separation {
             eprintln!("skipped: no timestamps between dispatches");
             continue;
@@ -450,10 +451,10 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     };
     let expected = floats(&backend);
     assert_eq!(backend.chunk(), 128);
-    backend.paces = Paces::with_budget(Duration::from_nanos(1), true);
-    // A dispatch that ended before the host looked may have been short, so it can take some prompts.
+    // A dispatch that ended before the host looked may have taken no time, and even that is too long.
+    backend.paces = Paces::with_budget(Duration::ZERO, true);
     let mut chunks = vec![128];
-    while chunks[chunks.len() - 1] > 32 && chunks.len() < 30 {
+    while chunks[chunks.len() - 1] > 32 && chunks.len() < 9 {
         backend.prefill(&tokens, 0).expect("it fits");
         chunks.push(backend.chunk());
     }

@@ -7,7 +7,7 @@ use crate::gpu::machine::Machine;
 use crate::gpu::testing::{download, gpus, output, run, upload};
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::attention::testing::limit;
-use crate::kernels::testing::{Rng, assert_close};
+use crate::kernels::testing::{Rng, assert_close, drawn_pairs};
 use crate::kernels::{attention_coop, attention_heads, attention_merge};
 use crate::quant::activation::Activation;
 
@@ -283,7 +283,7 @@ fn the_kernel_agrees_with_its_twin() {
         (odd, 700, 8),
     ];
     let mut rng = Rng::fresh();
-    for (dims, pos, n_tokens) in cases {
+    for (gpu, &(dims, pos, n_tokens)) in drawn_pairs(gpus(), &cases) {
         let row = dims.cache_row();
         // Rows behind the last token are NaN: reading one would show.
         let mut cache: Vec<f16> = rng
@@ -301,19 +301,17 @@ fn the_kernel_agrees_with_its_twin() {
         let mut twin = vec![f32::NAN; q_lat.len()];
         attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
         let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-        for gpu in gpus() {
-            let cut = cut_context(
-                Form::Vector,
-                Machine::H200,
-                pos + n_tokens,
-                n_tokens,
-                dims.heads,
-            );
-            let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
-            let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
-            // Another test holds the kernel to f64.
-            assert_close(&found, &exact, limit(pos + n_tokens), &what);
-        }
+        let cut = cut_context(
+            Form::Vector,
+            Machine::H200,
+            pos + n_tokens,
+            n_tokens,
+            dims.heads,
+        );
+        let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
+        let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
+        // Another test holds the kernel to f64.
+        assert_close(&found, &exact, limit(pos + n_tokens), &what);
     }
 }
 

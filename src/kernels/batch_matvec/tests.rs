@@ -9,14 +9,14 @@ use crate::gpu::testing::{
 use crate::gpu::{Gpu, Most};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::testing::bounds::needs_every_byte;
-use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
 use crate::kernels::token::testing::{
     activation, assert_prepared, some_of, stand_for, sums_nmse, upload_values,
 };
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::squares;
-use crate::testing::some;
+use crate::testing::rounds;
 
 const EPS: f32 = 1e-5;
 
@@ -307,42 +307,63 @@ const TOKENS: [usize; 5] = [1, 2, 5, 8, 19];
 
 #[test]
 fn the_gpu_agrees_for_every_type() {
-    for gpu in all_gpus() {
-        let mut rng = Rng::fresh();
-        for &ty in GgmlType::ALL {
-            let case = Case {
-                ty,
-                kind: Kind::Dense,
-                groups: 1,
-                rows: 160,
-                cols: 768,
-                pair: false,
-                tokens: 1 + rng.below(9),
-            };
-            check(gpu, &mut rng, &case, Division::Default);
-        }
+    let mut rng = Rng::fresh();
+    for (gpu, &ty) in drawn_pairs(&all_gpus(), GgmlType::ALL) {
+        let case = Case {
+            ty,
+            kind: Kind::Dense,
+            groups: 1,
+            rows: 160,
+            cols: 768,
+            pair: false,
+            tokens: 1 + rng.below(9),
+        };
+        check(gpu, &mut rng, &case, Division::Default);
     }
 }
 
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn the_gpu_agrees_at_the_shapes_of_the_models() {
-    for gpu in all_gpus() {
-        let mut rng = Rng::fresh();
-        // q_a, kv_a, k_b, v_b, the router, a dense pair; of GLM-4.7-Flash and DeepSeek-V2-Lite.
-        let shapes = [
-            (GgmlType::Q4_0, Kind::Dense, 1, 768, 2048, false),
-            (GgmlType::Q4_K, Kind::Dense, 1, 576, 2048, false),
-            (GgmlType::Q5_0, Kind::Heads(8), 20, 512, 192, false),
-            (GgmlType::Q8_0, Kind::Heads(6), 16, 512, 128, false),
-            (GgmlType::Q4_0, Kind::Heads(16), 20, 256, 512, false),
-            (GgmlType::F32, Kind::Stream, 1, 64, 2048, false),
-            (GgmlType::Q4_0, Kind::Dense, 1, 320, 2048, true),
-            (GgmlType::Q5_0, Kind::Dense, 1, 32, 10944, false),
-            (GgmlType::Q6_K, Kind::Dense, 1, 1004, 2048, false),
-        ];
-        for (ty, kind, groups, rows, cols, pair) in some(&shapes, 3) {
-            let tokens = TOKENS[rng.below(TOKENS.len())];
+    let mut rng = Rng::fresh();
+    // q_a, kv_a, k_b, v_b, the router, a dense pair; of GLM-4.7-Flash and DeepSeek-V2-Lite.
+    let shapes = [
+        (GgmlType::Q4_0, Kind::Dense, 1, 768, 2048, false),
+        (GgmlType::Q4_K, Kind::Dense, 1, 576, 2048, false),
+        (GgmlType::Q5_0, Kind::Heads(8), 20, 512, 192, false),
+        (GgmlType::Q8_0, Kind::Heads(6), 16, 512, 128, false),
+        (GgmlType::Q4_0, Kind::Heads(16), 20, 256, 512, false),
+        (GgmlType::F32, Kind::Stream, 1, 64, 2048, false),
+        (GgmlType::Q4_0, Kind::Dense, 1, 320, 2048, true),
+        (GgmlType::Q5_0, Kind::Dense, 1, 32, 10944, false),
+        (GgmlType::Q6_K, Kind::Dense, 1, 1004, 2048, false),
+    ];
+    for (gpu, &(ty, kind, groups, rows, cols, pair)) in drawn_pairs(&all_gpus(), &shapes) {
+        let tokens = TOKENS[rng.below(TOKENS.len())];
+        let case = Case {
+            ty,
+            kind,
+            groups,
+            rows,
+            cols,
+            pair,
+            tokens,
+        };
+        check(gpu, &mut rng, &case, Division::Default);
+    }
+}
+
+#[test]
+fn experts_take_their_own_tokens() {
+    let mut rng = Rng::fresh();
+    let cases = [
+        (GgmlType::Q4_0, Kind::ByToken(4), 9, 96, 512, true),
+        (GgmlType::Q5_1, Kind::BySlot(4), 9, 64, 352, false),
+        (GgmlType::Q4_K, Kind::ByToken(2), 3, 32, 256, true),
+        (GgmlType::Q6_K, Kind::BySlot(1), 2, 68, 256, false),
+    ];
+    for tokens in [2, 19] {
+        for (gpu, &(ty, kind, groups, rows, cols, pair)) in drawn_pairs(&all_gpus(), &cases) {
             let case = Case {
                 ty,
                 kind,
@@ -353,32 +374,6 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
                 tokens,
             };
             check(gpu, &mut rng, &case, Division::Default);
-        }
-    }
-}
-
-#[test]
-fn experts_take_their_own_tokens() {
-    for gpu in all_gpus() {
-        let mut rng = Rng::fresh();
-        for tokens in [2, 19] {
-            for (ty, kind, groups, rows, cols, pair) in [
-                (GgmlType::Q4_0, Kind::ByToken(4), 9, 96, 512, true),
-                (GgmlType::Q5_1, Kind::BySlot(4), 9, 64, 352, false),
-                (GgmlType::Q4_K, Kind::ByToken(2), 3, 32, 256, true),
-                (GgmlType::Q6_K, Kind::BySlot(1), 2, 68, 256, false),
-            ] {
-                let case = Case {
-                    ty,
-                    kind,
-                    groups,
-                    rows,
-                    cols,
-                    pair,
-                    tokens,
-                };
-                check(gpu, &mut rng, &case, Division::Default);
-            }
         }
     }
 }
@@ -428,28 +423,27 @@ fn threads_behind_the_ends_of_rows_and_tiles_add_nothing() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn other_geometries_give_the_same() {
-    for gpu in all_gpus() {
-        let mut rng = Rng::fresh();
-        // One of them in each run.
-        let cases = [
-            (GgmlType::Q4_0, Kind::Dense, 1, 160, 1120, false),
-            (GgmlType::Q5_0, Kind::Heads(8), 5, 96, 192, false),
-            (GgmlType::Q8_0, Kind::ByToken(2), 3, 96, 256, true),
-            (GgmlType::F32, Kind::Stream, 1, 64, 512, false),
-        ];
-        let some = cases.into_iter().skip(rng.below(4)).take(1);
-        for (ty, kind, groups, rows, cols, pair) in some {
-            let case = Case {
-                ty,
-                kind,
-                groups,
-                rows,
-                cols,
-                pair,
-                tokens: 7,
-            };
-            check(gpu, &mut rng, &case, Division::Some);
-        }
+    let mut rng = Rng::fresh();
+    // Two of them in each run.
+    let cases = [
+        (GgmlType::Q4_0, Kind::Dense, 1, 160, 1120, false),
+        (GgmlType::Q5_0, Kind::Heads(8), 5, 96, 192, false),
+        (GgmlType::Q8_0, Kind::ByToken(2), 3, 96, 256, true),
+        (GgmlType::F32, Kind::Stream, 1, 64, 512, false),
+    ];
+    let all_gpus = all_gpus();
+    let pairs = drawn_pairs(&all_gpus, &cases).into_iter().take(rounds(2));
+    for (gpu, &(ty, kind, groups, rows, cols, pair)) in pairs {
+        let case = Case {
+            ty,
+            kind,
+            groups,
+            rows,
+            cols,
+            pair,
+            tokens: 7,
+        };
+        check(gpu, &mut rng, &case, Division::Some);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kernels::products::{MatvecOptions, gate_up, matvec};
 use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
-use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
@@ -34,6 +34,12 @@ fn forms(gpu: &Gpu) -> Vec<Form> {
         eprintln!("tier {}: no cooperative matrices", gpu.tier.name());
     }
     forms
+}
+
+/// Every device with each of its forms.
+fn in_each_form() -> Vec<(&'static Gpu, Form)> {
+    let each = |gpu| forms(gpu).into_iter().map(move |form| (gpu, form));
+    gpus().iter().flat_map(each).collect()
 }
 
 /// The input of a product, (max_tokens * used, cols), as `form` takes it, and the dispatch that prepares it.
@@ -185,36 +191,30 @@ fn check(gpu: &Gpu, form: Form, rng: &mut Rng, case: &Case) {
 #[test]
 fn every_type_in_every_form() {
     let mut rng = Rng::fresh();
-    for gpu in gpus() {
-        for form in forms(gpu) {
-            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-                let mut case = Case::plain(ty, 70 - i, 512, 9 + 2 * i);
-                case.residual = i % 2 == 0;
-                check(gpu, form, &mut rng, &case);
-            }
-        }
+    let all: Vec<_> = GgmlType::ALL.iter().enumerate().collect();
+    for (&(gpu, form), &(i, &ty)) in drawn_pairs(&in_each_form(), &all) {
+        let mut case = Case::plain(ty, 70 - i, 512, 9 + 2 * i);
+        case.residual = i % 2 == 0;
+        check(gpu, form, &mut rng, &case);
     }
 }
 
 #[test]
 fn shapes_of_the_models_and_odd_ones() {
     let mut rng = Rng::fresh();
-    for gpu in gpus() {
-        for form in forms(gpu) {
-            for (ty, rows, cols, n_tokens) in [
-                (GgmlType::F32, 64, 2048, 33),
-                (GgmlType::Q4_0, 576, 2048, 20),
-                (GgmlType::Q5_0, 100, 1408, 17),
-                (GgmlType::Q4_0, 40, 10_944, 12),
-                (GgmlType::Q8_0, 10_944, 64, 9),
-                (GgmlType::Q6_K, 15_488, 256, 2),
-                (GgmlType::Q8_0, 154_880, 32, 3),
-                (GgmlType::Q8_0, 1, 32, 150),
-                (GgmlType::IQ4_NL, 129, 96, 257),
-            ] {
-                check(gpu, form, &mut rng, &Case::plain(ty, rows, cols, n_tokens));
-            }
-        }
+    let cases = [
+        (GgmlType::F32, 64, 2048, 33),
+        (GgmlType::Q4_0, 576, 2048, 20),
+        (GgmlType::Q5_0, 100, 1408, 17),
+        (GgmlType::Q4_0, 40, 10_944, 12),
+        (GgmlType::Q8_0, 10_944, 64, 9),
+        (GgmlType::Q6_K, 15_488, 256, 2),
+        (GgmlType::Q8_0, 154_880, 32, 3),
+        (GgmlType::Q8_0, 1, 32, 150),
+        (GgmlType::IQ4_NL, 129, 96, 257),
+    ];
+    for (&(gpu, form), &(ty, rows, cols, n_tokens)) in drawn_pairs(&in_each_form(), &cases) {
+        check(gpu, form, &mut rng, &Case::plain(ty, rows, cols, n_tokens));
     }
 }
 
@@ -356,13 +356,10 @@ fn check_pair(
 #[ignore = "long: scripts/test --all"]
 fn dense_pairs_of_every_type() {
     let mut rng = Rng::fresh();
-    for gpu in gpus() {
-        for form in forms(gpu) {
-            for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-                let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-                check_pair(gpu, form, &mut rng, [ty, other], [65, 256], 11, None, None);
-            }
-        }
+    let others = GgmlType::ALL.iter().cycle().skip(1);
+    let all: Vec<_> = GgmlType::ALL.iter().zip(others).collect();
+    for (&(gpu, form), &(&ty, &other)) in drawn_pairs(&in_each_form(), &all) {
+        check_pair(gpu, form, &mut rng, [ty, other], [65, 256], 11, None, None);
     }
 }
 
@@ -527,9 +524,9 @@ fn experts_multiply_their_tokens() {
     let mut rng = Rng::fresh();
     for gpu in gpus() {
         for form in forms(gpu) {
-            for (i, tile) in expert_tiles(form, true).iter().enumerate() {
-                let ty = |k| GgmlType::ALL[(3 * i + k) % GgmlType::ALL.len()];
-                let types = [ty(0), ty(1), ty(2)];
+            for tile in drawn(expert_tiles(form, true), 2) {
+                let first = rng.below(GgmlType::ALL.len());
+                let types = [0, 1, 2].map(|k| GgmlType::ALL[(first + k) % GgmlType::ALL.len()]);
                 // Some experts with full tiles, some with less than half, some with less than a quarter of one.
                 for tokens in [37, 2 * tile.tokens as usize + 44] {
                     let sizes = [5, 2, 256, 256];
@@ -588,7 +585,7 @@ fn a_weight_larger_than_a_binding_is_cut() {
 fn products_are_right_where_matrices_are_emulated() {
     let mut rng = Rng::fresh();
     for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
-        for (coop, tile, cols, backwards) in [
+        let cases = [
             (NVIDIA, deep(64, 64, [2, 2]), 128, false),
             // Not whole stages of two units.
             (NVIDIA, deep(64, 64, [2, 2]), 96, false),
@@ -597,10 +594,12 @@ fn products_are_right_where_matrices_are_emulated() {
             (NVIDIA, writing(2, tile(32, 128, [1, 4])), 64, true),
             (NVIDIA, writing(1, tile(64, 128, [1, 4])), 64, false),
             (APPLE, tile(32, 64, [2, 2]), 96, false),
-        ]
-        .into_iter()
-        .filter(|case| has_matrices(case.0))
-        {
+        ];
+        let cases: Vec<_> = cases
+            .into_iter()
+            .filter(|case| has_matrices(case.0))
+            .collect();
+        for &(coop, tile, cols, backwards) in drawn(&cases, 3) {
             let form = Form::Matrix(coop);
             assert!(
                 [tiles, expert_tiles]
@@ -612,15 +611,17 @@ fn products_are_right_where_matrices_are_emulated() {
             case.emulated = Some(backwards);
             check(gpu, form, &mut rng, &case);
         }
-        for (coop, tile) in [
+        let cases = [
             (NVIDIA, tiles(Form::Matrix(NVIDIA), true)[1]),
             (NVIDIA, writing(2, tile(32, 64, [1, 4]))),
             (NVIDIA, writing(1, tile(64, 64, [1, 4]))),
             (APPLE, tile(16, 32, [2, 2])),
-        ]
-        .into_iter()
-        .filter(|case| has_matrices(case.0))
-        {
+        ];
+        let cases: Vec<_> = cases
+            .into_iter()
+            .filter(|case| has_matrices(case.0))
+            .collect();
+        for &(coop, tile) in drawn(&cases, 2) {
             let form = Form::Matrix(coop);
             assert!(
                 [tiles, expert_tiles]

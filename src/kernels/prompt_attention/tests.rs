@@ -11,7 +11,7 @@ use crate::kernels::expand_kv::{self, weights_calls};
 use crate::kernels::expand_kv::{expand_kv, expand_kv_weights};
 use crate::kernels::rope_cache::rotate_rows;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
-use crate::kernels::testing::{Rng, assert_close, nmse, random_weight};
+use crate::kernels::testing::{Rng, assert_close, drawn_pairs, nmse, random_weight};
 use crate::quant::GgmlType;
 use half::f16;
 
@@ -235,21 +235,26 @@ impl Case {
     fn check(&self, rows: usize) {
         let exact = self.twin();
         for gpu in gpus() {
-            let tier = gpu.tier.name();
-            for (form, matrix, error) in self.errors(gpu, rows, &exact) {
-                let limit = match (matrix, self.tokens) {
-                    (true, 1) => ONE_TOKEN * MATRIX_LIMIT,
-                    (true, _) => MATRIX_LIMIT,
-                    (false, _) => VECTOR_LIMIT,
-                };
-                assert!(
-                    error <= limit,
-                    "{:?}: {} at {}, blocks of {rows}, {form} on {tier}: NMSE {error:.2e}",
-                    self.dims,
-                    self.tokens,
-                    self.pos,
-                );
-            }
+            self.check_on(gpu, rows, &exact);
+        }
+    }
+
+    #[track_caller]
+    fn check_on(&self, gpu: &Gpu, rows: usize, exact: &[f64]) {
+        let tier = gpu.tier.name();
+        for (form, matrix, error) in self.errors(gpu, rows, exact) {
+            let limit = match (matrix, self.tokens) {
+                (true, 1) => ONE_TOKEN * MATRIX_LIMIT,
+                (true, _) => MATRIX_LIMIT,
+                (false, _) => VECTOR_LIMIT,
+            };
+            assert!(
+                error <= limit,
+                "{:?}: {} at {}, blocks of {rows}, {form} on {tier}: NMSE {error:.2e}",
+                self.dims,
+                self.tokens,
+                self.pos,
+            );
         }
     }
 }
@@ -316,7 +321,7 @@ fn expanded_and_absorbed_attention_are_the_same() {
 fn chunks_of_any_size_anywhere_agree_with_the_twin() {
     let mut rng = Rng::fresh();
     let [glm, deepseek, tales] = shapes();
-    for (dims, pos, tokens, rows) in [
+    let cases = [
         (glm, 0, 1, 64),
         (glm, 0, 67, 128),
         (glm, 1, 9, 64),
@@ -327,8 +332,10 @@ fn chunks_of_any_size_anywhere_agree_with_the_twin() {
         (deepseek, 575, 65, 256),
         (tales, 0, 2, 64),
         (tales, 575, 100, 640),
-    ] {
-        Case::random(&mut rng, dims, pos, tokens).check(rows);
+    ];
+    for (gpu, &(dims, pos, tokens, rows)) in drawn_pairs(gpus(), &cases) {
+        let case = Case::random(&mut rng, dims, pos, tokens);
+        case.check_on(gpu, rows, &case.twin());
     }
 }
 
@@ -351,10 +358,12 @@ fn a_long_context_agrees_with_the_twin_in_one_block_and_in_several() {
 fn masks_hold_at_the_edges_of_tiles_and_blocks() {
     let mut rng = Rng::fresh();
     let [_, dims, _] = shapes();
-    for (pos, tokens) in [(31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (127, 1)] {
+    let cases = [(31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (127, 1)];
+    for &(pos, tokens) in &cases {
         // Also blocks that no tile divides.
-        for rows in [64, 100] {
-            Case::random(&mut rng, dims, pos, tokens).check(rows);
+        for (gpu, &rows) in drawn_pairs(gpus(), &[64, 100]) {
+            let case = Case::random(&mut rng, dims, pos, tokens);
+            case.check_on(gpu, rows, &case.twin());
         }
     }
 }

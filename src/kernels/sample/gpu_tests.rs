@@ -8,7 +8,7 @@ use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::testing::{Recorded, assert_refused, download, gpus, metal, upload};
 use crate::kernels::sequences::CHOICE;
-use crate::kernels::testing::Rng;
+use crate::kernels::testing::{Rng, drawn, drawn_pairs};
 
 mod batch;
 mod cuts;
@@ -222,44 +222,41 @@ const PLAIN: Sampling = Sampling {
 fn greedy_is_what_the_twin_chooses() {
     let mut rng = Rng::fresh();
     let of_a_model = [154_880, 102_400][rng.below(2)];
-    for vocab in [large(of_a_model), 300, 256, 1] {
+    for (gpu, &vocab) in drawn_pairs(gpus(), &[large(of_a_model), 300, 256, 1]) {
         let plain = rng.normals(vocab);
         // Few values make ties; NaN and infinities must not win or crash, and are told of.
         let odd = [1.0, 2.0, -0.0, 0.0, f32::NAN, f32::NEG_INFINITY];
         let tied: Vec<f32> = (0..vocab).map(|_| odd[rng.below(6)]).collect();
         let low: Vec<f32> = tied.iter().map(|x| x.min(0.0) - 3.0).collect();
         let nothing = vec![f32::NAN; vocab];
-        for gpu in gpus() {
-            let mut choosers = vec![Chooser::new(gpu, vocab)];
-            choosers.extend((vocab == 300).then(|| Chooser::in_batch(gpu, vocab)));
-            let all = [&plain, &tied, &low, &nothing];
-            for (chooser, logits) in choosers.iter().flat_map(|c| all.map(|logits| (c, logits))) {
-                chooser.logits(logits);
-                // Presence and frequency whose sums are exact, so that nothing depends on how they are rounded.
-                for (repeat, presence, frequency) in [
-                    (1.0, 0.0, 0.0),
-                    (1.3, 0.0, 0.0),
-                    (1.0, 0.5, 0.25),
-                    (1.3, -0.5, 0.0),
-                ] {
-                    let mut context: Vec<u32> =
-                        (0..40).map(|_| rng.below(vocab + 5) as u32).collect();
-                    let sampling = Sampling {
-                        repeat_penalty: repeat,
-                        presence_penalty: presence,
-                        frequency_penalty: frequency,
-                        repeat_last_n: if presence < 0.0 { u32::MAX } else { 30 },
-                        ..Sampling::GREEDY
-                    };
-                    // The best tokens are recent ones, some beyond the reach of the penalty.
-                    let steps = if vocab > 1000 { 2 } else { 9 };
-                    for step in 0..steps {
-                        let found = chooser.told(&context, 1 + step as usize % 3, &sampling, step);
-                        let id = sample(logits, sampling.recent(&context), &sampling, step);
-                        let twin = (id, !all_finite(logits));
-                        assert_eq!(found, twin, "{vocab} tokens, {}", gpu.tier.name());
-                        context.push(id);
-                    }
+        let mut choosers = vec![Chooser::new(gpu, vocab)];
+        choosers.extend((vocab == 300).then(|| Chooser::in_batch(gpu, vocab)));
+        let all = [&plain, &tied, &low, &nothing];
+        for (chooser, logits) in choosers.iter().flat_map(|c| all.map(|logits| (c, logits))) {
+            chooser.logits(logits);
+            // Presence and frequency whose sums are exact, so that nothing depends on how they are rounded.
+            for (repeat, presence, frequency) in [
+                (1.0, 0.0, 0.0),
+                (1.3, 0.0, 0.0),
+                (1.0, 0.5, 0.25),
+                (1.3, -0.5, 0.0),
+            ] {
+                let mut context: Vec<u32> = (0..40).map(|_| rng.below(vocab + 5) as u32).collect();
+                let sampling = Sampling {
+                    repeat_penalty: repeat,
+                    presence_penalty: presence,
+                    frequency_penalty: frequency,
+                    repeat_last_n: if presence < 0.0 { u32::MAX } else { 30 },
+                    ..Sampling::GREEDY
+                };
+                // The best tokens are recent ones, some beyond the reach of the penalty.
+                let steps = if vocab > 1000 { 2 } else { 9 };
+                for step in 0..steps {
+                    let found = chooser.told(&context, 1 + step as usize % 3, &sampling, step);
+                    let id = sample(logits, sampling.recent(&context), &sampling, step);
+                    let twin = (id, !all_finite(logits));
+                    assert_eq!(found, twin, "{vocab} tokens, {}", gpu.tier.name());
+                    context.push(id);
                 }
             }
         }
@@ -278,7 +275,7 @@ fn penalties_reach_the_whole_context_and_no_further() {
     // The context has more tokens than a workgroup has threads, and the best is its last. The second best lies behind the context.
     let mut context = [50; 400];
     context[399] = 7;
-    for gpu in gpus() {
+    for gpu in drawn(gpus(), 1) {
         let mut chooser = Chooser::new(gpu, 300);
         chooser.behind = 11;
         chooser.logits(&logits);
@@ -330,7 +327,7 @@ fn draws_are_those_of_the_definition() {
     ];
     let (mut draws, mut unsure) = (0, 0);
     for (vocab, n) in [(large(154_880), 3), (2000, 12), (7, 12)] {
-        for gpu in gpus() {
+        for gpu in drawn(gpus(), 1) {
             let chooser = Chooser::new(gpu, vocab);
             for setting in settings {
                 let logits: Vec<f32> = rng.normals(vocab).iter().map(|x| x * 5.0).collect();
@@ -379,7 +376,7 @@ fn kept(chooser: &Chooser<'_>, logits: &[f32], sampling: &Sampling) -> Vec<u32> 
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn ties_at_a_threshold_go_to_the_lower_ids() {
-    for gpu in gpus() {
+    for gpu in drawn(gpus(), 1) {
         let vocab = 700;
         let chooser = Chooser::new(gpu, vocab);
         // Ties lie in three slices; the others are never drawn.
@@ -426,7 +423,7 @@ fn a_logit_that_is_not_finite_is_told() {
         0xff80_0001,
     ];
     let finite = [0x7f7f_ffff, 0xff7f_ffff, 1, 0x8000_0001, 0x8000_0000];
-    for gpu in gpus() {
+    for gpu in drawn(gpus(), 1) {
         for vocab in [700, large(102_400)] {
             let chooser = Chooser::new(gpu, vocab);
             let random = rng.normals(vocab);
@@ -500,7 +497,7 @@ fn many_candidates_are_cut_where_the_definition_cuts() {
                 }
             },
         ];
-        for gpu in gpus() {
+        for gpu in drawn(gpus(), 1) {
             let chooser = Chooser::new(gpu, vocab);
             for (kind, of) in kinds.iter().enumerate() {
                 let logits: Vec<f32> = rng.normals(vocab).into_iter().map(of).collect();

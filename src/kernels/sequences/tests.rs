@@ -41,9 +41,7 @@ impl Given {
         let per_sequence = n_ctx.div_ceil(PAGE);
         let count = lengths.len() * per_sequence + 3;
         let mut free: Vec<u32> = (0..count as u32).collect();
-        for i in (1..free.len()).rev() {
-            free.swap(i, rng.below(i + 1));
-        }
+        rng.shuffle(&mut free);
         let pages = free[..lengths.len() * per_sequence].to_vec();
         let mut given = Self {
             positions: vec![],

@@ -8,7 +8,7 @@ use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::testing::{
     download, gpu_weights, output, run, token_gpus, token_gpus_with_binding, upload,
 };
-use crate::kernels::testing::{Rng, assert_close, random_weight};
+use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
 use crate::kernels::token::testing::{Given, activation, assert_prepared, geometries, room};
 use crate::model::Experts;
 use crate::model::Gating;
@@ -28,9 +28,7 @@ fn distinct(rng: &mut Rng, count: usize) -> Vec<f32> {
     let mut values: Vec<f32> = (0..count)
         .map(|i| (i as f32 + 0.5 * rng.uniform()) * 6.0 / count as f32 - 3.0)
         .collect();
-    for i in (1..count).rev() {
-        values.swap(i, rng.below(i + 1));
-    }
+    rng.shuffle(&mut values);
     values
 }
 
@@ -204,16 +202,18 @@ fn check_choice(
 
 #[test]
 fn the_gpu_agrees_for_every_type() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        for (i, &ty) in GgmlType::ALL.iter().enumerate() {
-            let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-            let case = (Some(([ty, other], [5, 2, 32])), Some(([other, ty], 64)));
-            check(gpu, &mut rng, 256, case, false);
-        }
-        // Rows of two units, in workgroups of 32 rows, of which the last one has 16.
-        let case = (None, Some(([GgmlType::Q4_0; 2], 48)));
-        check(gpu, &mut rng, 64, case, false);
+    let mut rng = Rng::fresh();
+    let others = GgmlType::ALL.iter().cycle().skip(1);
+    let of_types = GgmlType::ALL.iter().zip(others).map(|(&ty, &other)| {
+        // The error of few values varies more.
+        let experts = Some(([ty, other], [5, 2, 96]));
+        (256, (experts, Some(([other, ty], 192))))
+    });
+    // Rows of two units, in workgroups of 32 rows, of which the last one has 16.
+    let small = (64, (None, Some(([GgmlType::Q4_0; 2], 400))));
+    let cases: Vec<_> = of_types.chain([small]).collect();
+    for (gpu, &(cols, case)) in drawn_pairs(&token_gpus(), &cases) {
+        check(gpu, &mut rng, cols, case, false);
     }
 }
 
@@ -246,21 +246,24 @@ fn all_threads_choose_where_a_lane_has_many_experts() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn the_gpu_agrees_at_the_shapes_of_the_models() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
-        for case in [
-            (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
-            (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
-            (None, Some((q4_k, 6144))),
-            (Some((q4_0, [4, 1, 96])), None),
-            (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
-        ] {
-            for come in LOGITS {
-                if case.0.is_some() || come == Logits::Whole {
-                    check_logits(gpu, &mut rng, 2048, case, false, come);
-                }
-            }
+    let mut rng = Rng::fresh();
+    let (q4_0, q4_k) = ([GgmlType::Q4_0; 2], [GgmlType::Q4_K; 2]);
+    let cases = [
+        (Some((q4_0, [64, 4, 1536])), Some((q4_0, 1536))),
+        (Some((q4_k, [7, 6, 1408])), Some((q4_k, 2816))),
+        (None, Some((q4_k, 6144))),
+        (Some((q4_0, [4, 1, 96])), None),
+        (Some((q4_0, [256, 8, 32])), Some((q4_0, 48))),
+    ];
+    for (&case, &come) in drawn_pairs(&cases, &LOGITS) {
+        // Without experts there are no logits.
+        let come = if case.0.is_some() {
+            come
+        } else {
+            Logits::Whole
+        };
+        for gpu in drawn(&token_gpus(), 2) {
+            check_logits(gpu, &mut rng, 2048, case, false, come);
         }
     }
 }
@@ -268,13 +271,13 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn other_geometries_give_the_same() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        // 36 units leave some lanes without, 48 rows some tiles unfilled.
-        let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
-        let case = (Some((pair, [68, 3, 48])), Some((pair, 80)));
-        check(gpu, &mut rng, 1152, case, true);
-        check(gpu, &mut rng, 64, (None, Some((pair, 48))), true);
+    let mut rng = Rng::fresh();
+    // 36 units leave some lanes without, 48 rows some tiles unfilled.
+    let pair = [GgmlType::Q4_0, GgmlType::Q8_0];
+    let experts = (1152, (Some((pair, [68, 3, 48])), Some((pair, 80))));
+    let dense = (64, (None, Some((pair, 48))));
+    for (gpu, &(cols, case)) in drawn_pairs(&token_gpus(), &[experts, dense]) {
+        check(gpu, &mut rng, cols, case, true);
     }
 }
 

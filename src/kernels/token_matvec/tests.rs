@@ -11,7 +11,7 @@ use crate::kernels::attention::partial_bytes;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::products::{MatvecOptions, matvec};
 use crate::kernels::rope_cache::rotate_rows;
-use crate::kernels::testing::{Rng, assert_close, random_weight, slice_stats};
+use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight, slice_stats};
 use crate::kernels::token::testing::{
     Given, activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
 };
@@ -124,26 +124,25 @@ fn check_with(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn other_geometries_give_the_same() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        // Units and rows that are no multiples of what a workgroup takes; tiles that reach into a second group; exact multiples.
-        for (ty, groups, rows, cols, x_units, out) in [
-            (GgmlType::Q4_0, 1, 160, 1120, 0, Out::Both),
-            (GgmlType::Q5_0, 5, 80, 192, 8, Out::Plain),
-            (GgmlType::Q8_0, 1, 67, 512, 0, Out::Plain),
-            (GgmlType::F16, 4, 48, 96, 3, Out::Prepared),
-        ] {
-            let case = Case {
-                ty,
-                groups,
-                rows,
-                cols,
-                x_units,
-                residual: groups == 1,
-                out,
-            };
-            check_with(gpu, &mut rng, &case, true);
-        }
+    let mut rng = Rng::fresh();
+    // Units and rows that are no multiples of what a workgroup takes; tiles that reach into a second group; exact multiples.
+    let cases = [
+        (GgmlType::Q4_0, 1, 160, 1120, 0, Out::Both),
+        (GgmlType::Q5_0, 5, 80, 192, 8, Out::Plain),
+        (GgmlType::Q8_0, 1, 67, 512, 0, Out::Plain),
+        (GgmlType::F16, 4, 48, 96, 3, Out::Prepared),
+    ];
+    for (gpu, &(ty, groups, rows, cols, x_units, out)) in drawn_pairs(&token_gpus(), &cases) {
+        let case = Case {
+            ty,
+            groups,
+            rows,
+            cols,
+            x_units,
+            residual: groups == 1,
+            out,
+        };
+        check_with(gpu, &mut rng, &case, true);
     }
 }
 
@@ -201,8 +200,8 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, slices: usize, all: bool) 
         let what = format!("{heads} x {rows} x {kv_lora}, {slices} slices, {geometry:?}");
         let found = download(gpu, &y, n);
         let nmse = match activation(gpu) {
-            // A latent midway between two rounded values may round to the other one.
-            Activation::Bytes | Activation::Halves { .. } => 1e-6,
+            // Latents midway between two rounded values may round to the other one: each costs 6e-7 of the smallest weight.
+            Activation::Bytes | Activation::Halves { .. } => 5e-6,
             Activation::Floats => 1e-11,
         };
         assert_close(&found, &exact, nmse, &what);
@@ -212,72 +211,68 @@ fn check_slices(gpu: &Gpu, rng: &mut Rng, w: &Weight, slices: usize, all: bool) 
 
 #[test]
 fn slices_are_merged_before_the_product() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        for (ty, heads, rows, kv_lora, all_splits) in [
-            (GgmlType::Q4_0, 20, 256, 512, &[1, 4, 5, 8, 9, 52][..]),
-            (GgmlType::Q8_0, 16, 128, 512, &[2, MAX_SLICES]),
-            (GgmlType::F16, 4, 48, 96, &[1, 9]),
-        ] {
-            let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
-            for &slices in all_splits {
-                check_slices(gpu, &mut rng, &w, slices, false);
-            }
+    let mut rng = Rng::fresh();
+    for (ty, heads, rows, kv_lora, all_splits) in [
+        (GgmlType::Q4_0, 20, 256, 512, &[1, 4, 5, 8, 9, 52][..]),
+        (GgmlType::Q8_0, 16, 128, 512, &[2, MAX_SLICES]),
+        (GgmlType::F16, 4, 48, 96, &[1, 9]),
+    ] {
+        let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
+        for (gpu, &slices) in drawn_pairs(&token_gpus(), all_splits) {
+            check_slices(gpu, &mut rng, &w, slices, false);
         }
-        let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 288);
+    }
+    let w = random_weight(&mut rng, GgmlType::Q4_0, 2, 128, 288);
+    for gpu in drawn(&token_gpus(), 1) {
         check_slices(gpu, &mut rng, &w, 7, true);
     }
 }
 
 #[test]
 fn the_gpu_agrees_for_every_type() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        for &ty in GgmlType::ALL {
-            let case = Case {
-                ty,
-                groups: 1,
-                rows: 160,
-                cols: 768,
-                x_units: 0,
-                residual: true,
-                out: Out::Both,
-            };
-            check(gpu, &mut rng, &case);
-        }
+    let mut rng = Rng::fresh();
+    for (gpu, &ty) in drawn_pairs(&token_gpus(), GgmlType::ALL) {
+        let case = Case {
+            ty,
+            groups: 1,
+            rows: 160,
+            cols: 768,
+            x_units: 0,
+            residual: true,
+            out: Out::Both,
+        };
+        check(gpu, &mut rng, &case);
     }
 }
 
 #[test]
 fn the_gpu_agrees_at_the_shapes_of_the_models() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        // GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B: q_a, kv_a, q_b, k_b, v_b, output, dense down, head.
-        for (ty, groups, rows, cols, x_units, residual, out) in [
-            (GgmlType::Q4_0, 1, 768, 2048, 0, false, Out::Prepared),
-            (GgmlType::Q4_K, 1, 576, 2048, 0, false, Out::Plain),
-            (GgmlType::Q4_0, 1, 5120, 768, 0, false, Out::Both),
-            (GgmlType::Q5_0, 20, 512, 192, 8, false, Out::Plain),
-            (GgmlType::Q8_0, 16, 512, 128, 6, false, Out::Plain),
-            (GgmlType::Q4_0, 20, 256, 512, 16, false, Out::Prepared),
-            (GgmlType::Q4_0, 1, 64, 5120, 0, true, Out::Both),
-            (GgmlType::Q5_0, 1, 32, 10944, 0, true, Out::Both),
-            (GgmlType::Q6_K, 1, 1003, 2048, 0, false, Out::Plain),
-        ] {
-            check(
-                gpu,
-                &mut rng,
-                &Case {
-                    ty,
-                    groups,
-                    rows,
-                    cols,
-                    x_units,
-                    residual,
-                    out,
-                },
-            );
-        }
+    let mut rng = Rng::fresh();
+    // GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B: q_a, kv_a, q_b, k_b, v_b, output, dense down, head.
+    let cases = [
+        (GgmlType::Q4_0, 1, 768, 2048, 0, false, Out::Prepared),
+        (GgmlType::Q4_K, 1, 576, 2048, 0, false, Out::Plain),
+        (GgmlType::Q4_0, 1, 5120, 768, 0, false, Out::Both),
+        (GgmlType::Q5_0, 20, 512, 192, 8, false, Out::Plain),
+        (GgmlType::Q8_0, 16, 512, 128, 6, false, Out::Plain),
+        (GgmlType::Q4_0, 20, 256, 512, 16, false, Out::Prepared),
+        (GgmlType::Q4_0, 1, 64, 5120, 0, true, Out::Both),
+        (GgmlType::Q5_0, 1, 32, 10944, 0, true, Out::Both),
+        (GgmlType::Q6_K, 1, 1003, 2048, 0, false, Out::Plain),
+    ];
+    for (gpu, &(ty, groups, rows, cols, x_units, residual, out)) in
+        drawn_pairs(&token_gpus(), &cases)
+    {
+        let case = Case {
+            ty,
+            groups,
+            rows,
+            cols,
+            x_units,
+            residual,
+            out,
+        };
+        check(gpu, &mut rng, &case);
     }
 }
 
@@ -340,94 +335,91 @@ fn the_router_reads_the_stream_itself() {
 
 #[test]
 fn the_head_of_a_prompt_reads_floats() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        for &ty in GgmlType::ALL {
-            let (rows, cols) = (67, 768);
-            let w = random_weight(&mut rng, ty, 1, rows, cols);
-            let x = rng.normals(cols);
-            let twin = token_matvec(&w, &x, 0, None, None);
-            let y = output(gpu, rows);
-            let weight = gpu_weight(gpu, &w);
-            let values = Range::whole(&upload(gpu, &x));
-            let input = Input::Prepared(TokenInput::of(values), 0);
-            let call = GpuTokenMatvec::new(&weight, Activation::Floats, input)
-                .bind("y", &Range::whole(&y));
-            let state = State {
-                tokens: 1,
-                ..State::default()
-            };
-            run(
-                gpu,
-                &call.calls(gpu).unwrap_or_else(|e| panic!("{e}")),
-                &state,
-            );
-            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
-        }
+    let mut rng = Rng::fresh();
+    for (gpu, &ty) in drawn_pairs(&token_gpus(), GgmlType::ALL) {
+        let (rows, cols) = (67, 768);
+        let w = random_weight(&mut rng, ty, 1, rows, cols);
+        let x = rng.normals(cols);
+        let twin = token_matvec(&w, &x, 0, None, None);
+        let y = output(gpu, rows);
+        let weight = gpu_weight(gpu, &w);
+        let values = Range::whole(&upload(gpu, &x));
+        let input = Input::Prepared(TokenInput::of(values), 0);
+        let call =
+            GpuTokenMatvec::new(&weight, Activation::Floats, input).bind("y", &Range::whole(&y));
+        let state = State {
+            tokens: 1,
+            ..State::default()
+        };
+        run(
+            gpu,
+            &call.calls(gpu).unwrap_or_else(|e| panic!("{e}")),
+            &state,
+        );
+        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
+        assert_close(&download(gpu, &y, rows), &exact, 1e-11, ty.name());
     }
 }
 
 #[test]
 fn the_experts_logits_leave_as_partial_sums() {
-    for gpu in token_gpus() {
-        let mut rng = Rng::fresh();
-        // With 288 rows some geometries have a last tile that is half empty. With 44 experts some threads have none.
-        for (experts, rows, cols, all) in [
-            (64, 2048, 5120, false),
-            (64, 2048, 2048, false),
-            (44, 1056, 512, true),
-            (8, 288, 512, true),
-        ] {
-            let w = random_weight(&mut rng, GgmlType::Q4_0, 1, rows, cols);
-            let router = random_weight(&mut rng, GgmlType::F32, 1, experts, rows);
-            let x = rng.normals(cols);
-            let (before, g) = (rng.normals(rows), rng.normals(rows));
-            let values = stand_for(activation(gpu), &x);
-            let twin = token_matvec(&w, &values, 0, None, Some(&before));
-            let weighted: Vec<f32> = twin.iter().zip(&g).map(|(y, g)| y * g).collect();
-            let logits_of_runs = partial_logits(&router, &weighted);
-            let exact: Vec<f64> = logits_of_runs.iter().map(|v| f64::from(*v)).collect();
-            let router = gpu_weight(gpu, &router);
-            let (weight, before) = (gpu_weight(gpu, &w), Range::whole(&upload(gpu, &before)));
-            let mut call = GpuTokenMatvec::new(
-                &weight,
-                activation(gpu),
-                Input::Prepared(
-                    TokenInput {
-                        values: upload_values(gpu, &x),
-                        rms: None,
-                    },
-                    0,
-                ),
-            )
-            .bind("residual", &before);
-            call.prepared = Some(room(gpu, rows, Some(&g)));
-            for geometry in geometries(gpu, &call.site(), all) {
-                if !leaves_partial_logits(gpu.machine, &router, geometry.tile) {
-                    continue;
-                }
-                // On the CPU, a write behind the last run shows. Elsewhere it shows in the room for one more.
-                let n = logits_of_runs.len();
-                let more = if gpu.metal.is_some() { 0 } else { experts };
-                let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, n + more));
-                call.prepared = Some(y.clone());
-                call.router = Some(PartialLogits {
-                    weight: &router,
-                    logits: Range::whole(&logits),
-                });
-                let calls = call.calls_with(gpu, &geometry);
-                let state = State {
-                    tokens: 1,
-                    ..State::default()
-                };
-                run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
-                let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
-                assert_prepared(gpu, &y, Some(&g), &twin, &what);
-                let mut found: Vec<f32> = download(gpu, &logits, n + more);
-                assert!(found.split_off(n).iter().all(|v| v.is_nan()), "{what}");
-                assert_close(&found, &exact, sums_nmse(activation(gpu)), &what);
+    let mut rng = Rng::fresh();
+    // With 288 rows some geometries have a last tile that is half empty. With 44 experts some threads have none.
+    let cases = [
+        (64, 2048, 5120, false),
+        (64, 2048, 2048, false),
+        (44, 1056, 512, true),
+        (8, 288, 512, true),
+    ];
+    for (gpu, &(experts, rows, cols, all)) in drawn_pairs(&token_gpus(), &cases) {
+        let w = random_weight(&mut rng, GgmlType::Q4_0, 1, rows, cols);
+        let router = random_weight(&mut rng, GgmlType::F32, 1, experts, rows);
+        let x = rng.normals(cols);
+        let (before, g) = (rng.normals(rows), rng.normals(rows));
+        let values = stand_for(activation(gpu), &x);
+        let twin = token_matvec(&w, &values, 0, None, Some(&before));
+        let weighted: Vec<f32> = twin.iter().zip(&g).map(|(y, g)| y * g).collect();
+        let logits_of_runs = partial_logits(&router, &weighted);
+        let exact: Vec<f64> = logits_of_runs.iter().map(|v| f64::from(*v)).collect();
+        let router = gpu_weight(gpu, &router);
+        let (weight, before) = (gpu_weight(gpu, &w), Range::whole(&upload(gpu, &before)));
+        let mut call = GpuTokenMatvec::new(
+            &weight,
+            activation(gpu),
+            Input::Prepared(
+                TokenInput {
+                    values: upload_values(gpu, &x),
+                    rms: None,
+                },
+                0,
+            ),
+        )
+        .bind("residual", &before);
+        call.prepared = Some(room(gpu, rows, Some(&g)));
+        for geometry in geometries(gpu, &call.site(), all) {
+            if !leaves_partial_logits(gpu.machine, &router, geometry.tile) {
+                continue;
             }
+            // On the CPU, a write behind the last run shows. Elsewhere it shows in the room for one more.
+            let n = logits_of_runs.len();
+            let more = if gpu.metal.is_some() { 0 } else { experts };
+            let (y, logits) = (room(gpu, rows, Some(&g)), output(gpu, n + more));
+            call.prepared = Some(y.clone());
+            call.router = Some(PartialLogits {
+                weight: &router,
+                logits: Range::whole(&logits),
+            });
+            let calls = call.calls_with(gpu, &geometry);
+            let state = State {
+                tokens: 1,
+                ..State::default()
+            };
+            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
+            let what = format!("{experts} experts, {rows} x {cols}, {geometry:?}");
+            assert_prepared(gpu, &y, Some(&g), &twin, &what);
+            let mut found: Vec<f32> = download(gpu, &logits, n + more);
+            assert!(found.split_off(n).iter().all(|v| v.is_nan()), "{what}");
+            assert_close(&found, &exact, sums_nmse(activation(gpu)), &what);
         }
     }
 }

@@ -79,18 +79,17 @@ fn each_token_has_the_queries_that_it_has_alone() {
         rope: 40,
         kv_lora: 96,
     };
-    for (types, cols, dims) in [
+    let products = [
         ([GgmlType::Q4_0; 2], 768, GLM),
         ([GgmlType::Q4_0, GgmlType::Q5_0], 1536, youtu),
         // Units of a token that fill no block of halves.
         ([GgmlType::Q8_0, GgmlType::F16], 352, odd),
-    ] {
+    ];
+    for &(types, cols, dims) in &products {
         let [q_b, k_b] = pair_of(&mut rng, types, cols, dims);
-        for gpu in token_gpus() {
-            // The slices of a head follow the cores.
-            for cores in [8, 132, 1000] {
-                check_several(gpu, &mut rng, [&q_b, &k_b], dims, cores);
-            }
+        // The slices of a head follow the cores.
+        for (gpu, &cores) in drawn_pairs(&token_gpus(), &[8, 132, 1000]) {
+            check_several(gpu, &mut rng, [&q_b, &k_b], dims, cores);
         }
     }
 }
@@ -99,7 +98,7 @@ fn each_token_has_the_queries_that_it_has_alone() {
 fn each_token_has_its_own_queries_in_larger_subgroups() {
     let mut rng = Rng::fresh();
     let [q_b, k_b] = pair_of(&mut rng, [GgmlType::Q4_0; 2], 768, GLM);
-    for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+    for gpu in &some_waves() {
         check_several(gpu, &mut rng, [&q_b, &k_b], GLM, 132);
     }
 }

@@ -2,8 +2,7 @@
 //! alone.
 
 use super::*;
-use crate::gpu::Tier;
-use crate::gpu::testing::{padded, waves};
+use crate::gpu::testing::{padded, some_waves};
 use crate::kernels::testing::several::Several;
 
 const EPS: f32 = 1e-6;
@@ -158,7 +157,7 @@ fn pair_of(rng: &mut Rng, types: [GgmlType; 2], sizes: [usize; 3]) -> [Weight; 2
 fn each_token_has_experts_of_its_own() {
     let mut rng = Rng::fresh();
     let (q4_0, q8_0) = (GgmlType::Q4_0, GgmlType::Q8_0);
-    for (types, used, sizes) in [
+    let cases = [
         ([q4_0; 2], 4, [64, 32, 2048]),
         // So many that all threads choose.
         ([q4_0; 2], 8, [256, 16, 256]),
@@ -168,11 +167,10 @@ fn each_token_has_experts_of_its_own() {
         ([q4_0, q8_0], 3, [8, 48, 1792]),
         // Units of a token that are no whole blocks of halves.
         ([q4_0, q8_0], 3, [8, 48, 1632]),
-    ] {
+    ];
+    for (gpu, &(types, used, sizes)) in drawn_pairs(&token_gpus(), &cases) {
         let pair = pair_of(&mut rng, types, sizes);
-        for gpu in token_gpus() {
-            check_several(gpu, &mut rng, &pair, used, false);
-        }
+        check_several(gpu, &mut rng, &pair, used, false);
     }
 }
 
@@ -180,7 +178,7 @@ fn each_token_has_experts_of_its_own() {
 fn each_token_has_experts_of_its_own_in_larger_subgroups() {
     let mut rng = Rng::fresh();
     let pair = pair_of(&mut rng, [GgmlType::Q4_0; 2], [64, 32, 2048]);
-    for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+    for gpu in &some_waves() {
         check_several(gpu, &mut rng, &pair, 4, false);
     }
 }
@@ -213,7 +211,7 @@ fn other_geometries_give_each_token_the_same() {
     // 36 units leave some lanes without, 48 rows some tiles unfilled.
     let types = [GgmlType::Q4_0, GgmlType::Q8_0];
     let pair = pair_of(&mut rng, types, [68, 48, 1152]);
-    for gpu in token_gpus() {
+    for gpu in drawn(&token_gpus(), 1) {
         check_several(gpu, &mut rng, &pair, 3, true);
     }
 }

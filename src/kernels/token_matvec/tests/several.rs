@@ -1,8 +1,7 @@
 //! Protects the heads' values of several tokens: each has those of its own slices, however many these are.
 
 use super::*;
-use crate::gpu::Tier;
-use crate::gpu::testing::waves;
+use crate::gpu::testing::some_waves;
 use crate::kernels::testing::several::{Several, standing};
 use crate::kernels::testing::slice_stats;
 
@@ -102,8 +101,8 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, w: &Weight, all: bool) -> usize {
         let what = format!("{heads} x {rows} x {kv_lora}, {several:?}, {slices:?}, {geometry:?}");
         let found = several.download(gpu, &y, n);
         let nmse = match activation(gpu) {
-            // A latent midway between two rounded values may round to the other one.
-            Activation::Bytes | Activation::Halves { .. } => 1e-6,
+            // Latents midway between two rounded values may round to the other one: each costs 6e-7 of the smallest weight.
+            Activation::Bytes | Activation::Halves { .. } => 5e-6,
             Activation::Floats => 1e-11,
         };
         assert_close(&found, &exact, nmse, &what);
@@ -115,16 +114,15 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, w: &Weight, all: bool) -> usize {
 #[test]
 fn slices_of_each_token_are_merged_before_the_product() {
     let mut rng = Rng::fresh();
-    for (ty, heads, rows, kv_lora, all) in [
+    let cases = [
         (GgmlType::Q4_0, 20, 256, 512, false),
         (GgmlType::Q8_0, 16, 128, 512, false),
         (GgmlType::F16, 4, 48, 96, false),
         (GgmlType::Q4_0, 2, 128, 288, true),
-    ] {
+    ];
+    for (gpu, &(ty, heads, rows, kv_lora, all)) in drawn_pairs(&token_gpus(), &cases) {
         let w = random_weight(&mut rng, ty, heads, rows, kv_lora);
-        for gpu in token_gpus() {
-            check_several(gpu, &mut rng, &w, all);
-        }
+        check_several(gpu, &mut rng, &w, all);
     }
 }
 
@@ -132,7 +130,7 @@ fn slices_of_each_token_are_merged_before_the_product() {
 fn slices_of_each_token_are_merged_in_larger_subgroups() {
     let mut rng = Rng::fresh();
     let w = random_weight(&mut rng, GgmlType::Q4_0, 20, 256, 512);
-    for gpu in waves(Tier::Subgroup).iter().chain(&waves(Tier::Int8)) {
+    for gpu in &some_waves() {
         check_several(gpu, &mut rng, &w, false);
     }
 }

@@ -18,7 +18,7 @@ use crate::models::mla::{Layer, Model, Weights};
 use crate::models::{BatchSizes, Batches};
 use crate::quant::GgmlType;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
-use crate::testing::Rng;
+use crate::testing::{drawn, drawn_pairs};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -241,23 +241,22 @@ fn a_sequence_alone_takes_the_dispatches_of_a_session() {
 
 #[test]
 fn calls_go_with_their_kernels_for_weights_of_every_type() {
-    // Each type is recorded with one of the models, and with another one in the next run. Other tests record every model.
+    // Each type is recorded with one of the models for some devices, and with others in the next run. Other tests record every model for
+    // every device.
     let names = [
         ModelName::Glm47Flash,
         ModelName::DeepseekV2Lite,
         ModelName::YoutuLlm2b,
     ];
-    let shift = Rng::fresh().below(names.len());
-    for (i, ty) in GgmlType::ALL.iter().enumerate() {
-        let other = GgmlType::ALL[(i + 1) % GgmlType::ALL.len()];
-        let model = retyped(
-            model(names[(i + shift) % names.len()], Recipe::Q4_0),
-            &[*ty, other],
-        );
-        for target in profiles() {
-            let plan = record(&target, &model);
-            for (step, calls) in plan.steps.iter().chain(&batches(&target, &model)) {
-                resolved(&target, step, calls);
+    let profiles = profiles();
+    let others = GgmlType::ALL.iter().cycle().skip(1);
+    let types: Vec<_> = GgmlType::ALL.iter().zip(others).collect();
+    for (&(&ty, &other), &name) in drawn_pairs(&types, &names) {
+        let model = retyped(model(name, Recipe::Q4_0), &[ty, other]);
+        for target in drawn(&profiles, profiles.len() / 3) {
+            let plan = record(target, &model);
+            for (step, calls) in plan.steps.iter().chain(&batches(target, &model)) {
+                resolved(target, step, calls);
             }
         }
     }
