@@ -19,7 +19,7 @@ use serde::Deserialize;
 use testing::Rng;
 // Not every program of tests takes some of many.
 #[allow(unused_imports)]
-pub(crate) use testing::some;
+pub(crate) use testing::{drawn, some};
 
 #[path = "../../src/testing.rs"]
 mod testing;

@@ -45,19 +45,10 @@ fn tiers_for_composed() -> Vec<(Arc<Gpu>, f64)> {
 #[ignore = "long: scripts/test --all"]
 fn composed_weights_stay_near_the_golden_values() {
     let gpus = tiers_for_composed();
-    // `plain` is as exact as `subgroup`: another test compares them.
-    let other = some(&[Tier::Subgroup, Tier::Int8], 1);
     let check = |model: &Arc<Model>, golden: &Golden, ty: &str| {
-        for (gpu, limit) in &gpus {
-            if ty != "embedded" && !other.contains(&gpu.tier) {
-                continue;
-            }
-            // Another choice in each run in one tier. In the others the choice that composes most.
-            let choices = match (ty, gpu.tier) {
-                ("embedded", Tier::Subgroup) => some(&COMPOSING, 1),
-                _ => vec![PrecomposeChoice::Both],
-            };
-            for choice in choices {
+        // Another tier and another choice in each run.
+        for (gpu, limit) in drawn(&gpus, 1) {
+            for choice in some(&COMPOSING, 1) {
                 let name = format!("{ty} {} {}", gpu.tier.name(), choice.name());
                 let mut backend = composed(gpu, model, 128, choice);
                 check_golden(&mut backend, golden, &name, *limit, f64::INFINITY);
@@ -80,18 +71,17 @@ fn composed_weights_stay_near_the_golden_values() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn composed_weights_stay_near_the_golden_values_of_synthetic_models() {
-    for (gpu, limit) in tiers_for_composed() {
-        // As exact as `subgroup`: the other test compares them.
-        if gpu.tier == Tier::Plain {
-            continue;
-        }
+    // `plain` is as exact as `subgroup`: another test compares them.
+    let mut gpus = tiers_for_composed();
+    gpus.retain(|(gpu, _)| gpu.tier != Tier::Plain);
+    for (gpu, limit) in drawn(&gpus, 1) {
         // Another family and another choice in each run.
         let mut choices = some(&COMPOSING, 3).into_iter().cycle();
         let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
             let choice = choices.next().expect("it goes round");
-            Box::new(composed(&gpu, model, n_ctx, choice))
+            Box::new(composed(gpu, model, n_ctx, choice))
         };
-        check_synthetic([1, 1], &mut backend, limit, f64::INFINITY);
+        check_synthetic([1, 1], &mut backend, *limit, f64::INFINITY);
     }
 }
 
@@ -111,8 +101,9 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
         repeats_work: Some(repeats_work),
         ..Default::default()
     });
-    for gpu in gpus.into_iter().filter_map(open_with) {
-        let mut plain = backend(&gpu, &model, 64);
+    let gpus: Vec<_> = gpus.into_iter().filter_map(open_with).collect();
+    for gpu in drawn(&gpus, 1) {
+        let mut plain = backend(gpu, &model, 64);
         let expected = all_logits(&mut plain, &tokens, &[]);
         let layers = model.layers.len() as isize;
         // With subgroups the slices of the attention are joined inside attn_v_b, but not inside what replaces it.
@@ -125,7 +116,7 @@ fn composed_weights_save_dispatches_of_a_token_and_leave_prompts_alone() {
             Tier::Subgroup | Tier::Int8 => [qk, (0, 0), qk],
         };
         for (choice, (saved, saved_waits)) in COMPOSING.into_iter().zip(saved) {
-            let mut found = composed(&gpu, &model, 64, choice).0;
+            let mut found = composed(gpu, &model, 64, choice).0;
             assert_eq!(
                 found.dispatches_per_token(0) as isize + saved,
                 plain.dispatches_per_token(0) as isize,
