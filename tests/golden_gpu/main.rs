@@ -225,7 +225,7 @@ fn every_tales_fixture_gives_its_golden_values() {
             return;
         };
         let golden = Golden::read(&golden);
-        for gpu in &gpus {
+        for gpu in drawn(&gpus, 1) {
             let name = format!("{ty} {}", gpu.tier.name());
             let (nmse, contrast) = limits(gpu);
             check_golden(
@@ -242,11 +242,11 @@ fn every_tales_fixture_gives_its_golden_values() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn synthetic_models_give_their_golden_values() {
-    for gpu in tiers() {
-        let (nmse, contrast) = limits(&gpu);
+    for gpu in drawn(&tiers(), 1) {
+        let (nmse, contrast) = limits(gpu);
         check_synthetic(
             [1, 1],
-            &mut |model, n_ctx| Box::new(backend(&gpu, model, n_ctx)),
+            &mut |model, n_ctx| Box::new(backend(gpu, model, n_ctx)),
             nmse,
             contrast,
         );
@@ -396,12 +396,12 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_synthetic_models() {
         let alone = Activation::Halves { packed: false };
         gpu.asked_to_repeat() == Some(false) && gpu.activation() != alone
     });
-    for (gpu, nmse, contrast) in gpus {
+    for (gpu, nmse, contrast) in drawn(&gpus, 1) {
         let mut one_by_one = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
-            Box::new(OneByOne(backend(&gpu, model, n_ctx)))
+            Box::new(OneByOne(backend(gpu, model, n_ctx)))
         };
-        eprintln!("{}", form(&gpu));
-        check_synthetic([1, 1], &mut one_by_one, nmse, contrast);
+        eprintln!("{}", form(gpu));
+        check_synthetic([1, 1], &mut one_by_one, *nmse, *contrast);
     }
 }
 
