@@ -57,7 +57,7 @@ pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
     taken
 }
 
-/// The same of what has no text.
+/// The same by reference, and nothing is printed.
 pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
     let mut left: Vec<_> = all.iter().collect();
     Rng::fresh().shuffle(&mut left);
@@ -65,8 +65,8 @@ pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
     left
 }
 
-/// Pairs of an element of `a` and one of `b`, others in each run. Each element is in at least one pair. With `GLIMT_TEST_MORE` there
-/// are so many times as many, up to all pairs.
+/// Pairs of an element of `a` and one of `b`, others in each run. Each element is in at least one pair. `GLIMT_TEST_MORE` multiplies
+/// the pairs, until there are all.
 pub(crate) fn drawn_pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> Vec<(&'a A, &'a B)> {
     let (all_a, all_b) = (drawn(a, a.len()), drawn(b, b.len()));
     let (more, fewer) = (a.len().max(b.len()), a.len().min(b.len()));

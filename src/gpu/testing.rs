@@ -11,7 +11,7 @@ use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
-use crate::testing::{self, Rng, rounds};
+use crate::testing::{self, some};
 use std::sync::OnceLock;
 
 pub(crate) mod known;
@@ -33,19 +33,17 @@ pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
     })
 }
 
-/// One of [`waves`] in each of two tiers, of other sizes in each run; with `GLIMT_TEST_MORE` all sizes.
+/// Threads of an emulated subgroup.
+pub(crate) const WAVE_SIZES: [u32; 3] = [16, 32, 64];
+
+/// [`waves`] in two tiers. The size of their subgroups is drawn for each tier.
 pub(crate) fn some_waves() -> Vec<Gpu> {
-    let each = [Tier::Subgroup, Tier::Int8].map(|tier| {
-        let mut all = waves(tier);
-        Rng::fresh().shuffle(&mut all);
-        all.truncate(rounds(1));
-        all
-    });
+    let each = [Tier::Subgroup, Tier::Int8].map(|tier| waves(tier, &some(&WAVE_SIZES, 1)));
     each.into_iter().flatten().collect()
 }
 
-/// The first adapter in a tier in emulated subgroups of 16, 32 and 64 threads, where it is software.
-pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
+/// The first adapter in a tier in emulated subgroups of each of these sizes, where it is software.
+pub(crate) fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
     let options = GpuOptions {
         tier: Some(tier),
         ..Default::default()
@@ -63,7 +61,7 @@ pub(crate) fn waves(tier: Tier) -> Vec<Gpu> {
     if metal::wanted().is_some() {
         return vec![];
     }
-    [16, 32, 64].into_iter().filter_map(emulating).collect()
+    sizes.iter().copied().filter_map(emulating).collect()
 }
 
 /// The first adapter in the `int8` tier, where it can run it.

@@ -147,7 +147,7 @@ pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::testing::{gpus, waves};
+    use crate::gpu::testing::{WAVE_SIZES, gpus, waves};
     use crate::kernels::attention::Form;
     use crate::kernels::attention::testing::{glm, limit, token_error};
     use crate::testing::{Rng, drawn};
@@ -215,7 +215,7 @@ mod tests {
     fn the_kernel_agrees_in_larger_subgroups() {
         let dims = MlaDims { heads: 4, ..glm() };
         let shape = Shape::of(dims, 24 << 10).expect("it suits");
-        for gpu in waves(Tier::Subgroup) {
+        for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
             for rows in [1usize, 21] {
                 let cut = (1, rows);
                 let error = token_error(&gpu, dims, rows, cut, |mut attention| {

@@ -441,11 +441,8 @@ mod tests {
     fn the_kernel_agrees_with_its_twin_at_the_shapes_of_the_models() {
         let mut rng = Rng::fresh();
         let gpus: Vec<_> = gpus().iter().collect();
-        let all: Vec<_> = SHAPES
-            .map(|sizes| [qk(sizes), vo(sizes)])
-            .into_iter()
-            .flatten()
-            .collect();
+        let both = |sizes: &Sizes| [qk(*sizes), vo(*sizes)];
+        let all: Vec<_> = SHAPES.iter().flat_map(both).collect();
         for (c, &ty) in drawn_pairs(&all, &[GgmlType::Q8_0, GgmlType::F16]) {
             check(&mut rng, &gpus, c, [GgmlType::Q4_0, GgmlType::Q5_0], ty);
         }

@@ -373,7 +373,7 @@ mod tests {
     /// The NMSE of the absorbed and of the rotated queries at most.
     fn limits(gpu: &Gpu) -> [f64; 2] {
         match activation(gpu) {
-            // Values midway between two bytes may round the other way: each costs 2e-6 of the fewest values.
+            // A value midway between two bytes may round to the other one. The limit has room for some.
             Activation::Bytes => [1e-5, 1e-11],
             Activation::Halves { packed: true } => [4e-6; 2],
             Activation::Halves { packed: false } => [4e-7, 1e-9],

@@ -312,7 +312,7 @@ mod tests {
             ([5, 4, 32, 1056], 1536),
             // More units of the shared expert than a thread requests ahead.
             ([5, 3, 32, 256], 1536),
-            // Pairs, in workgroups of 32 rows, of which the last one has 16.
+            // Two lanes share a row. A workgroup takes 32 rows, and the last one has 16.
             ([2, 1, 48, 64], 64),
         ];
         for (gpu, &(sizes, cols)) in drawn_pairs(&token_gpus(), &cases) {

@@ -451,7 +451,7 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     };
     let expected = floats(&backend);
     assert_eq!(backend.chunk(), 128);
-    // A dispatch that ended before the host looked may have taken no time, and even that is too long.
+    // Where the host sees the end of a dispatch late, it counts no time for it. With this budget even that is too long.
     backend.paces = Paces::with_budget(Duration::ZERO, true);
     let mut chunks = vec![128];
     while chunks[chunks.len() - 1] > 32 && chunks.len() < 9 {

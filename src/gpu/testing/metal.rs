@@ -36,6 +36,15 @@ pub(crate) fn wanted() -> Option<Math> {
     }
 }
 
+/// Whether kernels run for Metal on the CPU, for which a test leaves this out. Then it is said.
+pub(crate) fn skips(what: &str) -> bool {
+    let skips = wanted().is_some();
+    if skips {
+        eprintln!("skipped for Metal on the CPU: {what}");
+    }
+    skips
+}
+
 /// `gpu` told to be a Mac's in its tier; its own memory keeps the buffers.
 pub(super) fn pretending(mut gpu: Gpu, math: Math) -> Gpu {
     let mac = profiles()

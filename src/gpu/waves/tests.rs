@@ -8,12 +8,12 @@ use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
-use crate::gpu::testing::waves;
+use crate::gpu::testing::{WAVE_SIZES, waves};
 use crate::gpu::{Gpu, GpuOptions, Tier};
 use crate::gpu::{Most, Step};
 use crate::kernels::testing::nmse;
 use crate::models::mla::Model;
-use crate::testing::{Rng, rounds};
+use crate::testing::some;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ const WG = 128u;
   let far = order[127u - t];
   data[t] = vec4(subgroup_size * 1000u + lane_id, u32(sum), u32(other.x) * 1000u + near, far + subgroupShuffle(t, 3u));
 }";
-    for gpu in waves(Tier::Subgroup) {
+    for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
         let size = gpu.waves.expect("it is emulated");
         let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Words).unwrap());
         let call = Call::inline("waves", source).bind("data", &data);
@@ -112,10 +112,7 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
 }
 
 fn check(tier: Tier, sizes: &[u32], limit: f64) {
-    let mut emulating = waves(tier);
-    emulating.retain(|gpu| gpu.waves.is_some_and(|size| sizes.contains(&size)));
-    Rng::fresh().shuffle(&mut emulating);
-    emulating.truncate(rounds(1));
+    let emulating = waves(tier, &some(sizes, 1));
     if emulating.is_empty() {
         return;
     }

@@ -9,14 +9,13 @@ use crate::gpu::testing::{
 use crate::gpu::{Gpu, Most};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::testing::bounds::needs_every_byte;
-use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
+use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
 use crate::kernels::token::testing::{
     activation, assert_prepared, some_of, stand_for, sums_nmse, upload_values,
 };
 use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::quant::activation::squares;
-use crate::testing::rounds;
 
 const EPS: f32 = 1e-5;
 
@@ -42,7 +41,22 @@ struct Case {
     tokens: usize,
 }
 
+/// Type, kind, groups, rows, columns, and whether there are two weights.
+type Product = (GgmlType, Kind, usize, usize, usize, bool);
+
 impl Case {
+    fn of((ty, kind, groups, rows, cols, pair): Product, tokens: usize) -> Self {
+        Self {
+            ty,
+            kind,
+            groups,
+            rows,
+            cols,
+            pair,
+            tokens,
+        }
+    }
+
     /// Experts of a token, 1 where groups are none.
     fn used(&self) -> usize {
         match self.kind {
@@ -338,17 +352,9 @@ fn the_gpu_agrees_at_the_shapes_of_the_models() {
         (GgmlType::Q5_0, Kind::Dense, 1, 32, 10944, false),
         (GgmlType::Q6_K, Kind::Dense, 1, 1004, 2048, false),
     ];
-    for (gpu, &(ty, kind, groups, rows, cols, pair)) in drawn_pairs(&all_gpus(), &shapes) {
+    for (gpu, &product) in drawn_pairs(&all_gpus(), &shapes) {
         let tokens = TOKENS[rng.below(TOKENS.len())];
-        let case = Case {
-            ty,
-            kind,
-            groups,
-            rows,
-            cols,
-            pair,
-            tokens,
-        };
+        let case = Case::of(product, tokens);
         check(gpu, &mut rng, &case, Division::Default);
     }
 }
@@ -363,16 +369,8 @@ fn experts_take_their_own_tokens() {
         (GgmlType::Q6_K, Kind::BySlot(1), 2, 68, 256, false),
     ];
     for tokens in [2, 19] {
-        for (gpu, &(ty, kind, groups, rows, cols, pair)) in drawn_pairs(&all_gpus(), &cases) {
-            let case = Case {
-                ty,
-                kind,
-                groups,
-                rows,
-                cols,
-                pair,
-                tokens,
-            };
+        for (gpu, &product) in drawn_pairs(&all_gpus(), &cases) {
+            let case = Case::of(product, tokens);
             check(gpu, &mut rng, &case, Division::Default);
         }
     }
@@ -431,18 +429,8 @@ fn other_geometries_give_the_same() {
         (GgmlType::Q8_0, Kind::ByToken(2), 3, 96, 256, true),
         (GgmlType::F32, Kind::Stream, 1, 64, 512, false),
     ];
-    let all_gpus = all_gpus();
-    let pairs = drawn_pairs(&all_gpus, &cases).into_iter().take(rounds(2));
-    for (gpu, &(ty, kind, groups, rows, cols, pair)) in pairs {
-        let case = Case {
-            ty,
-            kind,
-            groups,
-            rows,
-            cols,
-            pair,
-            tokens: 7,
-        };
+    for &(gpu, &product) in drawn(&drawn_pairs(&all_gpus(), &cases), 2) {
+        let case = Case::of(product, 7);
         check(gpu, &mut rng, &case, Division::Some);
     }
 }

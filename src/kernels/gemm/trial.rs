@@ -86,8 +86,7 @@ mod tests {
 
     #[test]
     fn a_device_with_matrices_passes_its_trial() {
-        if metal::wanted().is_some() {
-            eprintln!("skipped: a trial runs on the device, not as Metal on the CPU");
+        if metal::skips("a trial, which runs on the device") {
             return;
         }
         for gpu in gpus() {

@@ -249,7 +249,7 @@ fn greedy_is_what_the_twin_chooses() {
                     repeat_last_n: if presence < 0.0 { u32::MAX } else { 30 },
                     ..Sampling::GREEDY
                 };
-                // The best tokens are recent ones, some beyond the reach of the penalty.
+                // The best tokens are recent ones. Some lie beyond the reach of the penalty.
                 let steps = if vocab > 1000 { 2 } else { 9 };
                 for step in 0..steps {
                     let found = chooser.told(&context, 1 + step as usize % 3, &sampling, step);

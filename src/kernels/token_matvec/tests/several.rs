@@ -101,7 +101,7 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, w: &Weight, all: bool) -> usize {
         let what = format!("{heads} x {rows} x {kv_lora}, {several:?}, {slices:?}, {geometry:?}");
         let found = several.download(gpu, &y, n);
         let nmse = match activation(gpu) {
-            // Latents midway between two rounded values may round to the other one: each costs 6e-7 of the smallest weight.
+            // A latent midway between two rounded values may round to the other one. The limit has room for some.
             Activation::Bytes | Activation::Halves { .. } => 5e-6,
             Activation::Floats => 1e-11,
         };

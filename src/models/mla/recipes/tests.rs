@@ -241,8 +241,7 @@ fn a_sequence_alone_takes_the_dispatches_of_a_session() {
 
 #[test]
 fn calls_go_with_their_kernels_for_weights_of_every_type() {
-    // Each type is recorded with one of the models for some devices, and with others in the next run. Other tests record every model for
-    // every device.
+    // A run records each type with one of the models, for a third of the devices. Other tests record every model for every device.
     let names = [
         ModelName::Glm47Flash,
         ModelName::DeepseekV2Lite,

@@ -61,8 +61,8 @@ fn nmse(found: &[f32], exact: &[f32]) -> f64 {
 const LIMIT: f64 = 1e-5;
 /// The same of most tokens where that order has chosen another expert of two that are as good as equal.
 const OTHER_EXPERT: f64 = 0.05;
-/// No token differs by so much, whatever its experts. Logits of another text differ by more.
-const OTHER_TEXT: f64 = 0.5;
+/// What no token reaches, whatever its experts.
+const ANY_EXPERT: f64 = 0.5;
 
 /// What was found in mixes.
 #[derive(Default)]
@@ -108,7 +108,7 @@ fn lead(many: &mut Many<'_>, jobs: &[Job], all: &mut Found) {
         let errors: Vec<f64> = pairs().map(|(found, alone)| nmse(found, alone)).collect();
         let above = |limit| errors.iter().filter(|error| **error >= limit).count();
         assert!(
-            above(OTHER_EXPERT) <= 1 + errors.len() / 16 && above(OTHER_TEXT) == 0,
+            above(OTHER_EXPERT) <= 1 + errors.len() / 16 && above(ANY_EXPERT) == 0,
             "after {} tokens: {errors:?}",
             job.prompt.len()
         );
@@ -160,7 +160,7 @@ fn assert_led(tiers: &[Tier], mixes: usize) {
         tokens,
         others,
     } = all;
-    // Equal experts turn in few requests, and of few requests that number varies more.
+    // Experts that are as good as equal turn in few requests. The share varies more where there are few requests.
     assert!(parted <= 2 + jobs / 5, "{parted} of {jobs} requests");
     assert!(others <= 1 + tokens / 1000, "{others} of {tokens} tokens");
 }
