@@ -3,6 +3,7 @@
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::tiles::LOW_FOR_TALL;
 use crate::gpu::machine::workgroups::{EXPERT_ROWS as WG, EXPERT_SLOTS as SLOTS};
 
 /// Workgroups that cover the tiles of a step, whatever experts its tokens choose: each expert may leave one tile not full.
@@ -80,6 +81,8 @@ impl GpuExpertRows {
             .number("LISTS", self.lists.len() as u32)
             .number("HEIGHT0", low.height)
             .number("HEIGHT1", tall.unwrap_or(low).height)
+            .number("LOW_TILES", LOW_FOR_TALL[0])
+            .number("TALL_TILES", LOW_FOR_TALL[1])
             .word("tokens", Word::Tokens)
             .word("covered0", covered(low))
             .word_some("covered1", tall.map(covered))
@@ -126,7 +129,8 @@ pub fn expert_rows(
     };
     let mut lists: Vec<_> = heights.iter().map(tiles).collect();
     if let [low, tall] = &mut lists[..] {
-        let other = if 4 * low.len() > 5 * tall.len() {
+        let [most_low, for_tall] = LOW_FOR_TALL.map(|n| n as usize);
+        let other = if for_tall * low.len() > most_low * tall.len() {
             low
         } else {
             tall

@@ -1,6 +1,7 @@
 //! Which tile suits a product.
 
 use super::Form;
+use crate::gpu::machine::tiles::ROOM_FOR_TOKENS;
 use crate::gpu::machine::{self, Machine};
 
 pub use crate::gpu::machine::tiles::{Tile, Tiles};
@@ -44,12 +45,14 @@ impl Tile {
         *fitting.find(enough).unwrap_or(smallest)
     }
 
-    /// The tile of a pair for experts of which each has about as many tokens: the lowest that holds a quarter more, since
+    /// The tile of a pair for experts of which each has about as many tokens: the lowest with `ROOM_FOR_TOKENS`, since
     /// experts that need a second one multiply mostly nothing in it.
     pub fn for_experts(form: Form, tokens_per_expert: u32) -> u32 {
         let heights = expert_tiles(form, true).iter().map(|tile| tile.tokens);
-        // Most experts have not many more than the average of them.
-        let enough = heights.clone().filter(|h| 4 * h >= 5 * tokens_per_expert);
+        let [room, tokens] = ROOM_FOR_TOKENS;
+        let enough = heights
+            .clone()
+            .filter(|h| tokens * h >= room * tokens_per_expert);
         let height = enough.min().or(heights.max());
         height.expect("a form has tiles")
     }
@@ -65,7 +68,8 @@ impl Tile {
     pub fn most_beside_taller(form: Form) -> u32 {
         let mut heights = expert_tiles(form, true).iter().map(|tile| tile.tokens);
         let height = heights.find(|height| Self::taller(form, *height).is_some());
-        height.map_or(0, |height| 4 * height / 5)
+        let [room, tokens] = ROOM_FOR_TOKENS;
+        height.map_or(0, |height| tokens * height / room)
     }
 
     /// Workgroups along so many rows of a weight.
