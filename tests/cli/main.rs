@@ -14,6 +14,9 @@ mod grammars;
 mod help;
 mod measure;
 mod not_finite;
+#[cfg(target_os = "linux")]
+#[path = "../common/others.rs"]
+mod others;
 mod pictures;
 mod pipes;
 #[path = "../../src/testing.rs"]

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
+use super::others::made;
 use super::{json, write};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -11,11 +12,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_cluster_answers_every_request_once_and_in_order() {
-    let made = Command::new(format!("{ROOT}/scripts/ray-data")).output();
-    let made = made.expect("the script can be run");
-    let why = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "scripts/ray-data: {why}");
-    let python = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    let python = made("ray");
     let folder = tempfile::tempdir().expect("a temporary directory");
     let line = |i: usize| {
         let body = json!({"prompt": "从前", "max_tokens": 30, "ignore_eos": true, "seed": i});

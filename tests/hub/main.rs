@@ -4,6 +4,8 @@
 mod cache;
 mod faults;
 mod kills;
+#[path = "../common/others.rs"]
+mod others;
 mod pull;
 mod python;
 mod server;

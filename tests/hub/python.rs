@@ -2,21 +2,9 @@
 
 use std::process::Command;
 
+use super::others::made;
 use super::server::{Manners, Server};
 use super::{Home, TALES, stdout};
-
-/// The Python that `scripts/huggingface-hub` makes: it has huggingface_hub.
-fn python() -> String {
-    let made = Command::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/scripts/huggingface-hub"
-    ))
-    .output()
-    .expect("the script can be run");
-    let told = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "scripts/huggingface-hub: {told}");
-    stdout(&made).trim().to_owned()
-}
 
 /// Runs Python with the settings that the program gets; returns what it prints.
 fn run(python: &str, home: &Home, server: &Server, code: &str) -> String {
@@ -45,7 +33,7 @@ fn run(python: &str, home: &Home, server: &Server, code: &str) -> String {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn each_program_finds_what_the_other_has_fetched() {
-    let python = python();
+    let python = made("huggingface");
     let (server, storage) = (Server::start(), Server::start());
     for (repo, name) in [
         ("a/one", "deep/tales-Q4_K_M.gguf"),

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::load::{self, End, Load, Target};
+use super::others::made;
 use super::process::{free_port, without_settings};
-use super::ready::made;
 use super::router::{Manners, judge, turn};
 use super::server::{KEY, Server};
 use super::{path, until};
@@ -25,21 +25,36 @@ struct Cluster {
     child: Child,
     commands: ChildStdin,
     lines: Receiver<String>,
+    log: PathBuf,
 }
 
 impl Cluster {
+    /// Starts a cluster whose servers answer. Ray waits for each of its own processes only for a while, so on a machine with much to do
+    /// it may give up.
+    fn answering(python: &str, port: u16, folder: &Path) -> Self {
+        for _ in 0..3 {
+            let cluster = Self::start(python, port, folder);
+            match cluster.next() {
+                Ok(told) if told == "ready" => return cluster,
+                told => eprintln!("the cluster began with {told:?}:\n{}", cluster.told()),
+            }
+        }
+        panic!("no cluster of Ray could be started");
+    }
+
     fn start(python: &str, port: u16, folder: &Path) -> Self {
-        let log = File::create(folder.join("cluster.log"));
-        let log = log.expect("the temporary directory is writable");
+        let log = folder.join("cluster.log");
+        let stderr = File::create(&log).expect("the temporary directory is writable");
         let mut command = Command::new(python);
         command.arg(path("tests/routers/ray_cluster.py"));
         command.args([env!("CARGO_BIN_EXE_glimt"), &port.to_string(), KEY]);
         command.env("RAY_USAGE_STATS_ENABLED", "0");
+        command.env("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "180");
         command.env("RAY_TMPDIR", folder);
         let child = without_settings(&mut command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(stderr)
             .spawn();
         let mut child = child.expect("Python can be run");
         let commands = child.stdin.take().expect("it is piped");
@@ -54,18 +69,28 @@ impl Cluster {
             child,
             commands,
             lines,
+            log,
         }
     }
 
     /// The next that it tells. Ray prints there, too.
-    fn line(&self) -> String {
+    fn next(&self) -> Result<String, RecvTimeoutError> {
         loop {
-            let line = self.lines.recv_timeout(Duration::from_secs(120));
-            let line = line.expect("the cluster goes on");
+            let line = self.lines.recv_timeout(Duration::from_secs(240))?;
             if let Some(told) = line.strip_prefix("cluster: ") {
-                return told.to_owned();
+                return Ok(told.to_owned());
             }
         }
+    }
+
+    fn line(&self) -> String {
+        self.next()
+            .unwrap_or_else(|error| panic!("the cluster goes on: {error}\n{}", self.told()))
+    }
+
+    /// What it has printed.
+    fn told(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     fn command(&mut self, command: &str) -> String {
@@ -98,9 +123,7 @@ fn a_cluster_grows_and_survives_a_lost_node() {
     let home = tempfile::tempdir().expect("a temporary directory");
     let questions = load::questions(&Server::start(home.path()).target());
     let port = free_port();
-    let mut cluster = Cluster::start(&python, port, home.path());
-    let told = || std::fs::read_to_string(home.path().join("cluster.log")).unwrap_or_default();
-    assert_eq!(cluster.line(), "ready", "{}", told());
+    let mut cluster = Cluster::answering(&python, port, home.path());
     let target = Target {
         url: format!("http://127.0.0.1:{port}"),
         key: Some(KEY.to_owned()),
@@ -122,5 +145,5 @@ fn a_cluster_grows_and_survives_a_lost_node() {
     let enough = load.whole() + 12;
     until("clients are answered", 120, || load.whole() >= enough);
     let answers = load.stop();
-    judge("Ray Serve", MANNERS, &answers, lost, &told());
+    judge("Ray Serve", MANNERS, &answers, lost, &cluster.told());
 }

@@ -5,8 +5,9 @@
 mod cluster;
 mod load;
 mod metrics;
+#[path = "../common/others.rs"]
+mod others;
 mod process;
-mod ready;
 mod recipes;
 mod router;
 mod server;

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::load::{self, End};
+use super::others::made;
 use super::path;
-use super::ready::made;
 use super::server::Server;
 
 /// What the router of vLLM's production-stack looks for (`src/vllm_router/stats/engine_stats.py`).

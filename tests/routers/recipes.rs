@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use super::ready::made;
+use super::others::made;
 use super::{file, path};
 
 /// Runs a program that must succeed; what it printed.

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::load::{self, Answer, COMPLETIONS, End, Load, Target};
+use super::others::made;
 use super::process::{Process, free_port};
-use super::ready::made;
 use super::server::{KEY, Server};
 use super::{file, path, until};
 

@@ -6,20 +6,8 @@ use glimt::gguf::Value as Meta;
 
 use super::Server;
 use super::edited::edited;
+use super::others::made;
 use super::tools::TAGGED;
-
-/// What `scripts/openai-clients` makes ready.
-fn made(which: &str) -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/openai-clients");
-    let made = Command::new(script).arg(which).output();
-    let made = made.expect("the script can be run");
-    let told = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(
-        made.status.success(),
-        "scripts/openai-clients {which}: {told}"
-    );
-    String::from_utf8_lossy(&made.stdout).trim().to_owned()
-}
 
 /// Has a client call a server; returns which of its checks passed.
 fn called(program: &str, script: &str, folder: &str) -> Vec<String> {
@@ -45,14 +33,14 @@ fn called(program: &str, script: &str, folder: &str) -> Vec<String> {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn the_client_for_python_is_served() {
-    let passed = called(&made("python"), "openai_client.py", "");
+    let passed = called(&made("openai"), "openai_client.py", "");
     assert_eq!(passed.len(), 8, "{passed:?}");
 }
 
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn the_client_for_javascript_is_served() {
-    let folder = made("node");
+    let folder = made("openai-node");
     let passed = called("node", "openai_client.mjs", &folder);
     assert_eq!(passed.len(), 5, "{passed:?}");
 }

@@ -16,6 +16,9 @@ mod load;
 #[cfg(unix)]
 mod manners;
 mod many;
+#[cfg(unix)]
+#[path = "../common/others.rs"]
+mod others;
 mod page;
 #[cfg(unix)]
 mod page_in_chromium;

@@ -2,13 +2,12 @@
 
 use std::process::Command;
 
-use super::path;
-
-/// What `scripts/routers` makes ready.
+/// The path of what `scripts/others` makes ready.
 pub fn made(which: &str) -> String {
-    let made = Command::new(path("scripts/routers")).arg(which).output();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/others");
+    let made = Command::new(script).arg(which).output();
     let made = made.expect("the script can be run");
     let told = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "scripts/routers {which}: {told}");
+    assert!(made.status.success(), "scripts/others {which}: {told}");
     String::from_utf8_lossy(&made.stdout).trim().to_owned()
 }
