@@ -15,7 +15,7 @@ use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
 use crate::kernels::sample::{self, Rows};
 use crate::kernels::sequences::CHOICE;
-use crate::models::{BatchSizes, FEW, Model, Placed, Recipes};
+use crate::models::{BatchSizes, FEW, Model, Placed, Recipes, Sessions};
 use std::collections::HashSet;
 
 /// A session that was planned.
@@ -41,11 +41,23 @@ impl SessionPlan {
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let Placed {
+        let placed = model.place(target)?;
+        let sessions = placed.weights.untried(target);
+        Self::of(target, model, &placed, &*sessions, n_ctx, chunk)
+    }
+
+    /// The same of weights that have their places, in the forms of `sessions`.
+    fn of(
+        target: &Target,
+        model: &dyn Model,
+        Placed {
             weights, matrices, ..
-        } = model.place(target)?;
-        let sessions = weights.untried(target);
-        let chunk = prompt::chunk(target, &*sessions, n_ctx, chunk)?;
+        }: &Placed<'_>,
+        sessions: &dyn Sessions,
+        n_ctx: usize,
+        chunk: Option<u32>,
+    ) -> Result<Self, GpuError> {
+        let chunk = prompt::chunk(target, sessions, n_ctx, chunk)?;
         let tokens = capacity(chunk);
         let recipes = sessions.begin(target, n_ctx, tokens)?;
         let vocab = model.config().vocab_size as u32;
@@ -63,7 +75,7 @@ impl SessionPlan {
         let used = steps.iter().map(|(_, step)| step);
         Ok(Self {
             chunk,
-            bytes: bytes(&matrices, weights.vectors(), recipes.cache(), used),
+            bytes: bytes(matrices, weights.vectors(), recipes.cache(), used),
             steps,
             recipes,
         })
@@ -89,10 +101,22 @@ impl BatchPlan {
     /// # Errors
     /// As for [`SessionPlan::new`].
     pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
-        let Placed {
+        let placed = model.place(target)?;
+        let sessions = placed.weights.untried(target);
+        Self::of(target, model, &placed, &*sessions, sizes)
+    }
+
+    /// The same of weights that have their places, in the forms of `sessions`.
+    fn of(
+        target: &Target,
+        model: &dyn Model,
+        Placed {
             weights, matrices, ..
-        } = model.place(target)?;
-        let recipes = weights.untried(target).batch(target, sizes)?;
+        }: &Placed<'_>,
+        sessions: &dyn Sessions,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let recipes = sessions.batch(target, sizes)?;
         let vocab = model.config().vocab_size as u32;
         let drawn = u64::from(sizes.most_drawn());
         let logits = Range::floats("logits of a batch", drawn * u64::from(vocab));
@@ -121,7 +145,7 @@ impl BatchPlan {
                 steps.push(head.then(&choose));
             }
         }
-        let bytes = bytes(&matrices, weights.vectors(), recipes.cache(), steps.iter());
+        let bytes = bytes(matrices, weights.vectors(), recipes.cache(), steps.iter());
         Ok(Self { steps, bytes })
     }
 }
@@ -151,3 +175,5 @@ pub mod expected;
 mod known;
 #[cfg(test)]
 mod mutants;
+#[cfg(test)]
+mod tests;

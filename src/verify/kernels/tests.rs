@@ -20,9 +20,10 @@ fn rows(gpu: &Gpu, seed: u64, change: Option<fn(Call) -> Call>) -> Vec<KernelChe
     lab.take()
 }
 
-/// Kernels that only some devices take: those of matrices, and of the two in f32 the one for other subgroups.
-const OF_SOME_DEVICES: [&str; 6] = [
+/// Kernels that only some devices take: those of matrices, those that stand in for them, and of two in f32 the one for other subgroups.
+const OF_SOME_DEVICES: [&str; 7] = [
     "attention_coop",
+    "attention_heads",
     "expand_kv_coop",
     "gemm",
     "gemm_coop",
