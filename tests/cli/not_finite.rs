@@ -1,6 +1,7 @@
 //! Protects users of damaged files and faulty drivers: logits that are no numbers are an error, never a text or a figure.
 
 use super::edited::edited;
+use super::random::drawn_pairs;
 use super::{error_line, run, stderr, stdout};
 
 #[test]
@@ -20,26 +21,26 @@ fn what_is_computed_from_damaged_weights_is_an_error() {
                 bytes[8..12].copy_from_slice(&bits.to_le_bytes());
             }
         });
-        for device in [
+        let devices = [
             &["--device", "cpu"][..],
             &["--device", "0", "--tier", "plain"],
             &["--device", "0"],
-        ] {
-            for command in [
-                &["generate", "-n", "4", "A fox"][..],
-                &["generate", "-n", "4", "--temp", "0", "A fox"],
-                &["logits", "A fox"],
-                &["perplexity", "-c", "64", "-f", &text],
-            ] {
-                let output = run(&[command, device, &["-m", &model]].concat());
-                let what = format!("{bits:#x} {device:?} {command:?}: {}", stderr(&output));
-                if stderr(&output).contains("no GPU adapter") {
-                    continue;
-                }
-                assert_eq!(output.status.code(), Some(1), "{what}");
-                assert_eq!(stdout(&output), "", "{what}");
-                assert!(error_line(stderr(&output)).contains("not finite"), "{what}");
+        ];
+        let commands = [
+            &["generate", "-n", "4", "A fox"][..],
+            &["generate", "-n", "4", "--temp", "0", "A fox"],
+            &["logits", "A fox"],
+            &["perplexity", "-c", "64", "-f", &text],
+        ];
+        for (device, command) in drawn_pairs(&devices, &commands) {
+            let output = run(&[command, *device, &["-m", &model]].concat());
+            let what = format!("{bits:#x} {device:?} {command:?}: {}", stderr(&output));
+            if stderr(&output).contains("no GPU adapter") {
+                continue;
             }
+            assert_eq!(output.status.code(), Some(1), "{what}");
+            assert_eq!(stdout(&output), "", "{what}");
+            assert!(error_line(stderr(&output)).contains("not finite"), "{what}");
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use testing::{drawn, some};
 mod testing;
 
 /// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Golden {
     /// How to make the model, where it is a synthetic one.
     pub synthetic: Option<Synthetic>,
@@ -34,7 +34,7 @@ pub struct Golden {
 }
 
 /// What `glimt synth` made a model from.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct Synthetic {
     /// As on the command line.
     pub model: String,
@@ -86,7 +86,7 @@ fn fingerprint(gguf: &Gguf) -> String {
 }
 
 /// One prompt of a golden file.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct GoldenPrompt {
     /// The ids, also where the file gives their text.
     pub tokens: Vec<u32>,
@@ -114,6 +114,16 @@ impl Golden {
         let text =
             std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The same with one of its prompts, another in each run; with `GLIMT_TEST_MORE` so many.
+    pub fn with_a_prompt(&self) -> Golden {
+        let all: Vec<_> = self.prompts.iter().collect();
+        let taken = drawn(&all, 1).into_iter();
+        Golden {
+            synthetic: None,
+            prompts: taken.map(|&(k, v)| (k.clone(), v.clone())).collect(),
+        }
     }
 }
 

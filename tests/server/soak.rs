@@ -79,7 +79,7 @@ fn round(server: &Server, first: usize, count: usize) {
 #[ignore = "long: scripts/test --all"]
 fn after_many_requests_a_gpu_has_the_memory_and_the_pages_that_it_had() {
     let asked = std::env::var("GLIMT_SOAK").ok();
-    let requests: usize = asked.and_then(|n| n.parse().ok()).unwrap_or(160);
+    let requests: usize = asked.and_then(|n| n.parse().ok()).unwrap_or(96);
     let gpu = ["--device", "0", "--tier", "subgroup", "-c", "256"];
     let many = ["--parallel", "8", "--cache-tokens", "1024", "--queue", "64"];
     let server = Server::start(&[&gpu[..], &many[..]].concat());
