@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use web_time::{Duration, Instant};
 
 use super::backend::{Backend, BackendError, OnPrompt, OnRow, OnToken, Touch};
@@ -168,7 +168,8 @@ const IDLE: Duration = Duration::from_secs(180);
 /// Keeps what a session needs in the memory of its device, from a thread of its own, until it is dropped or some minutes are over.
 pub struct KeepWarm {
     /// Ends the thread when it is dropped.
-    _on: Sender<()>,
+    on: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl KeepWarm {
@@ -182,7 +183,7 @@ impl KeepWarm {
 
     fn lasting(touch: Touch, every: Duration, idle: Duration) -> io::Result<Self> {
         let (on, off) = channel();
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("keep warm".to_owned())
             .spawn(move || {
                 let began = Instant::now();
@@ -192,7 +193,20 @@ impl KeepWarm {
                     touch();
                 }
             })?;
-        Ok(Self { _on: on })
+        Ok(Self {
+            on: Some(on),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for KeepWarm {
+    /// Waits for the thread: it may be the last to hold the device, and a process must not end while that is taken down.
+    fn drop(&mut self) {
+        self.on = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -220,10 +234,8 @@ mod tests {
             thread::sleep(every);
         }
         drop(warm);
-        // The thread holds the closure until it has ended.
-        while Arc::strong_count(&touched) > 1 {
-            thread::sleep(every);
-        }
+        // The thread has ended, and holds the closure no more.
+        assert_eq!(Arc::strong_count(&touched), 1);
         let before = count();
         let warm = KeepWarm::lasting(touch(), every, Duration::from_millis(20));
         while Arc::strong_count(&touched) > 1 {

@@ -159,7 +159,8 @@ impl Batch {
         }
         let worked = async { timeout(LAST_STEP, self.worked).await };
         let worked = self.runtime.block_on(worked);
-        self.runtime.shutdown_background();
+        // A task that is left may be the last to hold the device.
+        self.runtime.shutdown_timeout(LAST_STEP);
         match worked {
             Ok(Ok(Ok(()))) => Ok(true),
             Ok(result) => Err(work::why(result)),

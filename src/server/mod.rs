@@ -121,7 +121,8 @@ impl Server {
     pub fn run(self, model: Model) -> Result<Ended, ServerError> {
         let worked = work::start(&self.app, model)?;
         let ended = self.runtime.block_on(self.serve(worked));
-        self.runtime.shutdown_background();
+        // A task that is left may be the last to hold the device.
+        self.runtime.shutdown_timeout(LAST_WORDS);
         self.app.log.flush();
         ended
     }

@@ -71,6 +71,8 @@ pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError>
         let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
         let arriving = Arc::clone(&app.arriving);
         let result = desk::work(&model, queue, metrics, arriving, ready);
+        // Whoever is told that this has ended may end the process, and then nothing may still take the device down.
+        drop((app, model));
         let _ = done.send(result.map_err(ServerError::from));
     })?;
     Ok(worked)

@@ -448,7 +448,7 @@ fn a_gpu_answers_several_at_once() {
             &output,
         ];
         let ended = run(&[&args, flags].concat());
-        assert!(ended.status.success(), "{}", stderr(&ended));
+        assert!(ended.status.success(), "{ended:?}");
         assert!(
             stderr(&ended).contains("up to 4 requests at once"),
             "{}",
