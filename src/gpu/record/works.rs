@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub struct Work {
     /// The run of dispatches that do not wait for each other that it belongs to.
     pub level: usize,
+    /// The compute pass that it belongs to.
+    pub pass: usize,
     /// Bytes of weights and cache rows that it reads at least.
     pub bytes: u64,
     /// Floating-point operations.
@@ -29,6 +31,7 @@ pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
         let taken = Taken::new(turn.dispatch, &about, state, turn.block);
         Work {
             level: plans[turn.dispatch].level,
+            pass: plans[turn.dispatch].pass,
             bytes: taken.bytes,
             flops: taken.flops,
         }

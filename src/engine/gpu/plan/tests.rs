@@ -1,12 +1,49 @@
+//! Protects the plan of memory: it is what a device allocates, and steps of several sequences need one pass.
+
 use std::sync::Arc;
 
 use super::super::batch::GpuBatch;
 use super::super::{GpuBackend, GpuModel};
 use super::*;
 use crate::engine::ModelSource;
+use crate::gpu::record::works;
+use crate::gpu::testing::known::KNOWN;
 use crate::gpu::wait::complete;
-use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use crate::models;
+use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+
+/// A pass for each layer is slower ("A pass for each layer" in benches/notes.md).
+#[test]
+fn steps_of_several_sequences_are_one_pass() {
+    let [h200, ..] = KNOWN;
+    for tier in [Tier::Subgroup, Tier::Int8] {
+        let target = h200.target(tier);
+        let few = target.machine.tuned.few_of_batch;
+        let gguf = without_matrices(
+            ModelName::Glm47Flash,
+            Recipe::Q4_0,
+            &SynthOptions::default(),
+        );
+        let model = models::load(Arc::new(gguf.expect("a plan"))).expect("it is supported");
+        let sizes = BatchSizes {
+            n_ctx: 1000,
+            pages: 40 * few,
+            sequences: few,
+            tokens: few,
+        };
+        let plan = BatchPlan::new(&target, &*model, sizes).expect("it is recorded");
+        for step in &plan.steps {
+            let state = State {
+                tokens: step.most.tokens,
+                ..State::default()
+            };
+            let works = works(step, &state).expect("it is resolved");
+            let passes = works.last().map_or(0, |work| work.pass + 1);
+            assert_eq!(passes, 1, "up to {} tokens", step.most.tokens);
+        }
+    }
+}
 
 fn near(what: &str, found: u64, planned: u64) {
     let ratio = found as f64 / planned as f64;
@@ -35,7 +72,7 @@ fn the_plan_is_what_a_gpu_allocates() {
     let model = &*loaded.model;
     // In a small model matrices may be slower, and then the steps have other buffers than a plan before any trial tells.
     let placed = model.place(&gpu).expect("it fits");
-    let sessions = complete(loaded.weights.tried(&gpu)).expect("the trials run");
+    let sessions = complete(placed.weights.tried(&gpu)).expect("the trials run");
     let sizes = BatchSizes {
         n_ctx: 1000,
         pages: 40,

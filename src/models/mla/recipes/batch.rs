@@ -150,7 +150,8 @@ impl Recipe<'_> {
             weights, context, ..
         } = self.given;
         let config = self.given.config();
-        let new = || Buffers::new(config, self.activation, self.most);
+        let (activation, most) = (self.activation, self.most);
+        let new = || Buffers::new(config, activation, most);
         let shared = new();
         // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match context.sequences {
@@ -183,8 +184,8 @@ impl Recipe<'_> {
         let last = weights.layers.len() - 1;
         for (i, of) in self.given.layers(self.most).enumerate() {
             let mut buffers = match own {
-                true => Buffers::new(config, self.activation, self.most),
-                false => shared.clone(),
+                true => new(),
+                false => shared.with_new_beside(new()),
             };
             if i == last {
                 buffers.next = hidden.stream.clone();

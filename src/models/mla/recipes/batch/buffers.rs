@@ -83,4 +83,16 @@ impl Buffers {
             next: normed("prepared stream", d),
         }
     }
+
+    /// The same, but with new buffers for what is written beside another output. Their first use in a step waits for nothing, so no layer
+    /// needs a pass of its own (`gpu/levels.rs`).
+    pub(super) fn with_new_beside(&self, new: Self) -> Self {
+        Self {
+            kv_a: new.kv_a,
+            q_pe: new.q_pe,
+            shared_h: new.shared_h,
+            after_shared: new.after_shared,
+            ..self.clone()
+        }
+    }
 }
