@@ -70,7 +70,7 @@ fn the_plan_is_what_a_gpu_allocates() {
     let of_weights = gpu.allocated();
     let loaded = Arc::new(loaded);
     let model = &*loaded.model;
-    // In a small model matrices may be slower, and then the steps have other buffers than a plan before any trial tells.
+    // In a small model matrices may be slower. Then steps have other buffers than a plan that is made before the trials.
     let placed = model.place(&gpu).expect("it fits");
     let sessions = complete(placed.weights.tried(&gpu)).expect("the trials run");
     let sizes = BatchSizes {

@@ -32,11 +32,15 @@ impl Forms {
     /// # Errors
     /// What the device reports in a trial.
     pub async fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
-        Ok(Self {
+        let before = gpu.allocated();
+        let forms = Self {
             products: gemm::Form::for_prompts(gpu).await?,
             expanded: prompt_attention::Form::of(gpu, config.kv_dims()).await?,
             token: attention::Form::for_decode(gpu, config.dims()).await?,
-        })
+        };
+        // The buffers of the trials are gone.
+        gpu.count_dropped(before);
+        Ok(forms)
     }
 
     /// Those of steps of several sequences, whose contexts are not expanded.
