@@ -70,8 +70,8 @@ pub struct Tunables {
     pub few_of_batch: u32,
     /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
     pub apart_of_batch: u32,
-    /// Tokens of such a step up to which every layer has buffers of its own. A dispatch then waits only for what it reads. More tokens fill
-    /// the device without it, and their buffers are larger. Reckoned.
+    /// Tokens of such a step up to which every layer has buffers of its own. With more tokens, which need larger buffers, a layer has only those of
+    /// its own that are written beside others. All of its own were measured to gain little more.
     pub own_buffers_of_batch: u32,
     /// Workgroups of a core from which on the products of such a step take more tokens at once. Fewer take fewer tokens, so that more workgroups
     /// read the weight again.
