@@ -98,6 +98,30 @@ def cut(options):
     return shards
 
 
+def device_of(glimt, gpu):
+    """What glimt calls the GPU with this CUDA number or UUID. Vulkan has an order of its own and does not know CUDA_VISIBLE_DEVICES, so
+    the two are brought together by their places on the PCI bus."""
+    listed = subprocess.run([glimt, "devices", "--json"], capture_output=True, text=True, check=True)
+    query = ["nvidia-smi", "--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except OSError:
+        # No GPU of NVIDIA: there is nothing but the order.
+        return gpu
+    place = next((fields[2] for fields in (line.split(", ") for line in lines) if gpu in fields[:2]), None)
+    for adapter in json.loads(listed.stdout)["adapters"]:
+        if place and adapter["bus"] and same_place(adapter["bus"], place):
+            return str(adapter["index"])
+    raise RuntimeError(f"glimt devices lists no adapter for the GPU {gpu} at {place}; is its Vulkan driver installed?")
+
+
+def same_place(one, other):
+    """Whether two names of a place on the PCI bus mean the same. Programs differ in case and in the length of the domain."""
+    domain, rest = one.lower().split(":", 1)
+    other_domain, other_rest = other.lower().split(":", 1)
+    return (int(domain, 16), rest) == (int(other_domain, 16), other_rest)
+
+
 class Shards:
     """A worker: answers one shard after the other."""
 
@@ -105,9 +129,8 @@ class Shards:
         self.folder = Path(folder)
         self.command = [glimt, "batch", "--quiet", "--ordered", *flags]
         if on_gpu:
-            # CUDA_VISIBLE_DEVICES, which Ray sets, is nothing to Vulkan. `glimt devices` lists the GPUs by these numbers.
             ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-            self.command += ["--device", ids[0]] if ids else []
+            self.command += ["--device", device_of(glimt, ids[0])] if ids else []
 
     def __call__(self, row):
         name = self.folder / f"{row['shard']:06}"
