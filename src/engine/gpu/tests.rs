@@ -99,8 +99,8 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
         let Some(mut backend) = backend(tier, DEPTH + 160, 64) else {
             continue;
         };
-        // Pieces over some three blocks, and one of few tokens.
-        for n in [if tier == Tier::Plain { 70 } else { 150 }, 5] {
+        // Two pieces over some blocks, and one of few tokens.
+        for n in [if tier == Tier::Plain { 70 } else { 100 }, 5] {
             let tokens = tokens(n);
             uncut(&mut backend);
             backend.fill_cache(DEPTH).expect("it fits");

@@ -349,8 +349,10 @@ fn a_long_context_agrees_with_the_twin_in_one_block_and_in_several() {
     let mut rng = Rng::fresh();
     let [glm, ..] = shapes();
     let case = Case::random(&mut rng, glm, 4096, 19);
-    case.check(4160);
-    case.check(1024);
+    let twin = case.twin();
+    for (gpu, &rows) in drawn_pairs(gpus(), &[4160, 1024]) {
+        case.check_on(gpu, rows, &twin);
+    }
 }
 
 #[test]

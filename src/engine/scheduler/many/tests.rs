@@ -376,7 +376,7 @@ fn who_goes_away_leaves_nothing_behind() {
     };
     let mut rng = Rng::fresh();
     let mut many = many(&engine);
-    for _ in 0..rounds(3) {
+    for _ in 0..rounds(2) {
         let jobs: Vec<Job> = (0..8)
             .map(|_| {
                 let goes = (rng.below(2) == 0).then(|| rng.below(9));
