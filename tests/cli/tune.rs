@@ -172,7 +172,7 @@ fn what_cannot_be_kept_is_said_before_measuring() {
     // A file where the cache folder would be: nobody, not even root, can write into it.
     let cache = folder.path().join("cache");
     std::fs::write(&cache, "").expect("the folder is writable");
-    let output = run_in(&cache, &[&["tune", "--seconds", "3"], &TINY[..]].concat());
+    let output = run_in(&cache, &[&["tune", "--seconds", "8"], &TINY[..]].concat());
     let told = stderr(&output);
     assert!(output.status.success(), "{told}");
     let said = told.find("will not be kept").expect("it is said");
