@@ -17,9 +17,6 @@
 #write tiles1?: array<vec4<u32>> @words(4 * max(p.covered1, TOKENS * USED / HEIGHT1 + EXPERTS))
 #write workgroups: array<u32> @words(6 * LISTS)   // (lists, 2 products, 3), of which the second of 3 is written
 
-// A list is chosen by the numbers of tiles. That of HEIGHT1 is taken where there are more than LOW_TILES tiles of HEIGHT0 for
-// TALL_TILES of HEIGHT1 (gpu/machine/tiles.rs).
-
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
 var<workgroup> sums: array<u32, WG>;      // (thread), the number of its slots of the expert
 var<workgroup> first_place: atomic<u32>;
@@ -107,6 +104,7 @@ fn expert_of(i: u32, end: u32) -> u32 {
   let count = atomicLoad(&counts[expert]);
   var list = 0u;
 #ifdef tiles1
+  // The list of tall tiles is taken if the ratio of low to tall ones is above LOW_TILES to TALL_TILES (LOW_FOR_TALL in gpu/machine/tiles.rs).
   if (TALL_TILES * atomicLoad(&all_tiles[0]) > LOW_TILES * atomicLoad(&all_tiles[1])) { list = 1u; }
 #endif
 #for l LISTS

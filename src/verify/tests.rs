@@ -28,7 +28,7 @@ fn the_cpu_reference_has_the_golden_values() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn tiers_of_this_machine_pass() {
-    // Another tier in each run. The tests of the kernels go through all.
+    // Each run draws a tier. `verify/kernels/tests.rs` compares the kernels of all tiers.
     let asked = some(&Tier::ALL, 1);
     let found = all_of(Some(&GpuOptions::default()), &asked);
     let of_model = Way::ALL.len();

@@ -47,7 +47,7 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
         let expected = last(&mut single);
         let text = greedy(&mut single, &tokens, 12);
         let limit = if gpu.coop.is_some() { 1e-3 } else { 1e-5 };
-        // At once; in two parts; in three; 7 at a time, by the kernels of few tokens.
+        // One chunk, two, three, and chunks of 7 tokens, which take the kernels of few tokens.
         for chunk in some(&[90, 64, 34, 7], 1) {
             let mut backend = with_chunk(chunk);
             let mut parts = vec![];
@@ -94,6 +94,7 @@ fn a_prompt_of_one_token_over_and_over_agrees_with_single_ones() {
 #[test]
 fn a_prompt_can_be_stopped_between_its_parts() {
     let gpu = tiers().pop().expect("at least one tier");
+    let is_software = gpu.info.device_type == wgpu::DeviceType::Cpu;
     let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
     let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
     let tokens = random_tokens(120);
@@ -106,8 +107,8 @@ fn a_prompt_can_be_stopped_between_its_parts() {
         }
     });
     let done = stopped.expect("it fits");
-    if done == tokens.len() {
-        eprintln!("skipped: this device had the whole prompt before it could be stopped");
+    if done == tokens.len() && !is_software {
+        eprintln!("skipped: this GPU had the whole prompt before it could be stopped");
         return;
     }
     // Whole pieces only: the one that it was stopped in counts, where all of it was submitted.

@@ -29,8 +29,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster whose servers answer. Ray waits for each of its own processes only for a while, so on a machine with much to do
-    /// it may give up.
+    /// Starts a cluster, and waits until its servers answer. Ray waits for its own processes only for a while. On a busy machine it may
+    /// give up, and then another cluster is started.
     fn answering(python: &str, port: u16, folder: &Path) -> Self {
         for _ in 0..3 {
             let cluster = Self::start(python, port, folder);

@@ -70,6 +70,17 @@ fn cut_everywhere(backend: &mut GpuBackend) {
     backend.paces = Paces::with_budget(Duration::ZERO, false);
 }
 
+/// Asserts that a prompt had `some` submissions where it has `few` uncut and `many` at most. On a GPU a submission takes about as long however
+/// little it holds, so there all of them may be cut.
+#[track_caller]
+fn assert_between(backend: &GpuBackend, few: usize, some: usize, many: usize) {
+    let most = match backend.model.gpu.info.device_type {
+        wgpu::DeviceType::Cpu => many - 1,
+        _ => many,
+    };
+    assert!(few < some && some <= most, "{few} < {some} <= {most}");
+}
+
 /// The kept logits, as bits.
 pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
     let Bound {
@@ -129,8 +140,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
             backend.paces = Paces::with_budget(longest / 8, false);
             prefill(&mut backend);
             let some = submissions(&mut backend, prefill);
-            // On a fast device a submission takes as long however little it holds.
-            assert!(few < some && some <= many, "{few} < {some} <= {many}");
+            assert_between(&backend, few, some, many);
             assert!(
                 kept(&backend) == expected,
                 "{n} tokens in {some} submissions"
@@ -347,7 +357,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         backend.paces = Paces::with_budget(longest / 8, true);
         prefill(&mut backend);
         let some = submissions(&mut backend, prefill);
-        assert!(tokens.len() < some && some <= many, "{some} <= {many}");
+        assert_between(&backend, tokens.len(), some, many);
         assert!(kept(&backend) == expected, "tier {}", tier.name());
         assert_eq!(backend.chunk(), 1);
 

@@ -115,10 +115,10 @@ const COOP8_NARROW_PAIR: Tiles = &[
     tile(16, 32, [2, 4]),
 ];
 
-/// Tall tiles of experts are taken where there are more than so many low ones for so many tall ones. Measured on an NVIDIA H200 ("Low or
-/// tall tiles of experts by their counts").
+/// The slots of a chunk fill fewer tall tiles than low ones. Experts take the tall tiles if the ratio of low to tall is above this one, 5 to 4.
+/// Measured on an NVIDIA H200 ("Low or tall tiles of experts by their counts").
 pub(crate) const LOW_FOR_TALL: [u32; 2] = [5, 4];
-/// A tile of experts has room for so many tokens where an expert has so many on average. Reckoned: most experts have not many more.
+/// The room of a tile in relation to the tokens that an expert has on average: 5 to 4 at least. Reckoned: most experts have not many more.
 pub(crate) const ROOM_FOR_TOKENS: [u32; 2] = [5, 4];
 
 /// The tiles by `matrices`, or in f32 without, of one weight or of a pair, the largest first.

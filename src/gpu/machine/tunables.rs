@@ -70,8 +70,8 @@ pub struct Tunables {
     pub few_of_batch: u32,
     /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
     pub apart_of_batch: u32,
-    /// Tokens of such a step up to which every layer has buffers of its own. With more tokens, which need larger buffers, a layer has only those of
-    /// its own that are written beside others. All of its own were measured to gain little more.
+    /// Tokens of such a step up to which every layer has buffers of its own. With more tokens only the buffers that are written beside others are a
+    /// layer's own, because all of them would take much memory ("A pass for each layer").
     pub own_buffers_of_batch: u32,
     /// Workgroups of a core from which on the products of such a step take more tokens at once. Fewer take fewer tokens, so that more workgroups
     /// read the weight again.

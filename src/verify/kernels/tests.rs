@@ -20,7 +20,8 @@ fn rows(gpu: &Gpu, seed: u64, change: Option<fn(Call) -> Call>) -> Vec<KernelChe
     lab.take()
 }
 
-/// Kernels that only some devices take: those of matrices, those that stand in for them, and of two in f32 the one for other subgroups.
+/// Kernels that only some devices use. Some need matrices. `attention_heads` is used where there are none. Of `gemm` and `gemm_eight` a
+/// device uses the one that suits its subgroups.
 const OF_SOME_DEVICES: [&str; 7] = [
     "attention_coop",
     "attention_heads",

@@ -13,11 +13,11 @@ use crate::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use crate::models;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 
-/// A pass for each layer is slower ("A pass for each layer" in benches/notes.md).
+/// Layers that need passes of their own make a step slower ("A pass for each layer" in benches/notes.md).
 #[test]
 fn steps_of_several_sequences_are_one_pass() {
     let [h200, ..] = KNOWN;
-    for tier in [Tier::Subgroup, Tier::Int8] {
+    for tier in Tier::ALL {
         let target = h200.target(tier);
         let few = target.machine.tuned.few_of_batch;
         let gguf = without_matrices(
