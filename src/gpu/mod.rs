@@ -39,6 +39,8 @@ pub mod tier;
 pub(crate) mod translate;
 pub mod tuning;
 mod upload;
+#[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
+mod vulkan;
 pub mod wait;
 #[cfg(test)]
 mod waves;

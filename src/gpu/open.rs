@@ -192,11 +192,28 @@ async fn request(
         experimental_features,
         ..Default::default()
     };
-    let requested = adapter.request_device(&descriptor).await;
-    requested.map_err(|e| GpuError::RequestDevice {
-        adapter: Facts::from(adapter).info.name,
-        reason: e.to_string(),
-    })
+    device_of(adapter, &descriptor)
+        .await
+        .map_err(|reason| GpuError::RequestDevice {
+            adapter: Facts::from(adapter).info.name,
+            reason,
+        })
+}
+
+/// The device that is described.
+///
+/// # Errors
+/// The driver's reason.
+async fn device_of(
+    adapter: &Adapter,
+    descriptor: &wgpu::DeviceDescriptor<'_>,
+) -> Result<(wgpu::Device, wgpu::Queue), String> {
+    #[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
+    if let Some(opened) = super::vulkan::open(adapter, descriptor) {
+        return opened;
+    }
+    let requested = adapter.request_device(descriptor).await;
+    requested.map_err(|e| e.to_string())
 }
 
 /// Has `fault` keep the first error that the device reports.

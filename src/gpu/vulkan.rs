@@ -1,0 +1,75 @@
+//! Opening a device of Vulkan whose driver does not compare each access to a buffer with the end of its binding.
+//!
+//! [`interface`](super::interface) has compared them when a step was recorded, so that glimt's kernels need no comparison of their own. wgpu
+//! asks every driver for them (`robustBufferAccess`), and NVIDIA's spends two instructions on each load.
+
+use ash::ext::{pipeline_robustness, robustness2};
+use ash::vk;
+use wgpu::hal::vulkan::Api;
+use wgpu::{Adapter, DeviceDescriptor};
+
+/// The queue family that wgpu uses.
+const FAMILY: u32 = 0;
+
+/// The device and queue that [`Adapter::request_device`] gives, but for the driver's comparisons. `None` if the adapter is not Vulkan's.
+///
+/// # Errors
+/// What the driver reports.
+pub(super) fn open(
+    adapter: &Adapter,
+    descriptor: &DeviceDescriptor<'_>,
+) -> Option<Result<(wgpu::Device, wgpu::Queue), String>> {
+    let features = descriptor.required_features;
+    // SAFETY: the handle is used while `adapter` lives, and nothing of it is destroyed.
+    let hal = unsafe { adapter.as_hal::<Api>() }?;
+    let mut extensions = hal.required_device_extensions(features);
+    // An extension whose features are not asked for has no effect: these two are not.
+    let with_features: Vec<_> = extensions
+        .iter()
+        .copied()
+        .filter(|&name| name != robustness2::NAME)
+        .collect();
+    let mut wanted = hal.physical_device_features(&with_features, features);
+    let core = wanted.get_core().robust_buffer_access(false);
+    // Without this extension NVIDIA's driver compares although nobody asks for it (580.159.04).
+    let mut robustness =
+        vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+    let can_choose = hal
+        .physical_device_capabilities()
+        .supports_extension(pipeline_robustness::NAME);
+    let mut info = vk::DeviceCreateInfo::default();
+    if can_choose {
+        extensions.push(pipeline_robustness::NAME);
+        info = info.push_next(&mut robustness);
+    }
+    let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+    let queues = [vk::DeviceQueueCreateInfo::default()
+        .queue_family_index(FAMILY)
+        .queue_priorities(&[1.0])];
+    let info = wanted
+        .add_to_device_create(
+            info.queue_create_infos(&queues)
+                .enabled_extension_names(&names),
+        )
+        .enabled_features(&core);
+    let instance = hal.shared_instance().raw_instance();
+    // SAFETY: the physical device is the adapter's, which supports these extensions and features. All that `info` points to lives until
+    // the call returns.
+    let raw = unsafe { instance.create_device(hal.raw_physical_device(), &info, None) };
+    // SAFETY: the device was made of this adapter with these extensions, this queue family and wgpu's features, but for the comparisons. wgpu
+    // relies on those in shaders that are not trusted, and all of glimt's are (`device/compile.rs`). wgpu destroys the device, and
+    // nothing else has a handle of it.
+    let opened = raw.map_err(|e| e.to_string()).and_then(|raw| unsafe {
+        let limits = &descriptor.required_limits;
+        let hints = &descriptor.memory_hints;
+        hal.device_from_raw(raw, None, &extensions, features, limits, hints, FAMILY, 0)
+            .map_err(|e| e.to_string())
+    });
+    drop(hal);
+    // SAFETY: `opened` is the adapter's own, with the features and limits of `descriptor`.
+    Some(opened.and_then(|opened| unsafe {
+        adapter
+            .create_device_from_hal(opened, descriptor)
+            .map_err(|e| e.to_string())
+    }))
+}
