@@ -15,6 +15,7 @@ use crate::gpu::machine::geometries::{self, OfSeveral};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 
 /// The input of a product.
@@ -206,7 +207,11 @@ impl GpuBatchMatvec<'_> {
         let mut form = self.activation;
         // The router reads f32 in every tier.
         if let Input::Stream(..) = self.x {
-            call = call.module("INPUT", "x_rows_times_norm");
+            // Neighbouring threads read neighbouring values: see shared/f32.wgsl.
+            let spread = w.ty == GgmlType::F32 && units.is_multiple_of(geometry.lanes);
+            call = call
+                .module("INPUT", "x_rows_times_norm")
+                .flag("SPREAD", spread);
             form = Activation::Floats;
         }
         let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, form);

@@ -1,12 +1,39 @@
-// Rows of floats as the input of a product, which are multiplied by the norm's weight here.
+// Rows of floats as the input of a product, which are multiplied by the norm's weight here. With SPREAD a unit takes every LANES-th vec4 of
+// LANES units, as that of the weight does (shared/f32.wgsl).
 #import w32_math
 #read $W: array<vec4<f32>> @floats(INPUT_UNITS * 32)   // (rows, UNITS, 8)
 #read $W_norm: array<vec4<f32>> @floats(UNITS * 32)    // (UNITS, 8)
 alias $W_Unit = W32;
 
+// How far apart the vec4 of a unit are.
+#ifdef SPREAD
+const $W_STEP = LANES;
+#else
+const $W_STEP = 1u;
+#endif
+
 fn $W_unit(u: u32) -> W32 {
-  let i = 8u * u;
-  let n = 8u * (u % UNITS);
-  let w = W32($W[i], $W[i + 1u], $W[i + 2u], $W[i + 3u], $W[i + 4u], $W[i + 5u], $W[i + 6u], $W[i + 7u]);
-  return w32_mul(w, $W_norm[n], $W_norm[n + 1u], $W_norm[n + 2u], $W_norm[n + 3u], $W_norm[n + 4u], $W_norm[n + 5u], $W_norm[n + 6u], $W_norm[n + 7u]);
+  let i = (u & ~($W_STEP - 1u)) * 8u + (u & ($W_STEP - 1u));
+  let n = i % (8u * UNITS);
+  let w = W32(
+    $W[i],
+    $W[i + $W_STEP],
+    $W[i + 2u * $W_STEP],
+    $W[i + 3u * $W_STEP],
+    $W[i + 4u * $W_STEP],
+    $W[i + 5u * $W_STEP],
+    $W[i + 6u * $W_STEP],
+    $W[i + 7u * $W_STEP],
+  );
+  return w32_mul(
+    w,
+    $W_norm[n],
+    $W_norm[n + $W_STEP],
+    $W_norm[n + 2u * $W_STEP],
+    $W_norm[n + 3u * $W_STEP],
+    $W_norm[n + 4u * $W_STEP],
+    $W_norm[n + 5u * $W_STEP],
+    $W_norm[n + 6u * $W_STEP],
+    $W_norm[n + 7u * $W_STEP],
+  );
 }
