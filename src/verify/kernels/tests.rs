@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::testing::{gpus, int8_gpu, packed_gpu};
+use crate::gpu::testing::{gpus, int8_gpu, metal, packed_gpu};
 use crate::testing::{drawn, drawn_pairs};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,6 +57,9 @@ fn every_kernel_agrees_with_its_twin_and_none_is_left_out() {
 
 #[test]
 fn a_kernel_that_does_nothing_fails_every_case() {
+    if metal::skips("kernels without workgroups, which a device takes") {
+        return;
+    }
     let idle = |call: Call| call.grid([Extent::N(0); 3]);
     for gpu in drawn(&devices().collect::<Vec<_>>(), 1) {
         let passed = rows(gpu, 1, Some(idle));
