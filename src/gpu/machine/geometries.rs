@@ -86,7 +86,7 @@ impl OfSeveral {
             _ if self.experts => geometry(16, 16, 2, 1),
             ..=16 if many_places => geometry(8, 64, 2, 1),
             ..=16 => geometry(16, 16, 1, 1),
-            ..=31 => geometry(8, 32, 1, 1),
+            17..=31 => geometry(8, 32, 1, 1),
             // No other weight has as many rows as an output head.
             _ if self.rows > 32_768 => geometry(16, 32, 2, 1),
             // A thread takes one of few rows at once, so that there are more threads.
