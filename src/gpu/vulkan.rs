@@ -20,10 +20,10 @@ pub(super) fn open(
     descriptor: &DeviceDescriptor<'_>,
 ) -> Option<Result<(wgpu::Device, wgpu::Queue), String>> {
     let features = descriptor.required_features;
-    // SAFETY: the handle is used while `adapter` lives, and nothing of it is destroyed.
+    // SAFETY: the handle is used only while `adapter` lives. None of its objects is destroyed here.
     let hal = unsafe { adapter.as_hal::<Api>() }?;
     let mut extensions = hal.required_device_extensions(features);
-    // An extension whose features are not asked for has no effect: these two are not.
+    // The extension stays, as wgpu wants it. Without its features it has no effect.
     let with_features: Vec<_> = extensions
         .iter()
         .copied()
@@ -56,9 +56,8 @@ pub(super) fn open(
     // SAFETY: the physical device is the adapter's, which supports these extensions and features. All that `info` points to lives until
     // the call returns.
     let raw = unsafe { instance.create_device(hal.raw_physical_device(), &info, None) };
-    // SAFETY: the device was made of this adapter with these extensions, this queue family and wgpu's features, but for the comparisons. wgpu
-    // relies on those in shaders that are not trusted, and all of glimt's are (`device/compile.rs`). wgpu destroys the device, and
-    // nothing else has a handle of it.
+    // SAFETY: the device was made by this adapter, with these extensions and this queue family. It has all features that wgpu wants but the
+    // comparisons. wgpu needs those for untrusted shaders only, and glimt has none (`device/compile.rs`). wgpu alone destroys the device.
     let opened = raw.map_err(|e| e.to_string()).and_then(|raw| unsafe {
         let limits = &descriptor.required_limits;
         let hints = &descriptor.memory_hints;

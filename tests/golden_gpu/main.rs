@@ -42,8 +42,8 @@ fn limits(gpu: &Gpu) -> (f64, f64) {
     }
 }
 
-/// What prompts of few tokens may stray from the CPU reference, relative to the spread. f16 may turn the choice between two experts that are nearly as
-/// good, which was seen to stray by 5.4e-4 on an H200; without such a choice nothing strayed by more than 6e-6 there.
+/// What prompts of few tokens may stray from the CPU reference, relative to the spread. Where two experts are nearly as good, rounding to f16 may
+/// choose the other one ("Agreement with the golden values on the H200" in benches/notes.md).
 fn contrast_of_prompts(gpu: &Gpu) -> f64 {
     match gpu.coop {
         Some(_) => 1e-2,

@@ -1,8 +1,8 @@
 // F32: weights as they are.
 //
 // quants plane: per unit 8 vec4 = 128 bytes, the weights in order. scales plane: one vec4, unused.
-// With SPREAD a unit takes every LANES-th vec4 of LANES units instead, and rows have a multiple of LANES units. Threads with neighbouring units
-// then read neighbouring vec4, which is one access to memory. The input must have the same order.
+// With SPREAD the LANES threads of a row take turns: of the vec4 of LANES units, each takes every LANES-th. So neighbouring threads read
+// neighbouring vec4. The input must have the same order, and a row a multiple of LANES units.
 
 alias $W_Scales = vec4<u32>;   // the elements of the scales plane
 

@@ -1,5 +1,5 @@
-// Rows of floats as the input of a product, which are multiplied by the norm's weight here. With SPREAD a unit takes every LANES-th vec4 of
-// LANES units, as that of the weight does (shared/f32.wgsl).
+// Rows of floats as the input of a product. Here they are multiplied by the norm's weight. With SPREAD the vec4 of a unit have the order
+// of the weight's (shared/f32.wgsl).
 #import w32_math
 #read $W: array<vec4<f32>> @floats(INPUT_UNITS * 32)   // (rows, UNITS, 8)
 #read $W_norm: array<vec4<f32>> @floats(UNITS * 32)    // (UNITS, 8)
