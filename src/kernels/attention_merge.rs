@@ -30,7 +30,11 @@ pub fn call(
     let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
     let blocks = (kv_lora / 4).div_ceil(COLUMNS);
     let call = Call::new("attention_merge");
-    let merged = if output.rounds() { "prepared" } else { "merged" };
+    let merged = if output.rounds() {
+        "prepared"
+    } else {
+        "merged"
+    };
     let table = sequences.and_then(Sequences::table);
     let call = match table {
         Some(table) => call.bind("table", table),

@@ -121,6 +121,8 @@ impl<'a> GpuBatchMatvec<'a> {
             subgroups: self.subgroups,
             stream: matches!(self.x, Input::Stream(..)),
             experts: self.experts.is_some(),
+            pair: self.up.is_some(),
+            prepared: self.prepared.is_some(),
             units: self.weight.cols / 32,
             rows: self.weight.rows,
             places: self.places(),

@@ -77,7 +77,10 @@ impl Shape {
             && dims.kv_lora.is_multiple_of(32)
             && dims.rope.is_multiple_of(2)
             && dims.rope > 0;
-        let most = machine.tuned.absorb_threads;
+        let most = match self.tokens {
+            1 => machine.tuned.absorb_threads,
+            _ => machine.tuned.absorb_threads_of_several,
+        };
         let most = match self.cache {
             true => most.min(ROW_SUBGROUPS * machine.lanes),
             false => most,

@@ -11,6 +11,7 @@ use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::Machine;
+use crate::gpu::machine::geometries::values_of_several;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
@@ -154,6 +155,11 @@ impl Divided for GpuTokenMatvec<'_> {
             // A thread requests all its weights before the slices are merged.
             one_block: merge,
             shares_work: merge.then_some(SharedWork::Slices),
+            suggested: self
+                .several
+                .as_ref()
+                .filter(|_| merge)
+                .map(|(tokens, _)| values_of_several(*tokens, self.activation.is_halves())),
             ..site
         }
     }

@@ -48,9 +48,18 @@ pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
 }
 
 /// Gate and up of the experts of several tokens, with subgroups of 32. Each token has workgroups of its own.
-pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 32, 1, 2);
+pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 16, 1, 2);
 /// Down of the experts of several tokens.
-pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 16, 1, 1);
+pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 32, 1, 1);
+
+/// The values of the heads of so many tokens, each with workgroups of its own that join the slices.
+pub(crate) const fn values_of_several(tokens: u32, halves: bool) -> Geometry {
+    match tokens {
+        ..=4 => geometry(8, 64, 2, 2),
+        _ if halves => geometry(16, 64, 2, 1),
+        _ => geometry(4, 64, 2, 4),
+    }
+}
 
 /// The fewest and the most of several tokens that a workgroup takes at once. Both are powers of two. Registers hold the sums of each token.
 pub(crate) const TOKENS_AT_ONCE: [u32; 2] = [2, 8];
@@ -66,6 +75,10 @@ pub(crate) struct OfSeveral {
     pub stream: bool,
     /// Whether the weight is that of experts.
     pub experts: bool,
+    /// Whether there are two weights, gate and up.
+    pub pair: bool,
+    /// Whether the output leaves prepared.
+    pub prepared: bool,
     /// Units of 32 weights of a row.
     pub units: u32,
     /// Rows of a group.
@@ -84,13 +97,18 @@ impl OfSeveral {
             _ if self.stream && self.places > 1 => geometry(16, 8, 1, 1),
             _ if self.stream => geometry(32, 4, 1, 1),
             _ if self.experts => geometry(16, 16, 2, 1),
+            ..=8 if many_places => geometry(4, 64, 1, 1),
             ..=16 if many_places => geometry(8, 64, 2, 1),
             ..=16 => geometry(16, 16, 1, 1),
             17..=31 => geometry(8, 32, 1, 1),
             // No other weight has as many rows as an output head.
             _ if self.rows > 32_768 => geometry(16, 32, 2, 1),
-            // A thread takes one of few rows at once, so that there are more threads.
-            _ if self.rows <= 1024 && self.places <= 2 => geometry(32, 16, 1, 1),
+            // Those of a shared expert.
+            _ if self.pair && self.rows <= 4096 && self.places <= 2 => geometry(16, 16, 1, 2),
+            _ if self.pair && self.rows <= 4096 => geometry(16, 16, 1, 1),
+            // A thread takes one of few rows at once, so that there are more threads. Prepared rows leave by 16.
+            _ if self.rows <= 1024 && self.places <= 2 && self.prepared => geometry(32, 16, 1, 1),
+            _ if self.rows <= 1024 && self.places <= 2 => geometry(32, 4, 1, 1),
             _ => geometry(32, 16, 2, 1),
         }
     }

@@ -40,6 +40,8 @@ pub struct Tunables {
     pub squares_ahead: u32,
     /// Threads of a workgroup of `token_absorb` at most.
     pub absorb_threads: u32,
+    /// The same where several tokens have workgroups of their own.
+    pub absorb_threads_of_several: u32,
     /// Units of a row that a thread of `token_absorb` asks for at once at most.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
@@ -117,6 +119,7 @@ impl Tunables {
         staged_units_most: 384,
         squares_ahead: 8,
         absorb_threads: 1024,
+        absorb_threads_of_several: 512,
         absorb_units: 4,
         router_bytes: 8 << 10,
         choice_experts: 8,
