@@ -1,14 +1,14 @@
 // Joins the slices of attention and normalises the result: the softmax over the slices (shared/merge.wgsl).
 //
-// slice_sums (tokens, HEADS, slices, KV_LORA), stats (tokens, HEADS, slices) -> merged (tokens, HEADS, KV_LORA), in f32; or prepared for the
-// next product (shared/token_write.wgsl).
+// slice_sums (tokens, HEADS, slices, KV_LORA), stats (tokens, HEADS, slices) -> merged (tokens, HEADS, KV_LORA) in f32, or the same prepared for
+// the next product (shared/token_write.wgsl).
 // Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
 // Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
 #import token_slices
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)
 #length OUT_ROWS TOKENS * HEADS * KV_LORA
-#ifdef UNITS_OUT
+#ifdef prepared
 #import token_write
 #else
 #write merged: array<vec4<f32>> @floats(OUT_ROWS)            // (tokens, HEADS, KV_LORA / 4)
@@ -54,7 +54,7 @@ var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
     result = result / total;
   }
   if (phase == 0u && column < KV_LORA / 4u) {
-#ifdef UNITS_OUT
+#ifdef prepared
     token_write(head * KV_LORA + column * 4u, t, result);
 #else
     merged[head * (KV_LORA / 4u) + column] = result;

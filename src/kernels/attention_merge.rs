@@ -11,10 +11,11 @@ use crate::quant::repack::UNIT;
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
 /// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences.
 ///
-/// It writes `out`, (max_tokens, heads, kv_lora), in the format of `output`. Halves are for a single token only.
+/// It writes `out`, (max_tokens, heads, kv_lora), in the format of `output`. Bytes and halves need a tier with subgroups. Halves are for a single
+/// token only.
 ///
 /// # Panics
-/// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves, which are for tiers with subgroups.
+/// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
 pub fn call(
     sequences: Option<&Sequences>,
     partials: &[Range; 2],
@@ -46,7 +47,6 @@ pub fn call(
         .number("PHASES", phases)
         .number("HEADS", heads)
         .number("KV_LORA", kv_lora)
-        .flag("UNITS_OUT", output.rounds())
         .flag("BYTES", output == Activation::Bytes)
         .flag("HALVES", output.is_halves())
         .bind("slice_sums", &partials[0])
@@ -210,7 +210,7 @@ pub(super) mod tests {
             let what = format!("{what}, {}", gpu.tier.name());
             let found = download(gpu, &out, twin.len());
             assert_close(&found, &exact, 1e-11, &what);
-            // Four lanes of a subgroup share a scale.
+            // Tiers without subgroups have f32 only.
             if kv_lora % UNIT != 0 || !gpu.tier.has_subgroups() {
                 continue;
             }

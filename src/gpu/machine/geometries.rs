@@ -52,7 +52,7 @@ pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 16, 1, 2);
 /// Down of the experts of several tokens.
 pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 32, 1, 1);
 
-/// The values of the heads of so many tokens, each with workgroups of its own that join the slices.
+/// `attn_v_b` in a step of so many tokens. Each token has workgroups of its own, which also join the slices of its attention.
 pub(crate) const fn values_of_several(tokens: u32, halves: bool) -> Geometry {
     match tokens {
         ..=4 => geometry(8, 64, 2, 2),
@@ -103,10 +103,10 @@ impl OfSeveral {
             17..=31 => geometry(8, 32, 1, 1),
             // No other weight has as many rows as an output head.
             _ if self.rows > 32_768 => geometry(16, 32, 2, 1),
-            // Those of a shared expert.
+            // Gate and up of a shared expert.
             _ if self.pair && self.rows <= 4096 && self.places <= 2 => geometry(16, 16, 1, 2),
             _ if self.pair && self.rows <= 4096 => geometry(16, 16, 1, 1),
-            // A thread takes one of few rows at once, so that there are more threads. Prepared rows leave by 16.
+            // A thread takes one of few rows at once, so that there are more threads. Prepared rows need tiles of 16.
             _ if self.rows <= 1024 && self.places <= 2 && self.prepared => geometry(32, 16, 1, 1),
             _ if self.rows <= 1024 && self.places <= 2 => geometry(32, 4, 1, 1),
             _ => geometry(32, 16, 2, 1),
