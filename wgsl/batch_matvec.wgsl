@@ -54,7 +54,7 @@ fn w_rows(rows: Rows, u: u32) -> w_Rows {
 
 fn w_multiply(sums: Row_Sums, w: w_Rows, x: x_Unit) -> Row_Sums {
   return Row_Sums(
-    sums[$r] + w_times(w[$r], x),
+    w_add(sums[$r], w[$r], x),
   );
 }
 
@@ -89,7 +89,7 @@ fn u_rows(rows: Rows, u: u32) -> u_Rows {
 
 fn u_multiply(sums: Row_Sums, w: u_Rows, x: x_Unit) -> Row_Sums {
   return Row_Sums(
-    sums[$r] + u_times(w[$r], x),
+    u_add(sums[$r], w[$r], x),
   );
 }
 

@@ -60,7 +60,7 @@ fn load(u: u32, units: Rows) -> Loaded {
 fn multiply(sums: Sums, w: Loaded, u: u32) -> Sums {
   let v = x_unit(x_row(UNITS) + u);
   return Sums(
-    sums[$r] + w_times(w[$r], v),
+    w_add(sums[$r], w[$r], v),
   );
 }
 
@@ -82,7 +82,7 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
 #for i K_UNROLL
   if (k_lane + $iu * K_LANES < K_UNITS) {
     let v = kept_unit(k_lane + $iu * K_LANES);
-    sum$j += k_times(w[$j][$i], v);
+    sum$j = k_add(sum$j, w[$j][$i], v);
   }
 #endfor
   if (K_LANES > 4u) { sum$j += subgroupShuffleXor(sum$j, 4u); }

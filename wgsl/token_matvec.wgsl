@@ -67,7 +67,7 @@ fn row_input(same: x_Unit, first: u32, u: u32) -> x_Unit {
 fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   let v = x_unit(firsts[0] + u);
   return Sums(
-    sums[$r] + w_times(w[$r], row_input(v, firsts[$r], u)),
+    w_add(sums[$r], w[$r], row_input(v, firsts[$r], u)),
   );
 }
 

@@ -56,7 +56,7 @@ fn take(nth: u32, first_unit: u32) -> Taken {
 
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.
 fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
-  let product = weights[own_token * USED + taken.slot] * w_times(w, h_unit(h_row(USED * UNITS) + taken.unit));
+  let product = weights[own_token * USED + taken.slot] * w_add(0.0, w, h_unit(h_row(USED * UNITS) + taken.unit));
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 

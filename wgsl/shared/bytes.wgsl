@@ -6,12 +6,6 @@ fn bytes_sum16(a: vec4<u32>, b: vec4<u32>) -> f32 {
   return f32(dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));
 }
 
-// A unit of weights (scale * code + offset per half) times a record.
-fn bytes_codes_dot(codes: W32Codes, affine: vec4<f32>, x: Record) -> f32 {
-  let halves = vec2<f32>(bytes_sum16(codes.lo, x.lo), bytes_sum16(codes.hi, x.hi)) * x.scales.xy;
-  return affine.x * halves.x + affine.y * x.scales.z + (affine.z * halves.y + affine.w * x.scales.w);
-}
-
 // 32 float weights times a record.
 fn bytes_float_dot(w: W32, x: Record) -> f32 {
   let a = dot(w.v0, vec4<f32>(unpack4xI8(x.lo.x))) + dot(w.v1, vec4<f32>(unpack4xI8(x.lo.y))) + dot(w.v2, vec4<f32>(unpack4xI8(x.lo.z))) + dot(w.v3, vec4<f32>(unpack4xI8(x.lo.w)));

@@ -6,6 +6,6 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
   return $W_Loaded($W_codes(u), $W_affine(u, sub));
 }
 
-fn $W_times(w: $W_Loaded, x: W32) -> f32 {
-  return floats_codes_dot(w.codes, w.affine, x);
+fn $W_add(sum: f32, w: $W_Loaded, x: W32) -> f32 {
+  return sum + floats_codes_dot(w.codes, w.affine, x);
 }

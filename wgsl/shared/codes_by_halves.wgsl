@@ -11,7 +11,7 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
 #endif
 }
 
-fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
+fn $W_half(sum: f32, codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, second: vec4<u32>, scale: vec2<f32>) -> f32 {
   let mask = vec4<u32>(0x00ff00ffu);
   let bits = vec4<u32>(turned);
   let odd = codes >> vec4<u32>(8u);
@@ -19,18 +19,20 @@ fn $W_half(codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: vec4<u32>, s
   if ($W_CENTRED && $W_CENTRE == 0.0) {
     // Codes are signed bytes. Adding 128 makes them positive, and it is subtracted again.
     let dot = halves_centred_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, turned, first, second);
-    return (HALVES_ONE * affine.x) * (scale.x * dot);
+    return (HALVES_ONE * affine.x) * (scale.x * dot) + sum;
   }
   let dot = halves_dot16(codes & mask, odd & mask, first, second);
-  return (HALVES_ONE * affine.x) * (scale.x * dot) + affine.y * scale.y;
+  return (HALVES_ONE * affine.x) * (scale.x * dot) + (affine.y * scale.y + sum);
 #else
   // Codes are signed bytes. Adding 128 makes them positive.
-  let product = affine.x * halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
+  let dot = halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
+  let product = affine.x * dot + sum;
   if ($W_CENTRED) { return product; }
-  return product + (affine.y + $W_CENTRE * affine.x) * scale.y;
+  return (affine.y + $W_CENTRE * affine.x) * scale.y + product;
 #endif
 }
 
-fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
-  return $W_half(w.codes.lo, w.bits, w.affine.xy, x.a, x.b, x.scales.xy) + $W_half(w.codes.hi, w.bits, w.affine.zw, x.c, x.d, x.scales.zw);
+fn $W_add(sum: f32, w: $W_Loaded, x: Halves) -> f32 {
+  let first = $W_half(sum, w.codes.lo, w.bits, w.affine.xy, x.a, x.b, x.scales.xy);
+  return $W_half(first, w.codes.hi, w.bits, w.affine.zw, x.c, x.d, x.scales.zw);
 }

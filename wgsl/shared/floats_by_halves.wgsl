@@ -19,6 +19,8 @@ fn $W_half(w0: vec4<f32>, w1: vec4<f32>, w2: vec4<f32>, w3: vec4<f32>, first: ve
   return both.x + both.y;
 }
 
-fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
-  return x.scales.x * $W_half(w.v0, w.v1, w.v2, w.v3, x.a, x.b) + x.scales.z * $W_half(w.v4, w.v5, w.v6, w.v7, x.c, x.d);
+fn $W_add(sum: f32, w: $W_Loaded, x: Halves) -> f32 {
+  let lo = $W_half(w.v0, w.v1, w.v2, w.v3, x.a, x.b);
+  let hi = $W_half(w.v4, w.v5, w.v6, w.v7, x.c, x.d);
+  return x.scales.x * lo + (x.scales.z * hi + sum);
 }

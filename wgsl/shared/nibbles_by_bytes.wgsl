@@ -7,11 +7,11 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
   return $W_Loaded($W_q[u], $W_affine(u, sub));
 }
 
-fn $W_times(w: $W_Loaded, x: Record) -> f32 {
-  let lower = w.codes & vec4<u32>(0x0f0f0f0fu);
-  let upper = w.codes & vec4<u32>(0xf0f0f0f0u);
-  let product = x.scales.x * bytes_sum16(lower, x.lo) + (x.scales.y * 0.0625) * bytes_sum16(upper, x.hi);
+fn $W_add(sum: f32, w: $W_Loaded, x: Record) -> f32 {
+  let lower = bytes_sum16(w.codes & vec4<u32>(0x0f0f0f0fu), x.lo);
+  let upper = bytes_sum16(w.codes & vec4<u32>(0xf0f0f0f0u), x.hi);
   // The centre is 8, which the upper nibbles have subtracted already.
-  if ($W_CENTRED) { return w.affine.x * (product - 8.0 * x.scales.z); }
-  return w.affine.x * product + w.affine.y * x.scales.z + (8.0 * w.affine.x + w.affine.y) * x.scales.w;
+  if ($W_CENTRED) { return w.affine.x * (x.scales.x * lower + ((0.0625 * x.scales.y) * upper - 8.0 * x.scales.z)) + sum; }
+  let product = x.scales.x * lower + (0.0625 * x.scales.y) * upper;
+  return w.affine.x * product + (w.affine.y * x.scales.z + ((8.0 * w.affine.x + w.affine.y) * x.scales.w + sum));
 }

@@ -13,21 +13,22 @@ fn $W_load(u: u32, sub: u32) -> $W_Loaded {
 #endif
 }
 
-fn $W_times(w: $W_Loaded, x: Halves) -> f32 {
+fn $W_add(sum: f32, w: $W_Loaded, x: Halves) -> f32 {
   let odd = w.codes >> vec4<u32>(8u);
   let lower = vec4<u32>(0x000f000fu);
   let upper = vec4<u32>(0x00f000f0u);
   let bits = vec4<u32>(w.bits);
 #ifdef PACKED
-  let lo = x.scales.x * halves_dot16(w.codes & lower, odd & lower, x.a, x.b);
-  let hi = x.scales.z * halves_dot16((w.codes & upper) ^ bits, (odd & upper) ^ bits, x.c, x.d);
-  return (HALVES_ONE * w.affine.x) * (lo + 0.0625 * hi) + w.affine.y * (x.scales.y + x.scales.w);
+  let lo = halves_dot16(w.codes & lower, odd & lower, x.a, x.b);
+  let hi = halves_dot16((w.codes & upper) ^ bits, (odd & upper) ^ bits, x.c, x.d);
+  let product = fma(x.scales.x, lo, (0.0625 * x.scales.z) * hi);
+  return fma(HALVES_ONE * w.affine.x, product, fma(w.affine.y, x.scales.y + x.scales.w, sum));
 #else
   let turned = vec4<u32>(w.bits ^ 0x00800080u);
   let lo = halves_dot16((w.codes & lower) | bits, (odd & lower) | bits, 1024.0 + $W_CENTRE, x.a, x.b, x.scales.xy);
   let hi = halves_dot16((w.codes & upper) ^ turned, (odd & upper) ^ turned, 1024.0 + 16.0 * $W_CENTRE, x.c, x.d, x.scales.zw);
-  let product = w.affine.x * (lo + 0.0625 * hi);
+  let product = w.affine.x * (lo + 0.0625 * hi) + sum;
   if ($W_CENTRED) { return product; }
-  return product + (w.affine.y + $W_CENTRE * w.affine.x) * (x.scales.y + x.scales.w);
+  return (w.affine.y + $W_CENTRE * w.affine.x) * (x.scales.y + x.scales.w) + product;
 #endif
 }

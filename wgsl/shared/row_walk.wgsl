@@ -6,7 +6,7 @@ fn $W_walk(unit: u32, first: u32, lane: u32, sub: u32) -> f32 {
   loop {
     if (b >= UNITS) { break; }
     let w$k = $W_load(unit + unit_at(b, $ku), sub);
-    if (in_row(b, $ku)) { sum += $W_times(w$k, x_unit(first + unit_at(b, $ku))); }
+    if (in_row(b, $ku)) { sum = $W_add(sum, w$k, x_unit(first + unit_at(b, $ku))); }
     b += UNROLL * LANES;
   }
   return sum;

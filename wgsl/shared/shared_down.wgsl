@@ -27,11 +27,11 @@ fn shared_ask(row: u32, lane: u32) -> Shared {
 
 fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
   var sum = 0.0;
-  if (lane + $ku * LANES < SHARED_UNITS) { sum += s_times(asked[$k], h_unit(USED * UNITS + lane + $ku * LANES)); }
+  if (lane + $ku * LANES < SHARED_UNITS) { sum = s_add(sum, asked[$k], h_unit(USED * UNITS + lane + $ku * LANES)); }
   var b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    sum += s_times(s_load(shared_unit(row) + b, p.shared_sub), h_unit(USED * UNITS + b));
+    sum = s_add(sum, s_load(shared_unit(row) + b, p.shared_sub), h_unit(USED * UNITS + b));
     b += LANES;
   }
   return select(0.0, sum, ONE_PIECE || shared_row(row) < p.shared_rows);
