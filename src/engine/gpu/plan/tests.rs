@@ -67,6 +67,8 @@ fn the_plan_is_what_a_gpu_allocates() {
     let gguf = Arc::new(gguf.expect("it is part of the program"));
     let model = models::load(gguf).expect("it is supported");
     let loaded = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).expect("it fits");
+    // Its tier may have been measured while it was loaded.
+    let gpu = Arc::clone(&loaded.gpu);
     let of_weights = gpu.allocated();
     let loaded = Arc::new(loaded);
     let model = &*loaded.model;
