@@ -1,8 +1,8 @@
-// Chooses the USED best experts of each token of a batch by the router's logits, and computes their weights. Then it lists tiles of up to two
-// slots of one expert, for the products of the experts (shared/batch_experts.wgsl). A slot is token * USED + rank.
+// Chooses the USED best experts of each token of a batch by the router's logits, and computes their weights. Then it lists tiles of up to
+// PLACES slots of one expert, for the products of the experts (shared/batch_experts.wgsl). A slot is token * USED + rank.
 //
-// logits (tokens, EXPERTS) -> weights (tokens, USED), the best first, and the lower id first among equals; tiles (tiles) of (expert, first
-// slot, slots, second slot), by expert and then by token. Tiles behind the last one have no slots.
+// logits (tokens, EXPERTS) -> weights (tokens, USED), the best first, and the lower id first among equals; tiles (tiles, 8) of (expert, slots,
+// -, -), then the slots, by expert and then by token. Tiles behind the last one have no slots.
 // Division: one workgroup. THREADS threads share a token, with an expert each, and the workgroup takes WG / THREADS tokens at a time. Then
 // each thread takes a slot.
 // Bound by: latency; each thread reads the keys of its token's experts, and then the experts of the slots before its own.
@@ -12,7 +12,7 @@
 #read logits: array<f32> @floats(TOKENS * EXPERTS)    // (tokens, EXPERTS)
 #read bias?: array<f32> @floats(EXPERTS)              // (EXPERTS)
 #write weights: array<f32> @floats(TOKENS * USED)     // (tokens, USED)
-#write tiles: array<u32> @words(4 * max(p.covered, TOKENS * USED / 2 + EXPERTS))   // (tiles, 4), of which each expert may leave one not full
+#write tiles: array<u32> @words(8 * max(p.covered, TOKENS * USED / PLACES + EXPERTS))   // (tiles, 8), of which each expert may leave one not full
 #write workgroups: array<u32> @words(6)               // (2 products, 3), of which the second of 3 is written
 #import order
 #import router_weights
@@ -110,7 +110,7 @@ fn rank_of(slot: u32, expert: u32) -> u32 {
   return rank;
 }
 
-fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + 1u) / 2u; }
+fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES - 1u) / PLACES; }
 
 #main
   var e = t;
@@ -162,15 +162,21 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + 1u) / 2u
     weights[slot] = weight_of(slot) * p.scale;
     let own = chosen[slot];
     let rank = rank_of(slot, own);
-    let at = 4u * (first_tiles[own] + rank / 2u);
+    let at = 8u * (first_tiles[own] + rank / PLACES);
     let left = atomicLoad(&counts[own]) - rank;
-    if (rank % 2u == 0u) {
+    var place = rank % PLACES;
+    if (place == 0u) {
       tiles[at] = own;
-      tiles[at + 1u] = slot;
-      tiles[at + 2u] = min(left, 2u);
+      tiles[at + 1u] = min(left, PLACES);
     }
-    // The only slot of a tile stands for the second one, too.
-    if (rank % 2u == 1u || left == 1u) { tiles[at + 3u] = slot; }
+    tiles[at + 4u + place] = slot;
+    // The last slot of a tile stands for the places behind it, too.
+    let last = left == 1u || place + 1u == PLACES;
+    loop {
+      place += 1u;
+      if (!last || place >= 4u) { break; }
+      tiles[at + 4u + place] = slot;
+    }
     slot += WG;
   }
   let filled = first_tiles[EXPERTS - 1u] + tiles_of(EXPERTS - 1u);
@@ -178,7 +184,7 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + 1u) / 2u
   var tile = filled + t;
   loop {
     if (tile >= p.covered) { break; }
-    tiles[4u * tile + 2u] = 0u;
+    tiles[8u * tile + 1u] = 0u;
     tile += WG;
   }
 }

@@ -22,6 +22,7 @@
 #length INPUT_UNITS X_ROWS * X_STRIDE
 #length OUT_ROWS Y_ROWS * OUT_STRIDE
 #each c COLS
+#each f QUARTER
 #each h HALF
 #each r AT_ONCE
 #each k UNROLL
@@ -36,9 +37,9 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import GROUPS as group
 
-// The tile of a workgroup: `count` places, tokens from `first` on or the two slots of a tile of experts, and TILE rows of W from `row` on in
+// The tile of a workgroup: `count` places, tokens from `first` on or the slots of a tile of experts, and TILE rows of W from `row` on in
 // `group`.
-struct Tile { first: u32, slots: vec2<u32>, count: u32, group: u32, row: u32 }
+struct Tile { first: u32, slots: vec4<u32>, count: u32, group: u32, row: u32 }
 #import columns_rms
 
 alias Rows = array<u32, AT_ONCE>;
@@ -145,14 +146,15 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
 
 #main
 #ifdef tiles
-  let listed = tiles[wid.y];
+  let listed = tiles[2u * wid.y];
+  let slots = tiles[2u * wid.y + 1u];
   // An expert that precedes this piece of the weight wraps around to a large number.
   let expert = listed.x - p.first_group;
-  if (listed.z == 0u) { return; }
+  if (listed.y == 0u) { return; }
   if (expert >= p.groups) { return; }
-  let at = Tile(0u, listed.yw, listed.z, expert, wid.x * TILE);
+  let at = Tile(0u, slots, listed.y, expert, wid.x * TILE);
 #else
-  let at = Tile(wid.y * COLS, vec2(0u), min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
+  let at = Tile(wid.y * COLS, vec4(0u), min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
 #endif
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
@@ -167,9 +169,19 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let squares = squares_ask(at, t);
   var sums$c = Sums();
   // No loop asks for each place whether it is there, because it would wait for each. Places behind the last one repeat it, and are left out
-  // at the end. Tiles of experts that are half empty have a shorter loop.
+  // at the end. Tiles of experts with few slots have shorter loops.
   var b = lane;
 #ifdef tiles
+#ifdef FOUR
+  if (at.count <= QUARTER) {
+    loop {
+      if (b >= UNITS) { break; }
+      let w$k = load(rows, unit_at(b, $ku));
+      if (in_row(b, $ku)) { sums$f = multiply(sums$f, w$k, x_unit(x$f + unit_at(b, $ku))); }
+      b += UNROLL * LANES;
+    }
+  } else
+#endif
   if (at.count <= HALF) {
     loop {
       if (b >= UNITS) { break; }

@@ -56,6 +56,7 @@ content!(
     u32: Role::Words,
     [u32; 3]: Role::Words,
     [u32; 4]: Role::Words,
+    [u32; 8]: Role::Words,
     u8: Role::Words,
     f16: Role::Halves,
     Q8Unit: Role::prepared(Activation::Bytes),

@@ -7,8 +7,28 @@ use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::machine::Machine;
 use crate::model::Experts;
 
-/// Slots of a tile, as many as its four words name. Most experts have few tokens in a step.
-pub const PLACES: u32 = 2;
+/// Slots that a tile has room for.
+pub const PLACES: u32 = 4;
+
+/// Slots that the tiles of a step of up to `tokens` tokens have at most. In small steps most experts have one or two tokens.
+pub fn places(machine: Machine, tokens: u32) -> u32 {
+    match tokens <= machine.tuned.short_tiles_of_batch {
+        true => 2,
+        false => PLACES,
+    }
+}
+
+/// The expert of a tile, how many of its slots it has, and the slots. The last one stands for those that are missing, too.
+pub type Tile = (u32, u32, [u32; PLACES as usize]);
+
+/// Words of a tile: the expert, the number of slots, two that nobody reads, and the slots.
+pub const TILE_WORDS: u32 = 4 + PLACES;
+
+/// The words of a tile. Those that nobody reads are 0.
+pub fn words(tile: &Tile) -> [u32; TILE_WORDS as usize] {
+    let (expert, count, [a, b, c, d]) = *tile;
+    [expert, count, 0, 0, a, b, c, d]
+}
 
 /// The choice as [`router()`] makes it, and tiles of the slots (token * used + rank) of each expert.
 pub struct GpuBatchExperts<'a> {
@@ -20,18 +40,20 @@ pub struct GpuBatchExperts<'a> {
     pub experts: &'a Experts,
     /// Most tokens of a replay.
     pub max_tokens: u32,
+    /// Slots of a tile at most: 2 or 4.
+    pub places: u32,
     /// The weights of the slots, (max_tokens, used) f32.
     pub weights: Range,
-    /// Tiles of (expert, first slot, slots, second slot), [`tiles`] of them.
+    /// Tiles of [`TILE_WORDS`] words, [`tiles`] of them.
     pub tiles: Range,
     /// Workgroups of the two products of the tiles ([`Buffer::counts`](crate::gpu::buffer::Buffer::counts)): how many tiles there are is left in
     /// the second of three words.
     pub counts: Range,
 }
 
-/// The most tiles of steps of up to `tokens` tokens.
-pub fn tiles(tokens: u32, experts: &Experts) -> u32 {
-    tile_count(tokens, experts.used as u32, PLACES, experts.count as u32)
+/// The most tiles of up to `places` slots in steps of up to `tokens` tokens.
+pub fn tiles(tokens: u32, places: u32, experts: &Experts) -> u32 {
+    tile_count(tokens, experts.used as u32, places, experts.count as u32)
 }
 
 impl GpuBatchExperts<'_> {
@@ -45,12 +67,13 @@ impl GpuBatchExperts<'_> {
         let [count, used] = [experts.count, experts.used].map(|n| n as u32);
         let of_token = count.next_power_of_two().max(4);
         let wanted = of_token * self.max_tokens.next_power_of_two();
-        let covered = Word::Workgroups(tile_extent(used, PLACES, count));
+        let covered = Word::Workgroups(tile_extent(used, self.places, count));
         let call = Call::new("batch_experts");
         choice(call, experts, &self.logits, self.bias.as_ref())
             .number("WG", wanted.clamp(64, machine.threads))
             .number("THREADS", of_token)
             .number("MOST", self.max_tokens)
+            .number("PLACES", self.places)
             .word("tokens", Word::Tokens)
             .word("covered", covered)
             .word("scale", experts.weights_scale)
@@ -61,8 +84,8 @@ impl GpuBatchExperts<'_> {
     }
 }
 
-/// The weights (T, used) of the experts that [`router()`] chooses by `logits` (T, count), and tiles of up to [`PLACES`] of their slots (token * used
-/// + rank), by expert and then by token: each (expert, first slot, slots, second slot). A tile of one slot has it twice.
+/// The weights (T, used) of the experts that [`router()`] chooses by `logits` (T, count), and tiles of up to `places` of their slots (token * used
+/// + rank), by expert and then by token: each a [`Tile`].
 ///
 /// # Panics
 /// As [`router()`].
@@ -71,14 +94,15 @@ pub fn batch_experts(
     bias: Option<&[f32]>,
     experts: &Experts,
     n_tokens: usize,
-) -> (Vec<f32>, Vec<[u32; 4]>) {
+    places: u32,
+) -> (Vec<f32>, Vec<Tile>) {
     let n = n_tokens * experts.used;
     let (mut ids, mut weights) = (vec![0; n], vec![0.0; n]);
     router(logits, bias, experts, n_tokens, &mut ids, &mut weights);
-    let (slots, mut lists) = expert_rows(&ids, experts.count, &[PLACES as usize]);
-    let tile = |[expert, first, places, _]: [u32; 4]| {
-        let own = &slots[first as usize..][..places as usize];
-        [expert, own[0], places, own[own.len() - 1]]
+    let (slots, mut lists) = expert_rows(&ids, experts.count, &[places as usize]);
+    let tile = |[expert, first, own, _]: [u32; 4]| {
+        let slot = |place: u32| slots[(first + place.min(own - 1)) as usize];
+        (expert, own, std::array::from_fn(|place| slot(place as u32)))
     };
     (weights, lists.remove(0).into_iter().map(tile).collect())
 }
@@ -155,13 +179,15 @@ mod tests {
                 let mut bias = vec![1.0; count];
                 bias[count - 1] = 3.0;
                 let bias = with_bias.then_some(bias);
-                let (weights, mut listed) = batch_experts(&given, bias.as_deref(), &e, tokens);
+                let places = 2 + 2 * rng.below(2) as u32;
+                let (weights, mut listed) =
+                    batch_experts(&given, bias.as_deref(), &e, tokens, places);
                 let filled = listed.len() as u32;
                 // On the CPU, a read behind buffers that end with the tokens shows.
                 let mut padded = given.clone();
                 padded.resize(max_tokens * count, f32::NAN);
-                let most = tiles(max_tokens as u32, &e) as usize;
-                let list = upload(gpu, &vec![u32::MAX; 4 * most]);
+                let most = tiles(max_tokens as u32, places, &e) as usize;
+                let list = upload(gpu, &vec![u32::MAX; TILE_WORDS as usize * most]);
                 let counts = upload(gpu, &[7u32; 8]);
                 let left = output(gpu, max_tokens * used);
                 let call = GpuBatchExperts {
@@ -169,6 +195,7 @@ mod tests {
                     bias: bias.map(|bias| Range::whole(&upload(gpu, &bias))),
                     experts: &e,
                     max_tokens: max_tokens as u32,
+                    places,
                     weights: Range::whole(&left),
                     tiles: Range::whole(&list),
                     counts: Range::whole(&counts),
@@ -185,9 +212,13 @@ mod tests {
                 let found: Vec<u32> = download(gpu, &counts, 8);
                 let expected = [7, filled, 7, 7, filled, 7, 7, 7];
                 assert_eq!(found, expected, "{what}: workgroups");
-                let covered = tiles(tokens as u32, &e) as usize;
-                listed.resize(covered, [u32::MAX, u32::MAX, 0, u32::MAX]);
-                let found: Vec<[u32; 4]> = download(gpu, &list, covered);
+                let covered = tiles(tokens as u32, places, &e) as usize;
+                listed.resize(covered, (u32::MAX, 0, [u32::MAX; PLACES as usize]));
+                let found: Vec<[u32; TILE_WORDS as usize]> = download(gpu, &list, covered);
+                let found: Vec<Tile> = found
+                    .iter()
+                    .map(|[e, n, _, _, s @ ..]| (*e, *n, *s))
+                    .collect();
                 assert_eq!(found, listed, "{what}");
             }
         }
@@ -206,8 +237,9 @@ mod tests {
             ))),
             experts: &e,
             max_tokens: tokens,
+            places: PLACES,
             weights: Range::floats("weights", u64::from(tokens * used)),
-            tiles: Range::words("tiles", 4 * u64::from(tiles(tokens, &e))),
+            tiles: Range::words("tiles", u64::from(TILE_WORDS * tiles(tokens, PLACES, &e))),
             counts: Range::words("counts", 6),
         };
         needs_every_byte(&call.call(Machine::H200), Most { tokens, context: 9 });

@@ -1,6 +1,5 @@
 //! The products of a step of few tokens: a weight is read once for several of them, inputs come prepared, and outputs can leave prepared.
 
-use super::batch_experts::PLACES;
 use super::expert_rows::tile_extent;
 use super::products::silu;
 use super::token::{
@@ -28,11 +27,13 @@ pub enum Input {
     Stream(Range, Range, Range, f32),
 }
 
-/// The slots of each expert, in tiles of up to [`PLACES`].
+/// The slots of each expert in tiles.
 #[derive(Clone)]
 pub struct Tiles {
     /// As [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists them.
     pub list: Range,
+    /// Slots of a tile at most: 2 or 4.
+    pub places: u32,
     /// Experts of a token.
     pub used: u32,
     /// Tokens of a step at most.
@@ -112,7 +113,9 @@ impl<'a> GpuBatchMatvec<'a> {
 
     /// Places of a tile.
     fn places(&self) -> u32 {
-        self.experts.as_ref().map_or(self.columns, |_| PLACES)
+        self.experts
+            .as_ref()
+            .map_or(self.columns, |tiles| tiles.places)
     }
 
     /// The default geometry of devices with subgroups of 32.
@@ -122,6 +125,7 @@ impl<'a> GpuBatchMatvec<'a> {
             stream: matches!(self.x, Input::Stream(..)),
             experts: self.experts.is_some(),
             pair: self.up.is_some(),
+            bytes: self.activation == Activation::Bytes,
             prepared: self.prepared.is_some(),
             units: self.weight.cols / 32,
             rows: self.weight.rows,
@@ -226,6 +230,7 @@ impl GpuBatchMatvec<'_> {
             .number("AT_ONCE", geometry.at_once)
             .number("COLS", places)
             .number("HALF", places.div_ceil(2))
+            .number("QUARTER", places.div_ceil(4))
             .number("X_STRIDE", self.x_stride)
             .number("X_GROUP", self.x_group)
             .number("OUT_STRIDE", stride)
@@ -241,6 +246,7 @@ impl GpuBatchMatvec<'_> {
         if let Some(tiles) = &self.experts {
             call = call
                 .number("USED", tiles.used)
+                .flag("FOUR", tiles.places == 4)
                 .number("SLOTS_OF_ROW", if tiles.by_token { tiles.used } else { 1 })
                 .bind("tiles", &tiles.list)
                 .with_counts(tiles.counts.clone());
@@ -260,7 +266,7 @@ impl GpuBatchMatvec<'_> {
         let w = self.weight;
         let [rows, first_group, groups] = super::groups_of(w, piece);
         let (along_tokens, along_groups) = match &self.experts {
-            Some(tiles) => (tile_extent(tiles.used, PLACES, w.groups), 1),
+            Some(tiles) => (tile_extent(tiles.used, tiles.places, w.groups), 1),
             None if self.single => (Extent::N(1), groups),
             None => (Extent::TokensBy(self.columns), groups),
         };

@@ -81,8 +81,8 @@ pub struct GpuBatch {
     steps: BTreeMap<u32, Recording>,
     /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
-    /// The lists of experts that those leave, each once.
-    lists: BTreeMap<u32, Vec<Range>>,
+    /// The lists of experts that those leave, each once, with the place of the number of slots in a tile.
+    lists: BTreeMap<u32, Vec<(Range, usize)>>,
     /// The buffers of the smallest step.
     needed: Vec<Buffer>,
     next_slot: usize,
@@ -262,14 +262,14 @@ impl GpuBatch {
         let most = self.class(tokens);
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most)?;
-            let mut lists: Vec<Range> = vec![];
+            let mut lists: Vec<(Range, usize)> = vec![];
             let listed = |call: &Call| match call.kernel {
-                "expert_rows" => call.bound("tiles0").cloned(),
-                "batch_experts" => call.bound("tiles").cloned(),
+                "expert_rows" => Some((call.bound("tiles0")?.clone(), 2)),
+                "batch_experts" => Some((call.bound("tiles")?.clone(), 1)),
                 _ => None,
             };
             for tiles in step.calls.iter().filter_map(listed) {
-                if lists.iter().all(|known| known.buffer != tiles.buffer) {
+                if lists.iter().all(|known| known.0.buffer != tiles.0.buffer) {
                     lists.push(tiles);
                 }
             }

@@ -77,6 +77,8 @@ pub(crate) struct OfSeveral {
     pub experts: bool,
     /// Whether there are two weights, gate and up.
     pub pair: bool,
+    /// Whether the input is bytes.
+    pub bytes: bool,
     /// Whether the output leaves prepared.
     pub prepared: bool,
     /// Units of 32 weights of a row.
@@ -96,6 +98,7 @@ impl OfSeveral {
             _ if !self.subgroups => geometry(8, 16, 1, 1),
             _ if self.stream && self.places > 1 => geometry(16, 8, 1, 1),
             _ if self.stream => geometry(32, 4, 1, 1),
+            _ if self.experts && self.bytes && self.places > 2 => geometry(8, 16, 2, 1),
             _ if self.experts => geometry(16, 16, 2, 1),
             ..=8 if many_places => geometry(4, 64, 1, 1),
             ..=16 if many_places => geometry(8, 64, 2, 1),

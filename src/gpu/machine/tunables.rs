@@ -72,6 +72,8 @@ pub struct Tunables {
     pub few_of_batch: u32,
     /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
     pub apart_of_batch: u32,
+    /// Tokens of such a step up to which a tile of an expert has two slots. With more tokens it has four.
+    pub short_tiles_of_batch: u32,
     /// Tokens of such a step up to which every layer has buffers of its own. With more tokens only the buffers that are written beside others are a
     /// layer's own, because all of them would take much memory ("A pass for each layer").
     pub own_buffers_of_batch: u32,
@@ -134,6 +136,7 @@ impl Tunables {
         batch_tokens: 640,
         few_of_batch: 64,
         apart_of_batch: 8,
+        short_tiles_of_batch: 32,
         own_buffers_of_batch: 8,
         workgroups_of_batch: 8,
         short_prompt: 16,

@@ -7,6 +7,7 @@ use crate::gpu::testing::{
     all_gpus, download, gpu_weights, output, run, token_gpus_with_binding, upload,
 };
 use crate::gpu::{Gpu, Most};
+use crate::kernels::batch_experts::{PLACES, TILE_WORDS, words};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
@@ -110,7 +111,8 @@ struct Problem<'a> {
     weights: Vec<Weight>,
     /// The expert of each slot, and the tiles of each expert's slots.
     ids: Vec<u32>,
-    tiles: Vec<[u32; 4]>,
+    places: u32,
+    tiles: Vec<[u32; TILE_WORDS as usize]>,
     x: Vec<f32>,
     norm: Vec<f32>,
     before: Vec<f32>,
@@ -119,11 +121,11 @@ struct Problem<'a> {
 }
 
 /// The slots of each expert in tiles, as `batch_experts` lists them.
-fn tiled(ids: &[u32], experts: usize) -> Vec<[u32; 4]> {
-    let (slots, mut lists) = expert_rows(ids, experts, &[PLACES as usize]);
-    let tile = |[expert, first, places, _]: [u32; 4]| {
-        let slot = |place| slots[(first + place) as usize];
-        [expert, slot(0), places, slot(places - 1)]
+fn tiled(ids: &[u32], experts: usize, places: u32) -> Vec<[u32; TILE_WORDS as usize]> {
+    let (slots, mut lists) = expert_rows(ids, experts, &[places as usize]);
+    let tile = |[expert, first, own, _]: [u32; 4]| {
+        let slot = |place: usize| slots[first as usize + place.min(own as usize - 1)];
+        words(&(expert, own, std::array::from_fn(slot)))
     };
     lists.remove(0).into_iter().map(tile).collect()
 }
@@ -138,8 +140,9 @@ impl<'a> Problem<'a> {
         let of_token =
             |t| (0..case.used()).map(move |k| ((first + t / 3 + k) % case.groups) as u32);
         let ids: Vec<u32> = (0..case.tokens).flat_map(of_token).collect();
+        let places = 2 + 2 * rng.below(2) as u32;
         let tiles = match case.has_experts() {
-            true => tiled(&ids, case.groups),
+            true => tiled(&ids, case.groups, places),
             false => vec![],
         };
         let ([inputs, outputs], [width, n]) = (case.in_and_out(), case.widths());
@@ -147,6 +150,7 @@ impl<'a> Problem<'a> {
             case,
             weights,
             ids,
+            places,
             tiles,
             x: rng.normals(inputs * width),
             norm: rng.normals(width),
@@ -240,9 +244,13 @@ impl<'a> Problem<'a> {
         let case = self.case;
         let [most, used, groups] = [case.tokens, case.used(), case.groups].map(|n| n as u32);
         let mut tiles = self.tiles.clone();
-        tiles.resize(tile_count(most, used, PLACES, groups) as usize, [0; 4]);
+        tiles.resize(
+            tile_count(most, used, self.places, groups) as usize,
+            [0; TILE_WORDS as usize],
+        );
         Tiles {
             list: Range::whole(&upload(gpu, &tiles)),
+            places: self.places,
             used,
             most,
             by_token: matches!(case.kind, Kind::ByToken(_)),
@@ -449,7 +457,8 @@ fn every_index_lies_in_its_buffer() {
         let tiles = u64::from(tile_count(tokens, used, PLACES, groups));
         let product = GpuBatchMatvec {
             experts: Some(Tiles {
-                list: Range::words("tiles", 4 * tiles),
+                list: Range::words("tiles", u64::from(TILE_WORDS) * tiles),
+                places: PLACES,
                 used,
                 most: tokens,
                 by_token,

@@ -6,7 +6,7 @@ use super::{EPS, TYPES};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::{GpuBatchCombine, batch_combine};
-use crate::kernels::batch_experts::{self, GpuBatchExperts, batch_experts};
+use crate::kernels::batch_experts::{self, GpuBatchExperts, PLACES, TILE_WORDS, batch_experts};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles, batch_matvec};
 use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::model::{Experts, Gating, Weight};
@@ -124,25 +124,33 @@ fn logits(lab: &Lab<'_>) -> Vec<f32> {
     (0..TOKENS).flat_map(of_token).collect()
 }
 
+/// Slots of a tile, as few or as many as there may be.
+fn places(lab: &Lab<'_>) -> u32 {
+    [2, PLACES][lab.below(2)]
+}
+
 /// The experts of a step, and the expert of each slot.
 pub(super) fn choice(lab: &mut Lab<'_>) {
     lab.check(format!("{USED} of {COUNT}, {TOKENS} tokens"), |lab| {
         let logits = logits(lab);
-        let (weights, mut expected) = batch_experts(&logits, None, &EXPERTS, TOKENS);
-        let most = batch_experts::tiles(TOKENS as u32, &EXPERTS) as usize;
+        let places = places(lab);
+        let (weights, mut expected) = batch_experts(&logits, None, &EXPERTS, TOKENS, places);
+        let most = batch_experts::tiles(TOKENS as u32, places, &EXPERTS) as usize;
         let unwritten = |words: usize| lab.given(&vec![0u32; words]);
         let call = GpuBatchExperts {
             logits: lab.given(&logits),
             bias: None,
             experts: &EXPERTS,
             max_tokens: TOKENS as u32,
+            places,
             weights: lab.room(weights.len()),
-            tiles: unwritten(4 * most),
+            tiles: unwritten(TILE_WORDS as usize * most),
             counts: unwritten(6),
         };
         lab.run(vec![call.call(lab.gpu.machine)], state(TOKENS, 0))?;
         let filled = [0, expected.len() as u32, 0];
-        expected.resize(most, [0; 4]);
+        expected.resize(most, (0, 0, [0; 4]));
+        let expected: Vec<[u32; 8]> = expected.iter().map(batch_experts::words).collect();
         Ok(vec![
             lab.same(&call.tiles, &expected)?,
             lab.same(&call.counts, &[filled; 2])?,
@@ -153,17 +161,20 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
 
 /// Random experts of a step: the tiles on the device, and the expert of each slot.
 fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
-    let (_, mut listed) = batch_experts(&logits(lab), None, &EXPERTS, TOKENS);
+    let places = places(lab);
+    let (_, mut listed) = batch_experts(&logits(lab), None, &EXPERTS, TOKENS, places);
     let mut experts = vec![0; TOKENS * USED];
-    for [expert, first, _, second] in &listed {
-        for slot in [first, second] {
+    for (expert, _, slots) in &listed {
+        for slot in slots {
             experts[*slot as usize] = *expert as usize;
         }
     }
-    let most = batch_experts::tiles(TOKENS as u32, &EXPERTS);
-    listed.resize(most as usize, [0; 4]);
+    let most = batch_experts::tiles(TOKENS as u32, places, &EXPERTS);
+    listed.resize(most as usize, (0, 0, [0; 4]));
+    let listed: Vec<[u32; 8]> = listed.iter().map(batch_experts::words).collect();
     let tiles = Tiles {
         list: lab.given(&listed),
+        places,
         used: USED as u32,
         most: TOKENS as u32,
         by_token,

@@ -150,8 +150,8 @@ impl Recipe<'_> {
             weights, context, ..
         } = self.given;
         let config = self.given.config();
-        let (activation, most) = (self.activation, self.most);
-        let new = || Buffers::new(config, activation, most);
+        let (target, most) = (self.given.target, self.most);
+        let new = || Buffers::new(config, target, most);
         let shared = new();
         // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match context.sequences {

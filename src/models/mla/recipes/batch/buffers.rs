@@ -1,11 +1,11 @@
 //! What the dispatches of a layer of a batch leave for each other.
 
+use crate::gpu::Target;
 use crate::gpu::buffer::Range;
-use crate::kernels::batch_experts;
+use crate::kernels::batch_experts::{self, TILE_WORDS};
 use crate::kernels::token::TokenInput;
 use crate::models::mla::Config;
 use crate::models::mla::recipes::BeforeNorm;
-use crate::quant::activation::Activation;
 
 /// What is given to a sublayer for each token.
 #[derive(Clone)]
@@ -42,7 +42,8 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    pub(super) fn new(config: &Config, activation: Activation, tokens: u32) -> Self {
+    pub(super) fn new(config: &Config, target: &Target, tokens: u32) -> Self {
+        let activation = target.activation();
         let dims = config.dims();
         let n = u64::from(tokens);
         let floats = |name, width: usize| Range::floats(name, n * width as u64);
@@ -59,7 +60,8 @@ impl Buffers {
         let dense = config.feed_forward_length;
         let q_lora = config.q_lora_rank.unwrap_or(0);
         let heads = dims.heads;
-        let tiles = experts.map_or(0, |experts| batch_experts::tiles(tokens, experts));
+        let places = batch_experts::places(target.machine, tokens);
+        let tiles = experts.map_or(0, |experts| batch_experts::tiles(tokens, places, experts));
         Self {
             q_a: normed("prepared q_a", q_lora),
             q: floats("q", heads * dims.head()),
@@ -74,7 +76,7 @@ impl Buffers {
             logits: floats("router logits", count),
             ids: words("expert ids", used),
             weights: floats("expert weights", used),
-            tiles: Range::words("expert tiles", u64::from(tiles) * 4),
+            tiles: Range::words("expert tiles", u64::from(tiles * TILE_WORDS)),
             h: values("h", dense.max(used * ff)),
             shared_h: values("shared h", shared),
             slot_sums: floats("slots", used * d),

@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::GpuBatchCombine;
-use crate::kernels::batch_experts::GpuBatchExperts;
+use crate::kernels::batch_experts::{self, GpuBatchExperts};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput};
@@ -193,6 +193,7 @@ impl Recipe<'_> {
         let config = self.given.experts();
         let tiles = Tiles {
             list: b.tiles.clone(),
+            places: batch_experts::places(self.target().machine, self.most),
             used: config.used as u32,
             most: self.most,
             by_token: true,
@@ -206,6 +207,7 @@ impl Recipe<'_> {
             bias: moe.exp_probs_b.clone(),
             experts: config,
             max_tokens: self.most,
+            places: tiles.places,
             weights: b.weights.clone(),
             tiles: b.tiles.clone(),
             counts: counts.clone(),
