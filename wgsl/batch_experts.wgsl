@@ -17,6 +17,10 @@
 #import order
 #import router_weights
 
+// Words of a tile, and the slots that it has room for.
+const TILE_WORDS = 8u;
+const ROOM = 4u;
+const FIRST_SLOT = TILE_WORDS - ROOM;
 // EXPERTS, rounded up to whole vec4.
 const CHOICES = (EXPERTS + 3u) / 4u * 4u;
 #ifndef SIGMOID
@@ -162,20 +166,20 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES -
     weights[slot] = weight_of(slot) * p.scale;
     let own = chosen[slot];
     let rank = rank_of(slot, own);
-    let at = 8u * (first_tiles[own] + rank / PLACES);
+    let at = TILE_WORDS * (first_tiles[own] + rank / PLACES);
     let left = atomicLoad(&counts[own]) - rank;
     var place = rank % PLACES;
     if (place == 0u) {
       tiles[at] = own;
       tiles[at + 1u] = min(left, PLACES);
     }
-    tiles[at + 4u + place] = slot;
+    tiles[at + FIRST_SLOT + place] = slot;
     // The last slot of a tile stands for the places behind it, too.
     let last = left == 1u || place + 1u == PLACES;
     loop {
       place += 1u;
-      if (!last || place >= 4u) { break; }
-      tiles[at + 4u + place] = slot;
+      if (!last || place >= ROOM) { break; }
+      tiles[at + FIRST_SLOT + place] = slot;
     }
     slot += WG;
   }
@@ -184,7 +188,7 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES -
   var tile = filled + t;
   loop {
     if (tile >= p.covered) { break; }
-    tiles[8u * tile + 1u] = 0u;
+    tiles[TILE_WORDS * tile + 1u] = 0u;
     tile += WG;
   }
 }

@@ -9,6 +9,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::attention::Seen;
+use crate::kernels::batch_experts::TILE_WORDS;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE, Record};
@@ -64,6 +65,26 @@ pub struct BatchLanding {
     pub logits: Vec<f32>,
 }
 
+/// Tiles of experts that a step leaves.
+struct Listed {
+    tiles: Range,
+    /// Words of a tile, the first of which is the expert.
+    words: usize,
+    /// Which of them is the number of its slots.
+    slots: usize,
+}
+
+impl Listed {
+    fn of(call: &Call, name: &str, words: usize, slots: usize) -> Option<Self> {
+        let tiles = call.bound(name)?.clone();
+        Some(Self {
+            tiles,
+            words,
+            slots,
+        })
+    }
+}
+
 /// A model on a GPU with the cache of several sequences.
 pub struct GpuBatch {
     model: Arc<GpuModel>,
@@ -81,8 +102,8 @@ pub struct GpuBatch {
     steps: BTreeMap<u32, Recording>,
     /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
-    /// The lists of experts that those leave, each once, with the place of the number of slots in a tile.
-    lists: BTreeMap<u32, Vec<(Range, usize)>>,
+    /// The lists of experts that those leave, each once.
+    lists: BTreeMap<u32, Vec<Listed>>,
     /// The buffers of the smallest step.
     needed: Vec<Buffer>,
     next_slot: usize,
@@ -262,14 +283,17 @@ impl GpuBatch {
         let most = self.class(tokens);
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most)?;
-            let mut lists: Vec<(Range, usize)> = vec![];
+            let mut lists: Vec<Listed> = vec![];
             let listed = |call: &Call| match call.kernel {
-                "expert_rows" => Some((call.bound("tiles0")?.clone(), 2)),
-                "batch_experts" => Some((call.bound("tiles")?.clone(), 1)),
+                "expert_rows" => Listed::of(call, "tiles0", 4, 2),
+                "batch_experts" => Listed::of(call, "tiles", TILE_WORDS as usize, 1),
                 _ => None,
             };
             for tiles in step.calls.iter().filter_map(listed) {
-                if lists.iter().all(|known| known.0.buffer != tiles.0.buffer) {
+                if lists
+                    .iter()
+                    .all(|known| known.tiles.buffer != tiles.tiles.buffer)
+                {
                     lists.push(tiles);
                 }
             }

@@ -1,13 +1,13 @@
 //! When the dispatches of a batch's step run.
 
-use super::{BatchToken, GpuBatch};
+use super::{BatchToken, GpuBatch, Listed};
 use crate::engine::gpu::measure::{Separation, Timed};
 use crate::engine::gpu::sites;
 use crate::gpu::GpuError;
 use crate::gpu::call::{State, Taken};
 use crate::gpu::geometry::Site;
+use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
-use crate::kernels::{batch_experts, sample};
 use std::collections::HashSet;
 
 impl GpuBatch {
@@ -37,16 +37,14 @@ impl GpuBatch {
             return Ok(None);
         };
         let mut sum = 0;
-        for (list, slots) in lists {
-            let words: Vec<u32> = self.gpu().read(&list.buffer, list.offset, list.size)?;
-            let of_tile = if *slots == 1 {
-                batch_experts::TILE_WORDS
-            } else {
-                4
-            };
-            let used = words
-                .chunks(of_tile as usize)
-                .filter(|tile| tile[*slots] > 0);
+        for Listed {
+            tiles,
+            words,
+            slots,
+        } in lists
+        {
+            let all: Vec<u32> = self.gpu().read(&tiles.buffer, tiles.offset, tiles.size)?;
+            let used = all.chunks(*words).filter(|tile| tile[*slots] > 0);
             let experts: HashSet<u32> = used.map(|tile| tile[0]).collect();
             sum += experts.len();
         }
