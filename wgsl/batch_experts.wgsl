@@ -1,8 +1,8 @@
 // Chooses the USED best experts of each token of a batch by the router's logits, and computes their weights. Then it lists tiles of up to
 // PLACES slots of one expert, for the products of the experts (shared/batch_experts.wgsl). A slot is token * USED + rank.
 //
-// logits (tokens, EXPERTS) -> weights (tokens, USED), the best first, and the lower id first among equals; tiles (tiles, 8) of (expert, slots,
-// -, -), then the slots, by expert and then by token. Tiles behind the last one have no slots.
+// logits (tokens, EXPERTS) -> weights (tokens, USED) and tiles (tiles, 8). The best expert of a token comes first, and among equals the one with
+// the lower id. Tiles are sorted by expert and then by token. A tile is (expert, -, slots, -) and its slots. Tiles behind the last one have 0 slots.
 // Division: one workgroup. THREADS threads share a token, with an expert each, and the workgroup takes WG / THREADS tokens at a time. Then
 // each thread takes a slot.
 // Bound by: latency; each thread reads the keys of its token's experts, and then the experts of the slots before its own.
@@ -19,8 +19,8 @@
 
 // Words of a tile, and the slots that it has room for.
 const TILE_WORDS = 8u;
-const ROOM = 4u;
-const FIRST_SLOT = TILE_WORDS - ROOM;
+const MOST_PLACES = 4u;
+const FIRST_SLOT = TILE_WORDS - MOST_PLACES;
 // EXPERTS, rounded up to whole vec4.
 const CHOICES = (EXPERTS + 3u) / 4u * 4u;
 #ifndef SIGMOID
@@ -171,14 +171,14 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES -
     var place = rank % PLACES;
     if (place == 0u) {
       tiles[at] = own;
-      tiles[at + 1u] = min(left, PLACES);
+      tiles[at + 2u] = min(left, PLACES);
     }
     tiles[at + FIRST_SLOT + place] = slot;
     // The last slot of a tile stands for the places behind it, too.
     let last = left == 1u || place + 1u == PLACES;
     loop {
       place += 1u;
-      if (!last || place >= ROOM) { break; }
+      if (!last || place >= MOST_PLACES) { break; }
       tiles[at + FIRST_SLOT + place] = slot;
     }
     slot += WG;
@@ -188,7 +188,7 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES -
   var tile = filled + t;
   loop {
     if (tile >= p.covered) { break; }
-    tiles[TILE_WORDS * tile + 1u] = 0u;
+    tiles[TILE_WORDS * tile + 2u] = 0u;
     tile += WG;
   }
 }

@@ -37,8 +37,8 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import GROUPS as group
 
-// The tile of a workgroup: `count` places, tokens from `first` on or the slots of a tile of experts, and TILE rows of W from `row` on in
-// `group`.
+// The tile of a workgroup. It has `count` places, and TILE rows of W from `row` on in `group`. Its places are tokens from `first` on. With
+// experts they are `slots`.
 struct Tile { first: u32, slots: vec4<u32>, count: u32, group: u32, row: u32 }
 #import columns_rms
 
@@ -150,9 +150,9 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let slots = tiles[2u * wid.y + 1u];
   // An expert that precedes this piece of the weight wraps around to a large number.
   let expert = listed.x - p.first_group;
-  if (listed.y == 0u) { return; }
+  if (listed.z == 0u) { return; }
   if (expert >= p.groups) { return; }
-  let at = Tile(0u, slots, listed.y, expert, wid.x * TILE);
+  let at = Tile(0u, slots, listed.z, expert, wid.x * TILE);
 #else
   let at = Tile(wid.y * COLS, vec4(0u), min(COLS, p.tokens - wid.y * COLS), wid.z, wid.x * TILE);
 #endif
@@ -169,7 +169,7 @@ fn finished(at: u32, scale: f32) -> vec4<f32> { return w_out(at) * scale; }
   let squares = squares_ask(at, t);
   var sums$c = Sums();
   // No loop asks for each place whether it is there, because it would wait for each. Places behind the last one repeat it, and are left out
-  // at the end. Tiles of experts with few slots have shorter loops.
+  // at the end. A tile of an expert with few slots takes a shorter loop.
   var b = lane;
 #ifdef tiles
 #ifdef FOUR

@@ -11,11 +11,10 @@ use crate::quant::repack::UNIT;
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
 /// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences.
 ///
-/// It writes `out`, (max_tokens, heads, kv_lora), in the format of `output`. Bytes and halves need a tier with subgroups. Halves are for a single
-/// token only.
+/// The output `out`, (max_tokens, heads, kv_lora), is in the format `output`. Bytes and halves need a tier with subgroups.
 ///
 /// # Panics
-/// If `kv_lora` is no multiple of 4, or of 32 for bytes and halves.
+/// If `kv_lora` is not a multiple of 4. For bytes and halves it has to be a multiple of 32.
 pub fn call(
     sequences: Option<&Sequences>,
     partials: &[Range; 2],

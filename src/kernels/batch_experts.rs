@@ -7,27 +7,32 @@ use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::machine::Machine;
 use crate::model::Experts;
 
-/// Slots that a tile has room for.
-pub const PLACES: u32 = 4;
+/// The most slots of a tile.
+pub const MOST_PLACES: u32 = 4;
 
-/// Slots that the tiles of a step of up to `tokens` tokens have at most. In small steps most experts have one or two tokens.
+/// A tile: an expert, a word that nobody reads, the number of slots, another such word, and the slots. In the first three words it is like a tile
+/// of [`expert_rows`]. If it has fewer slots than there are places, its last slot is repeated.
+pub type Tile = [u32; 4 + MOST_PLACES as usize];
+
+/// Words of a [`Tile`].
+pub const TILE_WORDS: u32 = size_of::<Tile>() as u32 / 4;
+
+/// How many slots a tile may have in steps of up to `tokens` tokens. In small steps most experts have one or two tokens.
 pub fn places(machine: Machine, tokens: u32) -> u32 {
     match tokens <= machine.tuned.short_tiles_of_batch {
         true => 2,
-        false => PLACES,
+        false => MOST_PLACES,
     }
 }
 
-/// The expert of a tile, how many of its slots it has, and the slots. The last one stands for those that are missing, too.
-pub type Tile = (u32, u32, [u32; PLACES as usize]);
-
-/// Words of a tile: the expert, the number of slots, two that nobody reads, and the slots.
-pub const TILE_WORDS: u32 = 4 + PLACES;
-
-/// The words of a tile. Those that nobody reads are 0.
-pub fn words(tile: &Tile) -> [u32; TILE_WORDS as usize] {
-    let (expert, count, [a, b, c, d]) = *tile;
-    [expert, count, 0, 0, a, b, c, d]
+/// The tiles of the slots of each expert, by expert and then by slot. `ids` are the experts of the slots. Words that nobody reads are 0.
+pub(crate) fn tiles_of(ids: &[u32], experts: usize, places: u32) -> Vec<Tile> {
+    let (slots, mut lists) = expert_rows(ids, experts, &[places as usize]);
+    let tile = |[expert, first, own, _]: [u32; 4]| {
+        let slot = |place: u32| slots[(first + place.min(own - 1)) as usize];
+        [expert, 0, own, 0, slot(0), slot(1), slot(2), slot(3)]
+    };
+    lists.remove(0).into_iter().map(tile).collect()
 }
 
 /// The choice as [`router()`] makes it, and tiles of the slots (token * used + rank) of each expert.
@@ -44,7 +49,7 @@ pub struct GpuBatchExperts<'a> {
     pub places: u32,
     /// The weights of the slots, (max_tokens, used) f32.
     pub weights: Range,
-    /// Tiles of [`TILE_WORDS`] words, [`tiles`] of them.
+    /// The tiles, [`tiles`] of them, each a [`Tile`].
     pub tiles: Range,
     /// Workgroups of the two products of the tiles ([`Buffer::counts`](crate::gpu::buffer::Buffer::counts)): how many tiles there are is left in
     /// the second of three words.
@@ -84,8 +89,8 @@ impl GpuBatchExperts<'_> {
     }
 }
 
-/// The weights (T, used) of the experts that [`router()`] chooses by `logits` (T, count), and tiles of up to `places` of their slots (token * used
-/// + rank), by expert and then by token: each a [`Tile`].
+/// The weights (T, used) of the experts that [`router()`] chooses by `logits` (T, count), and tiles of their slots. A slot is token * used + rank.
+/// A tile has up to `places` slots.
 ///
 /// # Panics
 /// As [`router()`].
@@ -99,12 +104,8 @@ pub fn batch_experts(
     let n = n_tokens * experts.used;
     let (mut ids, mut weights) = (vec![0; n], vec![0.0; n]);
     router(logits, bias, experts, n_tokens, &mut ids, &mut weights);
-    let (slots, mut lists) = expert_rows(&ids, experts.count, &[places as usize]);
-    let tile = |[expert, first, own, _]: [u32; 4]| {
-        let slot = |place: u32| slots[(first + place.min(own - 1)) as usize];
-        (expert, own, std::array::from_fn(|place| slot(place as u32)))
-    };
-    (weights, lists.remove(0).into_iter().map(tile).collect())
+    let tiles = tiles_of(&ids, experts.count, places);
+    (weights, tiles)
 }
 
 #[cfg(test)]
@@ -213,12 +214,15 @@ mod tests {
                 let expected = [7, filled, 7, 7, filled, 7, 7, 7];
                 assert_eq!(found, expected, "{what}: workgroups");
                 let covered = tiles(tokens as u32, places, &e) as usize;
-                listed.resize(covered, (u32::MAX, 0, [u32::MAX; PLACES as usize]));
-                let found: Vec<[u32; TILE_WORDS as usize]> = download(gpu, &list, covered);
-                let found: Vec<Tile> = found
-                    .iter()
-                    .map(|[e, n, _, _, s @ ..]| (*e, *n, *s))
-                    .collect();
+                // Nobody writes all words, and behind the last tile only the number of slots.
+                let mut none = [u32::MAX; TILE_WORDS as usize];
+                none[2] = 0;
+                listed.iter_mut().for_each(|tile| {
+                    tile[1] = u32::MAX;
+                    tile[3] = u32::MAX;
+                });
+                listed.resize(covered, none);
+                let found: Vec<Tile> = download(gpu, &list, covered);
                 assert_eq!(found, listed, "{what}");
             }
         }
@@ -237,9 +241,12 @@ mod tests {
             ))),
             experts: &e,
             max_tokens: tokens,
-            places: PLACES,
+            places: MOST_PLACES,
             weights: Range::floats("weights", u64::from(tokens * used)),
-            tiles: Range::words("tiles", u64::from(TILE_WORDS * tiles(tokens, PLACES, &e))),
+            tiles: Range::words(
+                "tiles",
+                u64::from(TILE_WORDS * tiles(tokens, MOST_PLACES, &e)),
+            ),
             counts: Range::words("counts", 6),
         };
         needs_every_byte(&call.call(Machine::H200), Most { tokens, context: 9 });

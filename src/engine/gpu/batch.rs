@@ -65,24 +65,11 @@ pub struct BatchLanding {
     pub logits: Vec<f32>,
 }
 
-/// Tiles of experts that a step leaves.
+/// Tiles of experts that a step leaves. The first word of a tile is the expert, the third one the number of its slots.
 struct Listed {
     tiles: Range,
-    /// Words of a tile, the first of which is the expert.
-    words: usize,
-    /// Which of them is the number of its slots.
-    slots: usize,
-}
-
-impl Listed {
-    fn of(call: &Call, name: &str, words: usize, slots: usize) -> Option<Self> {
-        let tiles = call.bound(name)?.clone();
-        Some(Self {
-            tiles,
-            words,
-            slots,
-        })
-    }
+    /// Words of a tile.
+    words: u32,
 }
 
 /// A model on a GPU with the cache of several sequences.
@@ -285,16 +272,19 @@ impl GpuBatch {
             let step = self.recipes.step(&gpu, most)?;
             let mut lists: Vec<Listed> = vec![];
             let listed = |call: &Call| match call.kernel {
-                "expert_rows" => Listed::of(call, "tiles0", 4, 2),
-                "batch_experts" => Listed::of(call, "tiles", TILE_WORDS as usize, 1),
+                "expert_rows" => Some(("tiles0", 4)),
+                "batch_experts" => Some(("tiles", TILE_WORDS)),
                 _ => None,
             };
-            for tiles in step.calls.iter().filter_map(listed) {
-                if lists
-                    .iter()
-                    .all(|known| known.tiles.buffer != tiles.tiles.buffer)
-                {
-                    lists.push(tiles);
+            for call in &step.calls {
+                let Some((tiles, words)) = listed(call) else {
+                    continue;
+                };
+                let Some(tiles) = call.bound(tiles).cloned() else {
+                    continue;
+                };
+                if lists.iter().all(|known| known.tiles.buffer != tiles.buffer) {
+                    lists.push(Listed { tiles, words });
                 }
             }
             self.lists.insert(most, lists);

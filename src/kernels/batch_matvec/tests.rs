@@ -7,8 +7,8 @@ use crate::gpu::testing::{
     all_gpus, download, gpu_weights, output, run, token_gpus_with_binding, upload,
 };
 use crate::gpu::{Gpu, Most};
-use crate::kernels::batch_experts::{PLACES, TILE_WORDS, words};
-use crate::kernels::expert_rows::{expert_rows, tile_count};
+use crate::kernels::batch_experts::{MOST_PLACES, TILE_WORDS, Tile, tiles_of};
+use crate::kernels::expert_rows::tile_count;
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
 use crate::kernels::token::testing::{
@@ -112,22 +112,12 @@ struct Problem<'a> {
     /// The expert of each slot, and the tiles of each expert's slots.
     ids: Vec<u32>,
     places: u32,
-    tiles: Vec<[u32; TILE_WORDS as usize]>,
+    tiles: Vec<Tile>,
     x: Vec<f32>,
     norm: Vec<f32>,
     before: Vec<f32>,
     /// The weight of the norm behind it.
     g: Vec<f32>,
-}
-
-/// The slots of each expert in tiles, as `batch_experts` lists them.
-fn tiled(ids: &[u32], experts: usize, places: u32) -> Vec<[u32; TILE_WORDS as usize]> {
-    let (slots, mut lists) = expert_rows(ids, experts, &[places as usize]);
-    let tile = |[expert, first, own, _]: [u32; 4]| {
-        let slot = |place: usize| slots[first as usize + place.min(own as usize - 1)];
-        words(&(expert, own, std::array::from_fn(slot)))
-    };
-    lists.remove(0).into_iter().map(tile).collect()
 }
 
 impl<'a> Problem<'a> {
@@ -142,7 +132,7 @@ impl<'a> Problem<'a> {
         let ids: Vec<u32> = (0..case.tokens).flat_map(of_token).collect();
         let places = 2 + 2 * rng.below(2) as u32;
         let tiles = match case.has_experts() {
-            true => tiled(&ids, case.groups, places),
+            true => tiles_of(&ids, case.groups, places),
             false => vec![],
         };
         let ([inputs, outputs], [width, n]) = (case.in_and_out(), case.widths());
@@ -244,10 +234,8 @@ impl<'a> Problem<'a> {
         let case = self.case;
         let [most, used, groups] = [case.tokens, case.used(), case.groups].map(|n| n as u32);
         let mut tiles = self.tiles.clone();
-        tiles.resize(
-            tile_count(most, used, self.places, groups) as usize,
-            [0; TILE_WORDS as usize],
-        );
+        let count = tile_count(most, used, self.places, groups);
+        tiles.resize(count as usize, [0; TILE_WORDS as usize]);
         Tiles {
             list: Range::whole(&upload(gpu, &tiles)),
             places: self.places,
@@ -454,11 +442,11 @@ fn every_index_lies_in_its_buffer() {
     for by_token in [true, false] {
         let outputs = tokens * used;
         let inputs = if by_token { tokens } else { outputs };
-        let tiles = u64::from(tile_count(tokens, used, PLACES, groups));
+        let tiles = u64::from(tile_count(tokens, used, MOST_PLACES, groups));
         let product = GpuBatchMatvec {
             experts: Some(Tiles {
                 list: Range::words("tiles", u64::from(TILE_WORDS) * tiles),
-                places: PLACES,
+                places: MOST_PLACES,
                 used,
                 most: tokens,
                 by_token,

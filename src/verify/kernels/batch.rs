@@ -6,7 +6,9 @@ use super::{EPS, TYPES};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::{GpuBatchCombine, batch_combine};
-use crate::kernels::batch_experts::{self, GpuBatchExperts, PLACES, TILE_WORDS, batch_experts};
+use crate::kernels::batch_experts::{
+    self, GpuBatchExperts, MOST_PLACES, TILE_WORDS, batch_experts,
+};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles, batch_matvec};
 use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::model::{Experts, Gating, Weight};
@@ -126,7 +128,7 @@ fn logits(lab: &Lab<'_>) -> Vec<f32> {
 
 /// Slots of a tile, as few or as many as there may be.
 fn places(lab: &Lab<'_>) -> u32 {
-    [2, PLACES][lab.below(2)]
+    [2, MOST_PLACES][lab.below(2)]
 }
 
 /// The experts of a step, and the expert of each slot.
@@ -149,8 +151,7 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
         };
         lab.run(vec![call.call(lab.gpu.machine)], state(TOKENS, 0))?;
         let filled = [0, expected.len() as u32, 0];
-        expected.resize(most, (0, 0, [0; 4]));
-        let expected: Vec<[u32; 8]> = expected.iter().map(batch_experts::words).collect();
+        expected.resize(most, [0; TILE_WORDS as usize]);
         Ok(vec![
             lab.same(&call.tiles, &expected)?,
             lab.same(&call.counts, &[filled; 2])?,
@@ -164,14 +165,13 @@ fn tiles(lab: &Lab<'_>, by_token: bool) -> (Tiles, Vec<usize>) {
     let places = places(lab);
     let (_, mut listed) = batch_experts(&logits(lab), None, &EXPERTS, TOKENS, places);
     let mut experts = vec![0; TOKENS * USED];
-    for (expert, _, slots) in &listed {
+    for [expert, _, _, _, slots @ ..] in &listed {
         for slot in slots {
             experts[*slot as usize] = *expert as usize;
         }
     }
     let most = batch_experts::tiles(TOKENS as u32, places, &EXPERTS);
-    listed.resize(most as usize, (0, 0, [0; 4]));
-    let listed: Vec<[u32; 8]> = listed.iter().map(batch_experts::words).collect();
+    listed.resize(most as usize, [0; TILE_WORDS as usize]);
     let tiles = Tiles {
         list: lab.given(&listed),
         places,

@@ -37,14 +37,9 @@ impl GpuBatch {
             return Ok(None);
         };
         let mut sum = 0;
-        for Listed {
-            tiles,
-            words,
-            slots,
-        } in lists
-        {
+        for Listed { tiles, words } in lists {
             let all: Vec<u32> = self.gpu().read(&tiles.buffer, tiles.offset, tiles.size)?;
-            let used = all.chunks(*words).filter(|tile| tile[*slots] > 0);
+            let used = all.chunks(*words as usize).filter(|tile| tile[2] > 0);
             let experts: HashSet<u32> = used.map(|tile| tile[0]).collect();
             sum += experts.len();
         }
