@@ -170,7 +170,7 @@ impl Bench {
     /// # Errors
     /// What the device reports.
     pub fn fastest(&self, step: &Recording, state: &State, rounds: usize) -> Result<f64, GpuError> {
-        let times = wait::in_turn(&self.gpu, &[step], state, rounds)?;
+        let times = wait::in_turn(&self.gpu, &[(step, state)], rounds)?;
         Ok(times.into_iter().flatten().fold(f64::INFINITY, f64::min))
     }
 }

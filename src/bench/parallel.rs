@@ -108,7 +108,8 @@ pub fn parallel(
     if !options.force {
         check_gpu(&gpu, &*model, pages * PAGE as usize)?;
     }
-    let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), on_load)?);
+    let loaded = GpuModel::load_for(gpu, Arc::clone(&model), sequences as u32, on_load)?;
+    let weights = Arc::new(loaded);
     let sizes = BatchSizes {
         n_ctx,
         pages: pages as u32,

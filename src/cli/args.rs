@@ -100,7 +100,7 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true)]
     gpu_layers: Option<bool>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
-    /// adapter runs it, or int8 where that is measured to be at least 10% faster]
+    /// adapter runs it, or int8 where that is measured to be at least 1% faster]
     #[arg(long, value_name = "TIER")]
     tier: Option<Tier>,
     #[command(flatten)]

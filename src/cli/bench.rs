@@ -92,7 +92,7 @@ pub(super) struct Bench {
     #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE")]
     devices: Vec<Where>,
     /// A tier of GPU kernels; may be repeated [default: subgroup where the adapter runs it, or int8 where that is measured to
-    /// be at least 10% faster]
+    /// be at least 1% faster]
     #[arg(long = "tier", value_name = "TIER")]
     tiers: Vec<Tier>,
     #[command(flatten)]

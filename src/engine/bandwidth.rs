@@ -68,7 +68,7 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
 
 /// Seconds of the fastest of several replays.
 fn fastest(gpu: &Gpu, recording: &Recording) -> Result<f64, GpuError> {
-    let times = wait::in_turn(gpu, &[recording], &State::default(), READS)?;
+    let times = wait::in_turn(gpu, &[(recording, &State::default())], READS)?;
     let least = times.into_iter().flatten().fold(f64::INFINITY, f64::min);
     Ok(least / 1e6)
 }

@@ -43,6 +43,7 @@ pub use wait::{BackendWait, KeepWarm, adapter};
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
+use crate::models::BatchSizes;
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
@@ -154,9 +155,16 @@ impl Engine {
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
-                let n_ctx = opened.n_ctx();
-                let loaded = GpuModel::load_precomposed_async(gpu, model, choice, n_ctx, told);
-                let (weights, precomposed) = loaded.await?;
+                let (weights, precomposed) = match opened.batch_sizes() {
+                    Some(BatchSizes { sequences, .. }) => {
+                        let loaded = GpuModel::load_for_async(gpu, model, sequences, told);
+                        (loaded.await?, None)
+                    }
+                    None => {
+                        let n_ctx = opened.n_ctx();
+                        GpuModel::load_precomposed_async(gpu, model, choice, n_ctx, told).await?
+                    }
+                };
                 (Some(Arc::new(weights)), precomposed)
             }
         };

@@ -45,26 +45,24 @@ impl Clock {
     }
 }
 
-/// Microseconds of each of `steps` for `state`, replayed in turn `rounds` times: (steps, rounds).
+/// Microseconds of each of `steps` for its state, replayed in turn `rounds` times: (steps, rounds).
 ///
 /// # Errors
 /// What the device reports. Timestamps that are missing or wrong are none: then the host's clock tells the times ([`Clock::of`]).
 pub async fn in_turn_async(
     gpu: &Gpu,
-    steps: &[&Recording],
-    state: &State,
+    steps: &[(&Recording, &State)],
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
-    match by_stamps(gpu, steps, state, rounds).await {
-        Err(error) if error.is_of_clock() => by_host(gpu, steps, state, rounds).await,
+    match by_stamps(gpu, steps, rounds).await {
+        Err(error) if error.is_of_clock() => by_host(gpu, steps, rounds).await,
         told => told,
     }
 }
 
 async fn by_stamps(
     gpu: &Gpu,
-    steps: &[&Recording],
-    state: &State,
+    steps: &[(&Recording, &State)],
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
     let count = steps.len() * rounds;
@@ -72,7 +70,8 @@ async fn by_stamps(
     for i in 0..count {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let stamping = Stamping::Ends(&stamps, 2 * i);
-        steps[i % steps.len()].encode_stamped(gpu, &mut encoder, state, stamping);
+        let (step, state) = steps[i % steps.len()];
+        step.encode_stamped(gpu, &mut encoder, state, stamping);
         gpu.queue.submit([encoder.finish()]);
         if i % AT_ONCE == AT_ONCE - 1 {
             gpu.done_async().await?;
@@ -86,17 +85,16 @@ async fn by_stamps(
 
 async fn by_host(
     gpu: &Gpu,
-    steps: &[&Recording],
-    state: &State,
+    steps: &[(&Recording, &State)],
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
     let mut repeats = vec![];
-    for step in steps {
+    for (step, state) in steps {
         repeats.push(repeats_async(gpu, &mut times_of(gpu, step, state)).await?);
     }
     let mut times = vec![vec![]; steps.len()];
     for _ in 0..rounds {
-        for ((step, repeats), times) in steps.iter().zip(&repeats).zip(&mut times) {
+        for (((step, state), repeats), times) in steps.iter().zip(&repeats).zip(&mut times) {
             let encode = &mut times_of(gpu, step, state);
             let time = repeated_async(gpu, encode, *repeats).await?;
             times.push(time.as_secs_f64() * 1e6);

@@ -254,7 +254,7 @@ mod tests {
             let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
             let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)])).unwrap();
             let state = State::default();
-            let timed = || wait::in_turn(&gpu, &[&step, &step], &state, 3).unwrap();
+            let timed = || wait::in_turn(&gpu, &[(&step, &state); 2], 3).unwrap();
             let (times, clock) = (timed(), Clock::of(&gpu));
             assert_eq!((times.len(), times[1].len()), (2, 3));
             assert_eq!(clock, Clock::Gpu);

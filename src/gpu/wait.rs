@@ -72,8 +72,8 @@ waits! {
 
     pub fn lacks(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> = adapter::lacks_async(choice, tier);
 
-    pub fn in_turn(gpu: &Gpu, steps: &[&Recording], state: &State, rounds: usize) -> Result<Vec<Vec<f64>>, GpuError> =
-        clock::in_turn_async(gpu, steps, state, rounds);
+    pub fn in_turn(gpu: &Gpu, steps: &[(&Recording, &State)], rounds: usize) -> Result<Vec<Vec<f64>>, GpuError> =
+        clock::in_turn_async(gpu, steps, rounds);
 
     pub(crate) fn repeats(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> =
         clock::repeats_async(gpu, encode);

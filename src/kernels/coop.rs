@@ -92,8 +92,9 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     /// Microseconds by matrices and in floats, the least of several rounds.
     pub async fn times(&self, gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         self.recorded(gpu, async |ways, _| {
-            clock::in_turn_async(gpu, &ways, &self.state, 1).await?;
-            let times = clock::in_turn_async(gpu, &ways, &self.state, ROUNDS).await?;
+            let ways = ways.map(|way| (way, &self.state));
+            clock::in_turn_async(gpu, &ways, 1).await?;
+            let times = clock::in_turn_async(gpu, &ways, ROUNDS).await?;
             let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
             Ok([least(&times[0]), least(&times[1])])
         })

@@ -21,7 +21,7 @@ use crate::gpu::{Gpu, GpuError, Step, Target};
 use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::compose::{Composition, Pair};
 use crate::kernels::sequences::Sequences;
-use crate::model::{Config, Ffn, ModelError};
+use crate::model::{Config, ModelError};
 
 /// Up to so many tokens of a prompt are few: a family may have a step of its own for them.
 pub const FEW: u32 = 8;
@@ -139,12 +139,6 @@ pub struct Placed<'a> {
 pub trait Weights: Send + Sync {
     /// All norms and biases.
     fn vectors(&self) -> &Range;
-
-    /// The output head, vocab_size x embedding_length.
-    fn output(&self) -> &GpuWeight;
-
-    /// The feed-forward network of each block.
-    fn feed_forwards(&self) -> Vec<&Ffn<GpuWeight, Range>>;
 
     /// What `pair` multiplies in each block, and how; nothing where blocks have no such weights.
     fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])>;

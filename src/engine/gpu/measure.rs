@@ -107,7 +107,7 @@ impl GpuBackend {
     /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`wait::in_turn`]).
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         let state = self.greedy(pos);
-        let mut times = wait::in_turn(self.gpu(), &[&self.decode], &state, rounds)?;
+        let mut times = wait::in_turn(self.gpu(), &[(&self.decode, &state)], rounds)?;
         Ok(times.remove(0))
     }
 

@@ -17,6 +17,7 @@ mod rows;
 mod submissions;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod tune;
 mod wait;
 mod warm;

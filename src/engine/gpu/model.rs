@@ -2,7 +2,6 @@
 
 use super::random;
 use crate::gpu::{Gpu, GpuError, tuning};
-use crate::model::Experts;
 use crate::models::{Model, Placed, Weights};
 use std::sync::Arc;
 pub use tier_trial::TierTrial;
@@ -16,7 +15,7 @@ pub struct GpuModel {
     /// The model in the file: its configuration and names.
     pub model: Arc<dyn Model>,
     /// Its weights.
-    pub(super) weights: Box<dyn Weights>,
+    pub(super) weights: Arc<dyn Weights>,
     /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
 }
@@ -37,6 +36,19 @@ impl GpuModel {
         model: Arc<dyn Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
+        Self::load_for_async(gpu, model, 1, progress).await
+    }
+
+    /// As [`load_async`](Self::load_async), for steps of a token of each of so many sequences: the tier is chosen for these.
+    ///
+    /// # Errors
+    /// Those of [`load_async`](Self::load_async).
+    pub async fn load_for_async(
+        gpu: Arc<Gpu>,
+        model: Arc<dyn Model>,
+        sequences: u32,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, GpuError> {
         let Placed {
             weights,
             loader,
@@ -51,21 +63,15 @@ impl GpuModel {
         gpu.realise_async(&weights.vectors().buffer).await?;
         gpu.check()?;
         let mut model = Self {
-            weights,
+            weights: weights.into(),
             tier_trial: None,
             model: Arc::clone(&model),
             gpu,
         };
         if model.gpu.tier_is_open {
             let folder = tuning::folder().ok();
-            model.settle_tier(folder.as_deref()).await?;
+            model.settle_tier(sequences, folder.as_deref()).await?;
         }
         Ok(model)
-    }
-
-    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
-    pub(super) fn experts(&self) -> &Experts {
-        let experts = self.model.config().experts.as_ref();
-        experts.expect("a MoE layer has experts in its config")
     }
 }

@@ -5,14 +5,13 @@
 use super::memory::MemoryPlan;
 use super::model::GpuModel;
 use super::random;
-use crate::engine::random::random_tokens;
-use crate::gpu::buffer::Range;
+use super::trial::TokenTrial;
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::compose::{Composition, GpuCompose, Pair, kept_as};
-use crate::models::{Model, Recipes};
+use crate::models::Model;
 use std::fmt;
 use std::sync::Arc;
 use web_time::{Duration, Instant};
@@ -228,23 +227,29 @@ impl GpuModel {
         if products.is_empty() {
             return Err(pair.refused("this model has no such weights".to_owned()));
         }
-        *self.weights.composed(pair) = products;
+        *self.composed(pair) = products;
         Ok(())
+    }
+
+    /// The products of `pair`, to be changed.
+    fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight> {
+        let weights = Arc::get_mut(&mut self.weights);
+        weights.expect("no session has begun").composed(pair)
     }
 
     /// Frees the products that `kept` does not read; the bytes of the others.
     fn release_all_but(&mut self, kept: PrecomposeChoice) -> u64 {
-        let mut bytes = 0;
+        let (mut bytes, gpu) = (0, Arc::clone(&self.gpu));
         for pair in Pair::ALL {
-            let products = self.weights.composed(pair);
+            let products = self.composed(pair);
             if kept.pairs().contains(&pair) {
                 bytes += products.iter().map(GpuWeight::bytes).sum::<u64>();
                 continue;
             }
             for piece in products.drain(..).flat_map(|weight| weight.pieces) {
                 // A product has a buffer of its own for each plane.
-                self.gpu.release(&piece.quants.buffer);
-                self.gpu.release(&piece.scales.buffer);
+                gpu.release(&piece.quants.buffer);
+                gpu.release(&piece.scales.buffer);
             }
         }
         bytes
@@ -346,35 +351,16 @@ impl Trial {
     }
 }
 
-/// What the steps of all candidates share.
+/// A trial of several choices.
 struct Lab<'a> {
     model: &'a GpuModel,
-    recipes: Box<dyn Recipes>,
-    logits: Range,
+    trial: TokenTrial,
 }
 
 impl<'a> Lab<'a> {
     async fn new(model: &'a GpuModel) -> Result<Self, GpuError> {
-        let (gpu, config) = (&model.gpu, model.model.config());
-        let sessions = model.weights.tried(gpu).await?;
-        let bound = gpu.max_binding / sessions.cache_row_bytes();
-        let rows = ROWS.min(config.context_length).min(bound as usize);
-        let recipes = sessions.begin(gpu, rows, 1)?;
-        gpu.realise_async(&recipes.history().buffer).await?;
-        for cache in recipes.cache() {
-            gpu.realise_async(&cache.buffer).await?;
-        }
-        let ids = random_tokens(rows, config.vocab_size);
-        gpu.queue.write_buffer(
-            recipes.history().buffer.made(),
-            0,
-            bytemuck::cast_slice(&ids),
-        );
-        Ok(Self {
-            model,
-            recipes,
-            logits: Range::floats("logits", config.vocab_size as u64),
-        })
+        let trial = TokenTrial::new(model, &model.gpu, ROWS).await?;
+        Ok(Self { model, trial })
     }
 
     async fn run(self, candidates: &[PrecomposeChoice]) -> Result<Vec<Trial>, GpuError> {
@@ -405,18 +391,16 @@ impl<'a> Lab<'a> {
 
     /// One token, as `choice` decodes it.
     async fn step(&self, choice: PrecomposeChoice) -> Result<Recording, GpuError> {
-        let gpu = &self.model.gpu;
-        let step = self.recipes.token(gpu, choice.pairs(), &self.logits)?;
-        Recording::new_async(gpu, &step).await
+        self.trial.record(&self.model.gpu, choice.pairs()).await
     }
 
     /// The logits after each of the first tokens.
     async fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
-        let gpu = &self.model.gpu;
+        let (gpu, recipes) = (&self.model.gpu, &self.trial.recipes);
         let mut all = vec![];
-        for pos in 0..TOKENS.min(self.recipes.n_ctx() as usize) {
-            step.submit(gpu, &self.recipes.state(gpu.machine, pos, 1));
-            let logits = &self.logits;
+        for pos in 0..TOKENS.min(recipes.n_ctx() as usize) {
+            step.submit(gpu, &recipes.state(gpu.machine, pos, 1));
+            let logits = &self.trial.logits;
             let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
             all.extend(logits.await?);
         }
@@ -425,8 +409,9 @@ impl<'a> Lab<'a> {
 
     /// Milliseconds per token by each of `steps`.
     async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
-        let (gpu, rows) = (&self.model.gpu, self.recipes.n_ctx());
-        random::fill_cache(gpu, &*self.recipes, u64::from(rows)).await?;
+        let (gpu, recipes) = (&self.model.gpu, &*self.trial.recipes);
+        let rows = recipes.n_ctx();
+        random::fill_cache(gpu, recipes, u64::from(rows)).await?;
         let most = (rows / 2).max(1);
         let (began, mut tokens, mut slowest) = (Instant::now(), 1, 0.0);
         loop {
@@ -457,10 +442,10 @@ impl<'a> Lab<'a> {
 
     /// Milliseconds of each of `tokens` steps, submitted one after the other.
     async fn time(&self, step: &Recording, tokens: u32) -> Result<f64, GpuError> {
-        let (gpu, first) = (&self.model.gpu, self.recipes.n_ctx() / 2);
+        let (gpu, first) = (&self.model.gpu, self.trial.middle());
         let began = Instant::now();
-        for pos in first..first + tokens {
-            step.submit(gpu, &self.recipes.state(gpu.machine, pos as usize, 1));
+        for pos in first..first + tokens as usize {
+            step.submit(gpu, &self.trial.recipes.state(gpu.machine, pos, 1));
         }
         gpu.done_async().await?;
         Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(tokens))

@@ -31,6 +31,8 @@ impl GpuBackend {
         pos: usize,
         rounds: usize,
     ) -> Result<Vec<Vec<f64>>, GpuError> {
-        wait::in_turn(self.gpu(), steps, &self.state(pos, 1), rounds)
+        let state = self.state(pos, 1);
+        let steps: Vec<_> = steps.iter().map(|step| (*step, &state)).collect();
+        wait::in_turn(self.gpu(), &steps, rounds)
     }
 }

@@ -18,6 +18,14 @@ impl GpuModel {
         pub fn load(gpu: Arc<Gpu>, model: Arc<dyn Model>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, GpuError> =
             Self::load_async(gpu, model, progress);
 
+        pub fn load_for(
+            gpu: Arc<Gpu>,
+            model: Arc<dyn Model>,
+            sequences: u32,
+            progress: &mut dyn FnMut(u64, u64),
+        ) -> Result<Self, GpuError> =
+            Self::load_for_async(gpu, model, sequences, progress);
+
         pub fn load_precomposed(
             gpu: Arc<Gpu>,
             model: Arc<dyn Model>,

@@ -6,6 +6,7 @@ use crate::engine::gpu::sites;
 use crate::gpu::GpuError;
 use crate::gpu::call::{State, Taken};
 use crate::gpu::geometry::Site;
+use crate::gpu::record::Recording;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::HashSet;
@@ -46,6 +47,42 @@ impl GpuBatch {
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
     }
 
+    /// Compiles the step of `tokens` and its head and writes what they read. Returns the words of a replay of each: after as many of the
+    /// first tokens as may be, the best one is chosen.
+    ///
+    /// # Errors
+    /// Those of [`prepare_async`](Self::prepare_async).
+    pub(in crate::engine::gpu) async fn ready_async(
+        &mut self,
+        tokens: &[BatchToken],
+    ) -> Result<[State; 2], GpuError> {
+        let drawn = self.drawn(tokens.len());
+        self.prepare_async(tokens.len(), drawn).await?;
+        let words =
+            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
+        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
+        let state = State {
+            slot: 0,
+            ..self.write(tokens, &choices)
+        };
+        let head = State {
+            tokens: drawn as u32,
+            ..state
+        };
+        Ok([state, head])
+    }
+
+    /// The step of so many tokens and its head, once they are [ready](Self::ready_async).
+    pub(in crate::engine::gpu) fn recordings(&self, tokens: usize) -> [&Recording; 2] {
+        let head = self.head_of(tokens, self.drawn(tokens));
+        [&self.steps[&self.class(tokens)], &self.heads[&head]]
+    }
+
+    /// Tokens of a step of so many after which one is chosen, at most.
+    fn drawn(&self, tokens: usize) -> usize {
+        tokens.min(self.sizes.most_drawn() as usize)
+    }
+
     /// Computes a step of `tokens`, after the first of which, as many as may be, the best token is chosen, and tells of each dispatch what it is and when it began
     /// and ended, in nanoseconds.
     ///
@@ -55,24 +92,10 @@ impl GpuBatch {
         &mut self,
         tokens: &[BatchToken],
     ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
-        let drawn = tokens.len().min(self.sizes.most_drawn() as usize);
-        self.prepare(tokens.len(), drawn)?;
-        let words =
-            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
-        let state = self.write(tokens, &choices);
-        let (step, head) = (
-            &self.steps[&self.class(tokens.len())],
-            &self.heads[&self.head_of(tokens.len(), drawn)],
-        );
+        let states = self.ready(tokens)?;
         let mut all = vec![];
-        for (recording, tokens) in [(step, state.tokens), (head, drawn as u32)] {
-            let state = State {
-                slot: 0,
-                tokens,
-                ..state
-            };
-            let timed = Timed::submit(self.gpu(), recording, &state, Separation::Stamps)?;
+        for (recording, state) in self.recordings(tokens.len()).into_iter().zip(&states) {
+            let timed = Timed::submit(self.gpu(), recording, state, Separation::Stamps)?;
             let times = timed.read(self.gpu())?;
             all.extend(timed.taken.into_iter().zip(times));
         }

@@ -1,8 +1,9 @@
 //! Waiting for steps of several sequences, for native builds.
 
-use super::{BatchFlight, BatchLanding, BatchStep, GpuBatch};
+use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch};
 use crate::engine::gpu::GpuModel;
 use crate::gpu::GpuError;
+use crate::gpu::call::State;
 use crate::gpu::wait::waits;
 use crate::models::BatchSizes;
 use std::sync::Arc;
@@ -14,6 +15,9 @@ impl GpuBatch {
 
         pub fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> =
             self.prepare_async(tokens, drawn);
+
+        pub(super) fn ready(&mut self, tokens: &[BatchToken]) -> Result<[State; 2], GpuError> =
+            self.ready_async(tokens);
 
         pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =
             self.submit_async(step);

@@ -11,21 +11,12 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Step, Target};
 use crate::kernels::attention;
 use crate::kernels::compose::{Composition, Pair};
-use crate::model::Ffn;
 use crate::models::mla::Weights;
 use crate::models::{self, BatchSizes, Batches, FEW, Recipes, Sessions, Trials};
 
 impl models::Weights for Weights {
     fn vectors(&self) -> &Range {
         &self.vectors
-    }
-
-    fn output(&self) -> &GpuWeight {
-        &self.output
-    }
-
-    fn feed_forwards(&self) -> Vec<&Ffn<GpuWeight, Range>> {
-        self.layers.iter().map(|layer| &layer.ffn).collect()
     }
 
     fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])> {

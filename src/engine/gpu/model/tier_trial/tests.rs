@@ -5,11 +5,12 @@ use crate::bench::Source;
 use crate::engine::BackendWait;
 use crate::engine::ModelSource;
 use crate::engine::gpu::GpuBackend;
-use crate::gpu::GpuOptions;
 use crate::gpu::stamps::lies::{self, Lie};
 use crate::gpu::wait::complete;
+use crate::gpu::{Gpu, GpuOptions};
 use crate::models;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
@@ -37,10 +38,10 @@ fn built_in() -> Source {
 }
 
 #[test]
-fn bytes_must_be_a_tenth_faster() {
-    let tier = |us| TierTrial::of(us, Clock::Gpu).tier;
-    assert_eq!(tier([110.1, 100.0]), Tier::Int8);
-    assert_eq!(tier([109.0, 100.0]), Tier::Subgroup);
+fn bytes_must_be_a_hundredth_faster() {
+    let tier = |us| TierTrial::of(1, us, Clock::Gpu).tier;
+    assert_eq!(tier([101.1, 100.0]), Tier::Int8);
+    assert_eq!(tier([100.9, 100.0]), Tier::Subgroup);
     assert_eq!(tier([100.0, 200.0]), Tier::Subgroup);
     assert_eq!(tier([300.0, 100.0]), Tier::Int8);
 }
@@ -48,50 +49,55 @@ fn bytes_must_be_a_tenth_faster() {
 #[test]
 fn the_line_tells_the_choice_and_why() {
     assert_eq!(
-        TierTrial::of([1500.0, 1000.0], Clock::Gpu).to_string(),
-        "tier: int8, measured: head, gate and up of a token take 1.500 ms in subgroup, 1.000 ms in int8"
+        TierTrial::of(1, [1500.0, 1000.0], Clock::Gpu).to_string(),
+        "tier: int8, measured: a token takes 1.500 ms in subgroup, 1.000 ms in int8"
     );
-    let host = TierTrial::of([1000.0, 1000.0], Clock::Host).to_string();
-    assert!(
-        host.starts_with("tier: subgroup, measured by the host's clock: "),
-        "{host}"
+    assert_eq!(
+        TierTrial::of(8, [1000.0, 1000.0], Clock::Host).to_string(),
+        "tier: subgroup, measured by the host's clock: a step of 8 tokens takes 1.000 ms in subgroup, 1.000 ms in int8"
     );
 }
 
 #[test]
-fn both_tiers_are_timed_with_experts_and_without() {
-    for source in [
-        built_in(),
-        "tiny:q4_k_m".parse().expect("a synthetic model"),
-    ] {
-        let Some(gpu) = open(Some(Tier::Subgroup)) else {
-            return;
-        };
-        let model = load(&gpu, &source);
-        let routed = model.tier_key();
-        let before = gpu.allocated();
-        let trial = complete(model.try_tiers()).expect("its shapes suit");
+fn both_tiers_are_timed_for_one_sequence_and_for_several() {
+    let Some(gpu) = open(Some(Tier::Subgroup)) else {
+        return;
+    };
+    let source = "tiny:q4_k_m".parse().expect("a synthetic model");
+    let model = load(&gpu, &source);
+    let before = gpu.allocated();
+    for sequences in [1, 3] {
+        let try_tiers = || complete(model.try_tiers(sequences)).expect("its shapes suit");
+        let trial = try_tiers();
         eprintln!("{trial}");
+        assert_eq!(trial.sequences, sequences);
         assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
         assert_eq!(gpu.allocated(), before, "nothing of it stays");
-        // One layer, which is dense.
+    }
+    // By the host's clock, where the GPU's lies.
+    let trial = lies::with(Lie::Zeros, || complete(model.try_tiers(2))).expect("its shapes suit");
+    assert_eq!(trial.clock, Clock::Host);
+    assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
+}
+
+#[test]
+fn a_choice_is_kept_for_a_number_of_sequences_and_a_kind_of_model() {
+    let Some(gpu) = open(Some(Tier::Subgroup)) else {
+        return;
+    };
+    let key = |layers, sequences| {
         let options = SynthOptions {
-            layers: Some(1),
+            layers: Some(layers),
             ..SynthOptions::default()
         };
-        let dense = synth::without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options);
-        let dense = models::load(Arc::new(dense.expect("a plan"))).expect("it is supported");
-        let model = GpuModel::load(Arc::clone(&gpu), dense, &mut |_, _| {}).expect("it is small");
-        assert!(matches!(model.gate_ups()[..], [Ffn::Dense(_)]));
-        let trial = complete(model.try_tiers()).expect("its shapes suit");
-        assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
-        assert_ne!(model.tier_key(), routed);
-        // By the host's clock, where the GPU's lies.
-        let trial =
-            lies::with(Lie::Zeros, || complete(model.try_tiers())).expect("its shapes suit");
-        assert_eq!(trial.clock, Clock::Host);
-        assert!(trial.us.iter().all(|us| *us > 0.0), "{trial}");
-    }
+        let plan = synth::without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options);
+        let model = models::load(Arc::new(plan.expect("a plan"))).expect("it is supported");
+        let model = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).expect("it is small");
+        model.tier_key(sequences)
+    };
+    let keys = [key(1, 1), key(2, 1), key(2, 8)];
+    assert_eq!(keys[1], key(2, 1));
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 3, "{keys:?}");
 }
 
 #[test]
@@ -111,10 +117,10 @@ fn a_tier_is_measured_once_kept_and_used() {
     let folder = folder.path();
     let mut model = load(&gpu, &built_in());
     assert_eq!((model.gpu.tier, model.tier_trial), (Tier::Subgroup, None));
-    complete(model.settle_tier(Some(folder))).expect("it is measured");
+    complete(model.settle_tier(1, Some(folder))).expect("it is measured");
     let trial = model.tier_trial.expect("nothing was kept");
     assert_eq!(model.gpu.tier, trial.tier);
-    let key = model.tier_key();
+    let key = model.tier_key(1);
     let kept = tuning::tiers(folder, &gpu.info).expect("it was written");
     assert_eq!(kept[&key].int8, trial.tier == Tier::Int8);
 
@@ -139,7 +145,7 @@ fn a_tier_is_measured_once_kept_and_used() {
         };
         tuning::save_tier(folder, &gpu.info, &key, measured).expect("it can be written");
         let mut model = load(&gpu, &built_in());
-        complete(model.settle_tier(Some(folder))).expect("it is kept");
+        complete(model.settle_tier(1, Some(folder))).expect("it is kept");
         assert_eq!((model.gpu.tier, model.tier_trial), (tier, None));
         // What it computes is what a device opened in that tier does.
         let Some(asked) = open(Some(tier)) else {
@@ -154,7 +160,7 @@ fn a_tier_is_measured_once_kept_and_used() {
     std::fs::write(&file, "").expect("it can be written");
     for nowhere in [Some(file.as_path()), None] {
         let mut model = load(&gpu, &built_in());
-        complete(model.settle_tier(nowhere)).expect("it is measured");
+        complete(model.settle_tier(1, nowhere)).expect("it is measured");
         assert!(model.tier_trial.is_some());
     }
 }

@@ -1,0 +1,55 @@
+//! Steps of one token that are compared before a session begins, with a short context of random tokens.
+
+use super::model::GpuModel;
+use crate::engine::random::random_tokens;
+use crate::gpu::buffer::Range;
+use crate::gpu::record::Recording;
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::compose::Pair;
+use crate::models::Recipes;
+
+/// The buffers that compared steps share.
+pub(super) struct TokenTrial {
+    pub recipes: Box<dyn Recipes>,
+    pub logits: Range,
+}
+
+impl TokenTrial {
+    /// With a context of `rows` positions, or fewer if the model or a binding of the device has less room.
+    ///
+    /// # Errors
+    /// No memory, or what the device reports.
+    pub async fn new(model: &GpuModel, gpu: &Gpu, rows: usize) -> Result<Self, GpuError> {
+        let config = model.model.config();
+        let sessions = model.weights.tried(gpu).await?;
+        let bound = gpu.max_binding / sessions.cache_row_bytes();
+        let rows = rows.min(config.context_length).min(bound as usize);
+        let recipes = sessions.begin(gpu, rows, 1)?;
+        gpu.realise_async(&recipes.history().buffer).await?;
+        for cache in recipes.cache() {
+            gpu.realise_async(&cache.buffer).await?;
+        }
+        let ids = random_tokens(rows, config.vocab_size);
+        let history = recipes.history().buffer.made();
+        gpu.queue
+            .write_buffer(history, 0, bytemuck::cast_slice(&ids));
+        Ok(Self {
+            recipes,
+            logits: Range::floats("logits", config.vocab_size as u64),
+        })
+    }
+
+    /// The position in the middle of the context, which timed steps begin at.
+    pub fn middle(&self) -> usize {
+        self.recipes.n_ctx() as usize / 2
+    }
+
+    /// The step of one token as a device of this tier decodes it with the products of `pairs`.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the sizes; no memory, or what the device reports.
+    pub async fn record(&self, gpu: &Gpu, pairs: &[Pair]) -> Result<Recording, GpuError> {
+        let step = self.recipes.token(gpu, pairs, &self.logits)?;
+        Recording::new_async(gpu, &step).await
+    }
+}
