@@ -2,6 +2,8 @@
 //!
 //! [`Parser`] finds calls in the text of an answer while it comes. [`grammar::forced`] keeps an answer to a call where a request demands one.
 
+#[cfg(test)]
+mod anything;
 mod arguments;
 #[cfg(test)]
 mod damaged;
@@ -14,6 +16,8 @@ mod parser;
 mod quoting;
 mod schema;
 mod tags;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod typed;

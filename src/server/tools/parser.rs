@@ -73,8 +73,6 @@ struct Aside {
     text: String,
     /// Length of the white space and the mark that it begins with.
     mark: usize,
-    /// White space behind the thoughts that it stands in.
-    gap: String,
 }
 
 /// The marks that begin calls.
@@ -104,6 +102,8 @@ pub(in crate::server) struct Parser {
     /// The white space and the mark before a call that is not told yet.
     before: String,
     aside: Option<Aside>,
+    /// White space behind the thoughts, while a call in them may still be one.
+    gap: String,
     quoting: Quoting,
     /// Names with the tag of a key behind them: the mark that begins a call was left out.
     bare: Vec<String>,
@@ -149,6 +149,7 @@ impl Parser {
             held: String::new(),
             before: String::new(),
             aside: None,
+            gap: String::new(),
             quoting: Quoting::new(),
             bare,
             thinking: false,
@@ -180,11 +181,11 @@ impl Parser {
 
     /// Takes the next piece of the answer.
     pub(in crate::server) fn push(&mut self, piece: &str) -> Vec<Delta> {
-        match (self.thinking, &mut self.aside) {
-            (false, _) => self.held.push_str(piece),
-            // The call may still be one.
-            (true, Some(aside)) if piece.trim().is_empty() => aside.gap.push_str(piece),
-            (true, _) => self.end_thoughts(piece),
+        match self.thinking {
+            false => self.held.push_str(piece),
+            // A call among them may still be one.
+            true if self.aside.is_some() && piece.trim().is_empty() => self.gap.push_str(piece),
+            true => self.end_thoughts(piece),
         }
         self.advance()
     }
@@ -192,7 +193,13 @@ impl Parser {
     /// Takes what is left at the end of the answer, which the model has ended itself if it is `whole`.
     pub(in crate::server) fn finish(&mut self, whole: bool) -> Vec<Delta> {
         (self.over, self.whole) = (true, whole);
-        self.advance()
+        while self.step().is_some() {}
+        if self.calls == 0 {
+            self.thinking = false;
+            let gap = take(&mut self.gap);
+            self.emit_text(gap);
+        }
+        take(&mut self.deltas)
     }
 
     fn advance(&mut self) -> Vec<Delta> {
@@ -203,10 +210,10 @@ impl Parser {
     /// Ends the thoughts, behind which the answer begins with a piece.
     fn end_thoughts(&mut self, piece: &str) {
         let aside = self.aside.take();
-        let (thought, gap) = aside.map(|a| (a.text, a.gap)).unwrap_or_default();
+        let thought = aside.map(|aside| aside.text).unwrap_or_default();
         let held = take(&mut self.held);
         self.emit_text(thought + &held);
-        self.held = gap + piece;
+        self.held = take(&mut self.gap) + piece;
         self.thinking = false;
         self.quoting = Quoting::new();
         self.state = State::Outside;
@@ -266,7 +273,6 @@ impl Parser {
                 parser: Box::new(parser),
                 mark: before.len(),
                 text: before,
-                gap: String::new(),
             });
             self.state = State::Aside;
         } else {
