@@ -57,6 +57,7 @@ fn tags_that_are_missing_doubled_or_others_lose_nothing() {
         format!("<tool_call>search{FIRST}{SECOND}"),
         // Doubled.
         format!("<tool_call><tool_call>search{FIRST}{SECOND}</tool_call>"),
+        format!("<tool_call>search<tool_call>search{FIRST}{SECOND}</tool_call>"),
         format!("<tool_call>search<arg_key>{FIRST}{SECOND}</tool_call>"),
         format!("<tool_call>search<arg_key>query</arg_key></arg_key><arg_value>last days</arg_value>{SECOND}</tool_call>"),
         format!("<tool_call>search<arg_key>query</arg_key><arg_value><arg_value>last days</arg_value>{SECOND}</tool_call>"),
@@ -194,6 +195,19 @@ fn text_around_calls_stays() {
     ] {
         is(Format::Tagged, &answer, text, &call);
     }
+}
+
+#[test]
+fn a_call_without_the_arguments_that_it_needs_is_damaged() {
+    let answer = "<tool_call>search<tool_call>now</tool_call>";
+    is(Format::Tagged, answer, "<tool_call>search", &[now()]);
+    // The model ends it so.
+    is(
+        Format::Tagged,
+        "<tool_call>search</tool_call>",
+        "",
+        &[searched(json!({}))],
+    );
 }
 
 #[test]

@@ -39,6 +39,20 @@ pub(super) enum Head {
     },
 }
 
+impl Head {
+    /// The same behind a text of some length.
+    fn behind(mut self, length: usize) -> Self {
+        match &mut self {
+            Self::More | Self::Text => {}
+            Self::Bare { used, .. }
+            | Self::Key { used, .. }
+            | Self::Json { used, .. }
+            | Self::Calls { used, .. } => *used += length,
+        }
+        self
+    }
+}
+
 /// The key of an argument.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Key {
@@ -140,6 +154,13 @@ impl Heads<'_> {
             }
             Tag::Call => self.named(name, |tool| match self.key_behind_call(tool, text, end) {
                 Key::More => Head::More,
+                Key::None if self.known.needs_keys(tool) => match next(text, end) {
+                    // The tag and the name are doubled.
+                    Next::Tag { text: name, .. } if self.known.named(name) == Some(tool) => {
+                        self.tagged(&text[end..]).behind(end)
+                    }
+                    _ => Head::Text,
+                },
                 Key::None => Head::Bare { tool, used: at },
                 Key::Found(key, used) => Head::Key { tool, key, used },
             }),

@@ -12,6 +12,8 @@ struct One {
     tool: Tool,
     /// The arguments that its schema names.
     keys: Vec<String>,
+    /// Whether a call needs arguments.
+    needs_keys: bool,
 }
 
 /// The tools of a request.
@@ -20,14 +22,19 @@ pub(super) struct Known(Vec<One>);
 impl Known {
     pub(super) fn new(tools: Vec<Tool>) -> Self {
         let one = |tool: Tool| {
-            let forms = forms(&tool.parameters).into_iter();
+            let forms = forms(&tool.parameters);
+            let needs_keys = forms.iter().all(|form| !form.required.is_empty());
             let mut keys: Vec<String> = vec![];
-            for (key, _) in forms.flat_map(|form| form.properties) {
+            for (key, _) in forms.into_iter().flat_map(|form| form.properties) {
                 if !keys.contains(&key) {
                     keys.push(key);
                 }
             }
-            One { tool, keys }
+            One {
+                tool,
+                keys,
+                needs_keys,
+            }
         };
         Self(tools.into_iter().map(one).collect())
     }
@@ -74,6 +81,11 @@ impl Known {
             self.has_key(tool, &key).then_some((tool, key))
         });
         split.max_by_key(|(tool, _)| self.tool(*tool).name.len())
+    }
+
+    /// Whether a call of a tool needs arguments.
+    pub(super) fn needs_keys(&self, tool: usize) -> bool {
+        self.0[tool].needs_keys
     }
 
     /// Whether the schema of a tool names an argument.
