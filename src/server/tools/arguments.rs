@@ -8,7 +8,7 @@ use super::parser::{Parser, State};
 use super::tags::{Next, Tag, next};
 use super::typed::{self, Kinds};
 
-/// What the next tag in a value means.
+/// The meaning of the next tag in a value.
 enum Ending {
     /// That is not certain yet.
     More,
@@ -290,7 +290,8 @@ impl Parser {
         Some(())
     }
 
-    /// What the first tag from a place of the value on means. What belongs to no tag of the call, such as a text about them, stays.
+    /// The meaning of the first tag from a place of the value on. A tag that the call does not need belongs to the value, such as in a
+    /// text about tags.
     fn ending(&self, from: usize) -> Ending {
         let (text, tag, at, end) = match next(&self.held, from) {
             Next::Tag { text, tag, at, end } => (text, tag, at, end),

@@ -10,10 +10,10 @@ use super::{
     VALUE_BEGIN,
 };
 
-/// What fences JSON.
+/// The marks that fence JSON.
 const TICKS: &str = "```";
 
-/// What a text behind the mark of a call begins with. Lengths are those of the text that belongs to it.
+/// The beginning of a text behind the mark of a call. `used` is the length of the text that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Head {
     /// That is not certain yet.
@@ -40,7 +40,7 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// The same behind a text of some length.
+    /// This beginning where a text of some length stands before it.
     fn behind(mut self, length: usize) -> Self {
         match &mut self {
             Self::More | Self::Text => {}
@@ -73,7 +73,7 @@ pub(super) struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// What the text behind the mark that begins a call is.
+    /// Reads the text behind the mark that begins a call.
     pub(super) fn read(&self, text: &str) -> Head {
         let head = match self.format {
             Format::Tagged | Format::Json => self.tagged(text),

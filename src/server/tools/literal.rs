@@ -18,7 +18,7 @@ pub(super) enum Reading {
     Wrong,
 }
 
-/// What may come next.
+/// The kinds of characters that may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// A value.
@@ -50,7 +50,7 @@ pub(super) struct Literal {
     open: Vec<(char, char)>,
     /// A word that may go on.
     word: String,
-    /// What follows a backslash, if one was read.
+    /// The characters behind a backslash, if one was read.
     escape: Option<String>,
     /// The first half of a character that is escaped as two.
     high: Option<u16>,
@@ -262,7 +262,7 @@ impl Literal {
         }
     }
 
-    /// What follows a backslash, which may go on.
+    /// Takes the characters behind a backslash, of which there may be more.
     fn escaped(&mut self, escape: String) {
         let mut chars = escape.chars();
         let (kind, digits) = (chars.next().unwrap_or_default(), chars.as_str());

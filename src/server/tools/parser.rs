@@ -1,7 +1,7 @@
 //! Finds calls of tools in the text of an answer, however it is cut into pieces.
 //!
 //! A call is told once its name is known to be a tool of the request and its first key is read. What is damaged before that stays text.
-//! What was told is always closed to valid JSON. Each decision is made on the text alone, and waits where the text does not tell yet, so
+//! Arguments that were told are always closed to valid JSON. Each decision is made on the text alone, and waits where the text does not tell yet, so
 //! that an answer is read the same in any pieces.
 
 use std::mem::take;
@@ -65,7 +65,7 @@ pub(super) enum State {
     Behind,
 }
 
-/// What looks like a call where an answer only speaks of calls. It is one if nothing follows.
+/// A text that looks like a call, where an answer may only speak of calls. It is one if nothing follows.
 struct Aside {
     parser: Box<Parser>,
     deltas: Vec<Delta>,
@@ -239,7 +239,7 @@ impl Parser {
         }
     }
 
-    /// What reads beginnings of calls.
+    /// The reader of beginnings of calls.
     pub(super) fn heads(&self) -> Heads<'_> {
         Heads {
             format: self.format,

@@ -11,13 +11,13 @@ const MOST_FORMS: usize = 24;
 
 /// The schemas that a schema combines.
 pub(super) struct Parts<'a> {
-    /// Those that all hold: behind `$ref` and in `allOf`.
+    /// Schemas that all hold: behind `$ref` and in `allOf`.
     pub(super) all: Vec<&'a Value>,
     /// Lists of which one each holds: `anyOf` and `oneOf`.
     pub(super) one_of: Vec<&'a [Value]>,
 }
 
-/// What `schema` combines, with names looked up in `root`.
+/// The schemas that `schema` combines, with names looked up in `root`.
 pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Parts<'a> {
     let named = schema["$ref"].as_str();
     let named = named.and_then(|name| referenced(root, name));
@@ -66,7 +66,7 @@ fn percent_decoded(text: &str) -> String {
 pub(super) struct Form {
     pub(super) properties: Map<String, Value>,
     pub(super) required: Vec<Value>,
-    /// What the schema says of properties that it does not name.
+    /// The schema of properties that are not named.
     pub(super) additional: Option<Value>,
 }
 

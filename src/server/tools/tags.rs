@@ -22,7 +22,7 @@ const TAGS: [(Tag, &str); 6] = [
     (Tag::ValueEnd, VALUE_END),
 ];
 
-/// What comes next in a text.
+/// The next part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     /// This text, and no tag yet. The beginning of a tag at its end is left out.
@@ -37,7 +37,7 @@ pub(super) enum Next<'a> {
     },
 }
 
-/// What comes next in `text` from `from` on.
+/// The next part of `text` from `from` on.
 pub(super) fn next(text: &str, from: usize) -> Next<'_> {
     let rest = &text[from..];
     for (place, _) in rest.match_indices('<') {

@@ -1,4 +1,4 @@
-//! What tests of calls have in common: tools, answers in pieces, and what was read of them.
+//! Tests of calls share this: tools, answers in pieces, and calls that were read of them.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub(super) fn tools() -> Vec<Tool> {
     tools.expect("there are some").all
 }
 
-/// What was read of an answer.
+/// An answer as it was read.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     pub(super) thoughts: String,

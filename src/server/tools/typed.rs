@@ -87,7 +87,7 @@ pub(super) fn kinds(parameters: &Value, name: &str) -> Kinds {
     found.unwrap_or(Kinds::ANY)
 }
 
-/// What a schema of objects says of a property; `None` if it says nothing.
+/// The types that a schema of objects allows a property; `None` if it says nothing.
 fn of_property(root: &Value, schema: &Value, name: &str, depth: usize) -> Option<Kinds> {
     if depth > DEEPEST {
         return None;
