@@ -179,9 +179,9 @@ impl<'a> Answers<'a> {
     fn end(&mut self, choice: usize, reason: &'static str) -> &'static str {
         let state = &mut self.choices[choice];
         state.over = true;
-        let reason = match reason {
-            "stop" if state.reader.has_calls() => "tool_calls",
-            other => other,
+        let reason = match state.reader.has_calls() {
+            true => "tool_calls",
+            false => reason,
         };
         self.left -= 1;
         self.record.finish(reason);

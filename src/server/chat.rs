@@ -59,7 +59,7 @@ fn thinking(
 /// # Errors
 /// What is wrong with it, by its field.
 pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, ApiError> {
-    let messages = messages::read(fields)?;
+    let mut messages = messages::read(fields)?;
     let tools = tools::read(fields)?;
     let (mut think, variables) = thinking(fields, model)?;
     let engine = &model.engine;
@@ -71,7 +71,16 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     if is_forced && model.may_switch_thinking() {
         think = Some(false);
     }
-    let described = tools.as_ref().map(|(_, tools)| tools.described.clone());
+    let mut described = tools.as_ref().map(|(_, tools)| tools.described.clone());
+    if !template.supports_tools() {
+        if Format::of_template(template.source()).is_none() {
+            tools::as_texts(&mut messages);
+        }
+        if let Some((format, tools)) = &tools {
+            tools::describe(&mut messages, &tools.described, *format);
+            described = None;
+        }
+    }
     let rendering = Rendering {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
         think,
@@ -100,14 +109,11 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     })
 }
 
-/// How a model with this template writes calls.
+/// How a model with this template writes calls: as JSON in tags if it has learnt nothing of tools.
 fn format(template: &ChatTemplate) -> Result<Format, ApiError> {
-    if !template.supports_tools() {
-        let message =
-            "the model's chat template knows no tools; leave them out, or give tool_choice none";
-        return Err(ApiError::field("tools", message));
-    }
-    Format::of_template(template.source()).ok_or_else(|| {
+    let known = Format::of_template(template.source());
+    let untaught = || (!template.supports_tools()).then_some(Format::Json);
+    known.or_else(untaught).ok_or_else(|| {
         let message =
             "the model's chat template writes calls of tools in a form that is not known here";
         ApiError::field("tools", message)

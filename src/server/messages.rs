@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::tools;
 use crate::tokenizer::{Message, ToolCall};
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
@@ -39,7 +40,10 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
         found => found,
     };
     let content = content(fields)?;
-    if content.is_none() && tool_calls.is_empty() && thoughts.is_none() {
+    // Clients send back answers that have only thoughts or nothing, and results of tools that return nothing.
+    let may_be_missing =
+        ["assistant", "tool"].contains(&role) || fields.all().contains_key("content");
+    if content.is_none() && !may_be_missing {
         let message = "is missing; it must be a text or a list of parts";
         return Err(fields.wrong("content", message));
     }
@@ -91,13 +95,12 @@ fn call(fields: &Fields<'_>) -> Result<ToolCall, ApiError> {
     })
 }
 
-/// The arguments of a call, which are a text that holds an object of JSON.
+/// The arguments of a call, which are a text that holds an object of JSON. One that was cut does not end the conversation.
 fn arguments(function: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let read = match function.get("arguments") {
         None => Some(Map::new()),
         Some(Value::Object(map)) => Some(map.clone()),
-        Some(Value::String(text)) if text.trim().is_empty() => Some(Map::new()),
-        Some(Value::String(text)) => serde_json::from_str(text).ok(),
+        Some(Value::String(text)) => Some(tools::arguments(text)),
         Some(_) => None,
     };
     read.ok_or_else(|| function.wrong("arguments", "must be a text that holds an object of JSON"))
@@ -135,6 +138,41 @@ mod tests {
     }
 
     #[test]
+    fn messages_without_content_go_on() {
+        let found = read_all(json!([
+            {"role": "user", "content": null},
+            {"role": "assistant", "content": null},
+            {"role": "assistant"},
+            {"role": "tool", "tool_call_id": "c1", "content": null},
+            {"role": "assistant", "content": [], "tool_calls": null},
+        ]));
+        let found = found.expect("they are right");
+        assert!(found.iter().all(|message| message.content.is_empty()));
+    }
+
+    #[test]
+    fn damaged_arguments_of_earlier_calls_go_on() {
+        for (arguments, expected) in [
+            (json!("{\"query\": \"last da"), json!({"query": "last da"})),
+            (json!("{\"query\": \"x\", \"lim"), json!({"query": "x"})),
+            (json!("{'query': None}"), json!({"query": null})),
+            (json!("\"{\\\"query\\\": 1}\""), json!({"query": 1})),
+            (json!("no JSON"), json!({"arguments": "no JSON"})),
+            (json!("[1]"), json!({"arguments": "[1]"})),
+            (json!("null"), json!({})),
+            (json!(" "), json!({})),
+            (json!(null), json!({})),
+            (json!({"query": "x"}), json!({"query": "x"})),
+        ] {
+            let call = json!({"function": {"name": "f", "arguments": arguments}});
+            let found = read_all(json!([{"role": "assistant", "tool_calls": [call]}]));
+            let found = found.expect("it is right");
+            let found = json!(found[0].tool_calls[0].arguments);
+            assert_eq!(found, expected, "{arguments}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (messages, name) in [
             (json!(null), "messages"),
@@ -147,6 +185,7 @@ mod tests {
                 "messages[0].role",
             ),
             (json!([{"role": "user"}]), "messages[0].content"),
+            (json!([{"role": "system"}]), "messages[0].content"),
             (
                 json!([{"role": "user", "content": 3}]),
                 "messages[0].content",
@@ -160,7 +199,7 @@ mod tests {
                 "messages[0].tool_call_id",
             ),
             (
-                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]),
+                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]),
                 "messages[0].tool_calls[0].function.arguments",
             ),
         ] {

@@ -10,8 +10,6 @@ pub(super) struct Reader<'a> {
     reply: ReplyReader<'a>,
     stop: StopFilter,
     parser: Option<Parser>,
-    /// Whether the answer is over with its first call.
-    one_call: bool,
     /// Whether line breaks are still left out because they stand between thoughts and answer.
     skip_line_breaks: bool,
     /// What a call that was begun for the model has come to.
@@ -36,17 +34,16 @@ impl<'a> Reader<'a> {
             },
             stop: StopFilter::new(stops),
             parser: None,
-            one_call: false,
             skip_line_breaks: false,
             begun: vec![],
             thought_tokens: 0,
         };
         if let Some((format, tools)) = tools {
-            let mut parser = Parser::new(*format, tools.all.clone());
+            let one_call = !tools.parallel;
+            let mut parser = Parser::new(*format, tools.all.clone(), one_call);
             if tools.forced {
                 reader.begun = parser.push(&format.opening());
             }
-            reader.one_call = !tools.parallel;
             reader.parser = Some(parser);
         }
         reader
@@ -58,9 +55,9 @@ impl<'a> Reader<'a> {
         reply.closing_mark().filter(|_| reply.is_thinking())
     }
 
-    /// Whether the answer calls a tool.
+    /// Whether the answer has a call that is whole.
     pub(super) fn has_calls(&self) -> bool {
-        self.parser.as_ref().is_some_and(|p| p.calls > 0)
+        self.parser.as_ref().is_some_and(|p| p.ended > 0)
     }
 
     /// Takes the next token; returns whether the answer is over with it.
@@ -68,6 +65,7 @@ impl<'a> Reader<'a> {
         deltas.append(&mut self.begun);
         let thinking = self.reply.is_thinking();
         let piece = match self.mark(token) {
+            Some(mark) if thinking => Some(Piece::Thought(mark)),
             Some(mark) => Some(Piece::Answer(mark)),
             None => self.reply.push(token),
         };
@@ -76,12 +74,12 @@ impl<'a> Reader<'a> {
         if thinking && !self.reply.is_thinking() {
             self.skip_line_breaks = true;
         }
-        over || self.one_call && self.parser.as_ref().is_some_and(|p| p.ended > 0)
+        over || self.parser.as_ref().is_some_and(Parser::is_over)
     }
 
     /// The text of a special token that is a mark of calls: others have none.
     fn mark(&self, token: u32) -> Option<String> {
-        if self.parser.is_none() || self.reply.is_thinking() || !self.tokenizer.is_special(token) {
+        if self.parser.is_none() || !self.tokenizer.is_special(token) {
             return None;
         }
         let text = self.tokenizer.piece(token);
@@ -91,7 +89,10 @@ impl<'a> Reader<'a> {
     fn piece(&mut self, piece: Option<Piece>, deltas: &mut Vec<Delta>) -> bool {
         match piece {
             Some(Piece::Thought(text)) => {
-                deltas.push(Delta::Thought(text));
+                match &mut self.parser {
+                    Some(parser) => deltas.extend(parser.think(&text)),
+                    None => deltas.push(Delta::Thought(text)),
+                }
                 false
             }
             Some(Piece::Answer(text)) => {

@@ -40,8 +40,8 @@ fn of_chats() -> Vec<(Value, &'static str)> {
             "top_logprobs",
         ),
         (
-            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
-            "tools",
+            json!({"tools": [{"type": "function", "function": {"name": "f g"}}]}),
+            "tools[0].function.name",
         ),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "what"}}}}),

@@ -18,6 +18,15 @@ const DEEPSEEK: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}
      {% for c in m.tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>\
      {% endfor %}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
+/// One that knows calls in DeepSeek's form and is told of no tools.
+const UNTOLD: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% for c in m.tool_calls %}<｜tool▁call▁begin｜>\
+     {{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}{% endfor %}\
+     {% if add_generation_prompt %}assistant: {% endif %}";
+
+/// One that knows neither calls nor tools.
+const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+     {% if add_generation_prompt %}assistant: {% endif %}";
+
 fn server(template: &str) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let template = ("tokenizer.chat_template", Meta::from(template));
@@ -121,6 +130,53 @@ fn templates_are_told_of_tools_calls_and_results() {
         answer["choices"][0]["message"].get("tool_calls").is_none(),
         "{answer}"
     );
+}
+
+#[test]
+fn templates_that_know_no_tools_have_a_system_message() {
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{\"place\": \"Bo"}});
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]);
+    for (template, form, history) in [
+        (
+            UNTOLD,
+            "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
+            "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"place\": \"Bo\"}<｜tool▁call▁end｜>tool: rain\nassistant: ",
+        ),
+        (
+            PLAIN,
+            "<tool_call>\n{\"name\": \"NAME\"",
+            "assistant: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\":\"Bo\"}}\n</tool_call>\n\
+             user: <tool_response>\nrain\n</tool_response>\nassistant: ",
+        ),
+    ] {
+        let (server, _folder) = server(template);
+        let asked = json!({"messages": messages, "tools": [weather()]});
+        let tokens = server.answer("/tokenize", &asked)["tokens"].clone();
+        let back = server.answer("/detokenize", &json!({ "tokens": tokens }));
+        let rendered = back["prompt"].as_str().expect("a text");
+        let (told, rest) = rendered
+            .split_once("user: Weather?\n")
+            .expect("it is there");
+        assert!(told.starts_with("system: Be brief.\n\n# Tools"), "{told}");
+        assert!(told.contains("\"name\":\"weather\""), "{told}");
+        assert!(told.contains(form), "{told}");
+        assert!(rest.ends_with(history), "{rest}");
+        let body =
+            chat(json!({"tools": [weather()], "tool_choice": "required", "max_tokens": 120}));
+        let answer = server.answer(CHAT, &body);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let call = &choice["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "weather", "{answer}");
+        // Nobody demands a call, and the model has learnt none.
+        let answer = server.answer(CHAT, &chat(json!({"tools": [weather()]})));
+        assert!(!text(&answer).is_empty(), "{answer}");
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::typed::{self, Kind};
+use super::schema::{self, Form};
+use super::typed;
 use super::{Format, KEY_BEGIN, KEY_END, SEPARATOR, Tool, Tools, VALUE_BEGIN, VALUE_END};
 use crate::engine::chooser::Language;
 use crate::server::sampling::one_of;
@@ -38,6 +39,24 @@ fn quoted(parts: &[&str]) -> String {
 
 /// The schema of a tool's arguments. Those that it does not name are none, unless it says otherwise.
 fn closed(tool: &Tool) -> Value {
+    let of_form = |form: Form| {
+        json!({
+            "type": "object",
+            "properties": form.properties,
+            "required": form.required,
+            "additionalProperties": form.additional.unwrap_or(Value::Bool(false)),
+        })
+    };
+    if schema::is_combined(&tool.parameters) {
+        let mut forms: Vec<Value> = schema::forms(&tool.parameters)
+            .into_iter()
+            .map(of_form)
+            .collect();
+        return match forms.len() {
+            1 => forms.remove(0),
+            _ => json!({ "anyOf": forms }),
+        };
+    }
     let mut schema = tool.parameters.clone();
     if let Some(schema) = schema.as_object_mut() {
         schema.entry("type").or_insert_with(|| json!("object"));
@@ -47,10 +66,15 @@ fn closed(tool: &Tool) -> Value {
     schema
 }
 
-/// A schema in the notation of Lark. JSON is written as models have learnt it, without other white space.
-fn in_lark(mut schema: Value) -> String {
+/// A schema of a tool in the notation of Lark. JSON is written as models have learnt it, without other white space.
+fn in_lark(tool: &Tool, schema: &Value) -> String {
     let layout =
         json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    let mut schema = schema::standalone(&tool.parameters, schema);
+    if !schema.is_object() {
+        // What is true accepts everything.
+        schema = json!({});
+    }
     if let Some(schema) = schema.as_object_mut() {
         schema.insert("x-guidance".to_owned(), layout);
     }
@@ -59,7 +83,7 @@ fn in_lark(mut schema: Value) -> String {
 
 /// The arguments of a tool as JSON.
 fn arguments(tool: &Tool) -> String {
-    in_lark(closed(tool))
+    in_lark(tool, &closed(tool))
 }
 
 fn json_call(tool: &Tool) -> String {
@@ -69,49 +93,38 @@ fn json_call(tool: &Tool) -> String {
         "required": ["name", "arguments"],
         "additionalProperties": false,
     });
-    format!("\"\\n\"? {}", in_lark(schema))
+    format!("\"\\n\"? {}", in_lark(tool, &schema))
+}
+
+/// A call in tags, in one of the forms that the schema has.
+fn tagged(call: usize, tool: &Tool, rules: &mut String) -> String {
+    let forms = schema::forms(&tool.parameters).into_iter().enumerate();
+    let forms = forms.map(|(i, form)| tagged_form(&format!("{call}_{i}"), tool, &form, rules));
+    forms.collect::<Vec<_>>().join(" | ")
 }
 
 /// A call in tags: its arguments in the order of the schema, those that are not required left out or not.
-fn tagged(call: usize, tool: &Tool, rules: &mut String) -> String {
-    let none = Map::new();
-    let properties = tool.parameters["properties"].as_object().unwrap_or(&none);
-    let required = tool.parameters["required"].as_array();
-    let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
+fn tagged_form(number: &str, tool: &Tool, form: &Form, rules: &mut String) -> String {
+    let is_required = |name: &str| form.required.iter().any(|n| n == name);
     let mut text = quoted(&[&tool.name]);
-    for (i, (name, schema)) in properties.iter().enumerate() {
-        let value = format!("value_{call}_{i}");
+    for (i, (name, schema)) in form.properties.iter().enumerate() {
+        let value = format!("value_{number}_{i}");
         let before = quoted(&[KEY_BEGIN, name, KEY_END, VALUE_BEGIN]);
-        let behind = match typed::kind(&tool.parameters, name) {
-            Kind::Text => match texts(schema) {
-                Some(texts) => format!("{value}: ({}) {}", one_of(&texts), quoted(&[VALUE_END])),
-                None => format!("{value}[suffix={}]: /(?s:.*)/", quoted(&[VALUE_END])),
-            },
-            Kind::Json | Kind::Either => {
-                let schema = with_definitions(schema, &tool.parameters);
-                format!("{value}: {} {}", in_lark(schema), quoted(&[VALUE_END]))
+        let is_text = typed::of_schema(&tool.parameters, schema).is_text_or_null();
+        let behind = match typed::texts(&tool.parameters, schema) {
+            Some(texts) if is_text => {
+                format!("{value}: ({}) {}", one_of(&texts), quoted(&[VALUE_END]))
             }
+            None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(&[VALUE_END])),
+            _ => format!(
+                "{value}: {} {}",
+                in_lark(tool, schema),
+                quoted(&[VALUE_END])
+            ),
         };
         let _ = writeln!(rules, "{behind}");
         let optional = if is_required(name) { "" } else { "?" };
         let _ = write!(text, " ({before} {value}){optional}");
     }
     text
-}
-
-/// The texts that a schema lists, if it does.
-fn texts(schema: &Value) -> Option<Vec<&str>> {
-    let listed = schema["enum"].as_array()?;
-    listed.iter().map(Value::as_str).collect()
-}
-
-/// A schema with the definitions that it may name.
-fn with_definitions(schema: &Value, parameters: &Value) -> Value {
-    let mut schema = schema.clone();
-    for name in ["$defs", "definitions"] {
-        if let (Some(own), Some(found)) = (schema.as_object_mut(), parameters.get(name)) {
-            own.entry(name).or_insert_with(|| found.clone());
-        }
-    }
-    schema
 }

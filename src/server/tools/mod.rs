@@ -2,14 +2,29 @@
 //!
 //! [`Parser`] finds calls in the text of an answer while it comes. [`grammar::forced`] keeps an answer to a call where a request demands one.
 
+#[cfg(test)]
+mod anything;
+mod arguments;
+#[cfg(test)]
+mod damaged;
+mod described;
 mod grammar;
+mod heads;
+mod known;
+mod literal;
 mod parser;
+mod quoting;
+mod schema;
+mod tags;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod typed;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+pub(super) use described::{as_texts, describe};
 pub(super) use grammar::forced;
 pub(super) use parser::{Delta, Parser};
 
@@ -144,6 +159,22 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
         forced,
         parallel,
     }))
+}
+
+/// The arguments of an earlier call. What is cut is closed, and a text that is no object is the only argument.
+pub(super) fn arguments(text: &str) -> Map<String, Value> {
+    let read = |text: &str| serde_json::from_str(text).ok();
+    let value = read(text).or_else(|| read(&literal::read(text, true)?));
+    match value {
+        Some(Value::Object(map)) => map,
+        None if text.trim().is_empty() => Map::new(),
+        Some(Value::Null) => Map::new(),
+        // Some clients write the object as a text twice.
+        Some(Value::String(inner)) if inner.trim_start().starts_with('{') => arguments(&inner),
+        _ => [("arguments".to_owned(), Value::from(text))]
+            .into_iter()
+            .collect(),
+    }
 }
 
 fn named(choice: Fields<'_>) -> Result<String, ApiError> {

@@ -1,19 +1,26 @@
 //! Finds calls of tools in the text of an answer, however it is cut into pieces.
+//!
+//! A call is told once its name is known to be a tool of the request and its first key is read. What is damaged before that stays text.
+//! Arguments that were told are always closed to valid JSON. Each decision is made on the text alone, and waits where the text does not tell yet, so
+//! that an answer is read the same in any pieces.
 
-use std::mem::{replace, take};
+use std::mem::take;
 
-use serde_json::Value;
-
-use super::typed::{self, Kind};
+use super::heads::{Head, Heads, first};
+use super::known::Known;
+use super::literal::{Literal, Reading};
+use super::quoting::Quoting;
+use super::tags::settled;
+use super::typed::Kinds;
 use super::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, KEY_BEGIN, KEY_END, SEPARATOR, TAG_BEGIN,
-    TAG_END, Tool, VALUE_BEGIN, VALUE_END,
+    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, KEY_BEGIN, KEY_END, TAG_BEGIN, TAG_END,
+    Tool, VALUE_END,
 };
 
 /// What a part of an answer has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::server) enum Delta {
-    /// A piece of the thoughts, which no parser sees.
+    /// A piece of the thoughts.
     Thought(String),
     /// Text of the answer.
     Text(String),
@@ -35,42 +42,91 @@ pub(in crate::server) enum Delta {
 
 /// Where the text is.
 #[derive(Debug, Clone, PartialEq)]
-enum State {
+pub(super) enum State {
     /// Outside of calls.
     Outside,
-    /// Behind the tag that begins a call.
-    Tag,
+    /// Behind a mark that begins a call, which is not told yet.
+    Head,
+    /// In what looks like a call, but is quoted or stands among thoughts.
+    Aside,
     /// Between the arguments of a tagged call.
     Arguments,
     /// Before the value of an argument.
     BeforeValue(String),
     /// In the value of an argument that is a text.
     InText,
-    /// In the value of an argument that is read when it is whole.
-    InValue(Kind),
-    /// Between DeepSeek's calls.
-    Between,
-    /// In the name of a call of DeepSeek's.
-    Name,
-    /// In the line of the name, and the fence below it.
-    Fence,
-    /// In the JSON of a call of DeepSeek's.
+    /// In the value of an argument that is told when it is whole.
+    InValue(String, Kinds),
+    /// In arguments that are one object of JSON.
     InJson,
+    /// Behind arguments that cannot be read further.
+    Damaged,
+    /// Behind a call, before the text or the call that follows.
+    Behind,
+}
+
+/// A text that looks like a call, where an answer may only speak of calls. It is one if nothing follows.
+struct Aside {
+    parser: Box<Parser>,
+    deltas: Vec<Delta>,
+    /// Its text.
+    text: String,
+    /// Length of the white space and the mark that it begins with.
+    mark: usize,
+}
+
+/// The marks that begin calls.
+const fn begins(format: Format) -> &'static [&'static str] {
+    match format {
+        Format::Tagged | Format::Json => &[TAG_BEGIN],
+        Format::DeepSeek | Format::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
+    }
+}
+
+/// The marks that end calls or parts of them, and may be doubled behind one.
+const fn ends(format: Format) -> &'static [&'static str] {
+    match format {
+        Format::Tagged | Format::Json => &[TAG_END, VALUE_END, KEY_END],
+        Format::DeepSeek | Format::DeepSeekFenced => &[CALL_END, CALLS_END],
+    }
 }
 
 /// Finds calls in the text of an answer.
 pub(in crate::server) struct Parser {
     format: Format,
+    pub(super) known: Known,
     tools: Vec<Tool>,
-    state: State,
+    pub(super) state: State,
     /// What is not decided yet.
-    held: String,
+    pub(super) held: String,
+    /// The white space and the mark before a call that is not told yet.
+    before: String,
+    aside: Option<Aside>,
+    /// White space behind the thoughts, while a call in them may still be one.
+    gap: String,
+    quoting: Quoting,
+    /// Names with the tag of a key behind them: the mark that begins a call was left out.
+    bare: Vec<String>,
+    /// Whether the text belongs to the thoughts.
+    thinking: bool,
+    /// Whether the answer is over with its first call.
+    one_call: bool,
+    /// Whether no text follows.
+    pub(super) over: bool,
+    /// Whether the model ended the answer itself.
+    pub(super) whole: bool,
     /// Calls that have begun.
-    pub(in crate::server) calls: usize,
+    calls: usize,
     /// The tool that is called.
-    tool: Option<usize>,
+    pub(super) tool: usize,
     /// Arguments of the call so far.
-    arguments: usize,
+    pub(super) arguments: usize,
+    /// The arguments of the call, if they are one object of JSON.
+    json: Literal,
+    /// Whether brackets and fences of that object may follow.
+    loose: bool,
+    /// Bytes of the value that was begun: of what is told, or of what is held and has no tags that end it.
+    pub(super) value: usize,
     /// Calls that are whole.
     pub(in crate::server) ended: usize,
     /// What was found and not told yet.
@@ -78,109 +134,309 @@ pub(in crate::server) struct Parser {
 }
 
 impl Parser {
-    /// A parser at the beginning of an answer.
-    pub(in crate::server) fn new(format: Format, tools: Vec<Tool>) -> Self {
+    /// A parser at the beginning of an answer, which is over with its first call if `one_call` is true.
+    pub(in crate::server) fn new(format: Format, tools: Vec<Tool>, one_call: bool) -> Self {
+        let known = Known::new(tools.clone());
+        let bare = match format {
+            Format::Tagged => known.names().map(|n| format!("{n}{KEY_BEGIN}")).collect(),
+            _ => vec![],
+        };
         Self {
             format,
+            known,
             tools,
             state: State::Outside,
             held: String::new(),
+            before: String::new(),
+            aside: None,
+            gap: String::new(),
+            quoting: Quoting::new(),
+            bare,
+            thinking: false,
+            one_call,
+            over: false,
+            whole: false,
             calls: 0,
-            tool: None,
+            tool: 0,
             arguments: 0,
+            json: Literal::new(),
+            loose: false,
+            value: 0,
             ended: 0,
             deltas: vec![],
         }
     }
 
+    /// Whether nothing of the answer is taken any more.
+    pub(in crate::server) fn is_over(&self) -> bool {
+        self.one_call && self.ended > 0
+    }
+
+    /// Takes the next piece of the thoughts. A call among them is one only if nothing follows.
+    pub(in crate::server) fn think(&mut self, piece: &str) -> Vec<Delta> {
+        self.thinking = true;
+        self.held.push_str(piece);
+        self.advance()
+    }
+
     /// Takes the next piece of the answer.
     pub(in crate::server) fn push(&mut self, piece: &str) -> Vec<Delta> {
-        self.held.push_str(piece);
+        match self.thinking {
+            false => self.held.push_str(piece),
+            // A call among them may still be one.
+            true if self.aside.is_some() && piece.trim().is_empty() => self.gap.push_str(piece),
+            true => self.end_thoughts(piece),
+        }
+        self.advance()
+    }
+
+    /// Takes what is left at the end of the answer, which the model has ended itself if it is `whole`.
+    pub(in crate::server) fn finish(&mut self, whole: bool) -> Vec<Delta> {
+        (self.over, self.whole) = (true, whole);
+        while self.step().is_some() {}
+        if self.calls == 0 {
+            self.thinking = false;
+            let gap = take(&mut self.gap);
+            self.emit_text(gap);
+        }
+        take(&mut self.deltas)
+    }
+
+    fn advance(&mut self) -> Vec<Delta> {
         while self.step().is_some() {}
         take(&mut self.deltas)
     }
 
+    /// Ends the thoughts, behind which the answer begins with a piece.
+    fn end_thoughts(&mut self, piece: &str) {
+        let aside = self.aside.take();
+        let thought = aside.map(|aside| aside.text).unwrap_or_default();
+        let held = take(&mut self.held);
+        self.emit_text(thought + &held);
+        self.held = take(&mut self.gap) + piece;
+        self.thinking = false;
+        self.quoting = Quoting::new();
+        self.state = State::Outside;
+    }
+
     /// Goes on to the next state; `None` where that needs more text.
     fn step(&mut self) -> Option<()> {
+        if self.is_over() {
+            self.held.clear();
+            return None;
+        }
         match self.state.clone() {
             State::Outside => self.outside(),
-            State::Tag => self.tag(),
+            State::Head => self.head(),
+            State::Aside => self.aside(),
             State::Arguments => self.between_arguments(),
             State::BeforeValue(key) => self.before_value(&key),
             State::InText => self.in_text(),
-            State::InValue(kind) => self.in_value(kind),
-            State::Between => self.between_calls(),
-            State::Name => self.name(),
-            State::Fence => self.fence(),
+            State::InValue(key, kinds) => self.in_value(&key, kinds),
             State::InJson => self.in_json(),
+            State::Damaged => self.damaged(),
+            State::Behind => self.behind(),
         }
     }
 
-    /// Takes a mark if the text begins with it. Returned is whether it does.
-    fn takes(&mut self, mark: &str) -> bool {
-        let begins = self.held.starts_with(mark);
-        if begins {
-            self.held.drain(..mark.len());
+    /// The reader of beginnings of calls.
+    pub(super) fn heads(&self) -> Heads<'_> {
+        Heads {
+            format: self.format,
+            known: &self.known,
+            over: self.over,
+            whole: self.whole,
         }
-        begins
-    }
-
-    /// Takes the text up to a mark, and the mark; `None` if there is no mark yet.
-    fn take_to(&mut self, mark: &str) -> Option<String> {
-        let at = self.held.find(mark)?;
-        let text = self.held.drain(..at).collect();
-        self.held.drain(..mark.len());
-        Some(text)
     }
 
     fn outside(&mut self) -> Option<()> {
-        let marks: &[&str] = match self.format {
-            Format::Tagged | Format::Json => &[TAG_BEGIN],
-            Format::DeepSeek | Format::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
+        let mark = first(&self.held, begins(self.format)).map(|(at, mark)| (at, mark.len()));
+        let bare = self.bare_call().map(|at| (at, 0));
+        let Some((at, length)) = mark.into_iter().chain(bare).min() else {
+            self.outside_of_marks();
+            return None;
         };
-        let found = marks
-            .iter()
-            .filter_map(|mark| Some((self.held.find(mark)?, *mark)))
-            .min();
-        if let Some((at, mark)) = found {
-            let text = self.held[..at].trim_end().to_owned();
-            self.emit_text(text);
-            self.held.drain(..at + mark.len());
-            self.state = match mark {
-                TAG_BEGIN => State::Tag,
-                CALLS_BEGIN => State::Between,
-                _ => State::Name,
-            };
-            return Some(());
+        let text_end = self.held[..at].trim_end().len();
+        let text = self.held.drain(..text_end).collect();
+        self.emit_text(text);
+        let before: String = self.held.drain(..at - text_end + length).collect();
+        let is_quoted = match at == text_end {
+            true => self.quoting.behind_backtick(),
+            false => false,
+        };
+        let in_fence = self.quoting.in_fence() && self.format != Format::Json;
+        self.state = State::Head;
+        if self.thinking || is_quoted || in_fence {
+            let mut parser = Self::new(self.format, self.tools.clone(), self.one_call);
+            self.aside = Some(Aside {
+                deltas: parser.push(before.trim_start()),
+                parser: Box::new(parser),
+                mark: before.len(),
+                text: before,
+            });
+            self.state = State::Aside;
+        } else {
+            self.before = before;
         }
-        // A mark may begin at the end of the text, and the white space before it is none of the answer's.
-        let kept = marks.iter().map(|mark| overlap(&self.held, mark)).max();
-        let end = self.held.len() - kept.unwrap_or(0);
+        Some(())
+    }
+
+    /// Where a line begins with a name and the tag of a key, without the mark that begins a call.
+    fn bare_call(&self) -> Option<usize> {
+        let places = self
+            .bare
+            .iter()
+            .flat_map(|bare| self.held.match_indices(bare.as_str()));
+        let places = places.map(|(at, _)| at);
+        places.filter(|at| self.is_line_start(*at)).min()
+    }
+
+    /// Whether only white space stands before a place in its line.
+    fn is_line_start(&self, at: usize) -> bool {
+        let before = &self.held[..at];
+        match before.rfind('\n') {
+            Some(line) => before[line..].trim().is_empty(),
+            None => before.trim().is_empty() && self.quoting.at_line_start(),
+        }
+    }
+
+    /// Tells the text in which no call can begin any more. The white space before a mark is none of the answer's.
+    fn outside_of_marks(&mut self) {
+        if self.over {
+            let held = take(&mut self.held);
+            // White space behind calls is none of the answer's.
+            if self.calls == 0 || !held.trim().is_empty() {
+                self.emit_text(held);
+            }
+            return;
+        }
+        let mut end = settled(&self.held, begins(self.format));
+        let line = self.held.rfind('\n').map_or(0, |at| at + 1);
+        let start = self.held.len() - self.held[line..].trim_start().len();
+        let may_be_call = |bare: &String| bare.starts_with(&self.held[start..]);
+        if self.is_line_start(start) && self.bare.iter().any(may_be_call) {
+            end = end.min(start);
+        }
         let end = self.held[..end].trim_end().len();
         let text = self.held.drain(..end).collect();
         self.emit_text(text);
-        None
     }
 
     fn emit_text(&mut self, text: String) {
         if !text.is_empty() {
-            self.deltas.push(Delta::Text(text));
+            self.quoting.push(&text);
+            self.deltas.push(match self.thinking {
+                true => Delta::Thought(text),
+                false => Delta::Text(text),
+            });
         }
     }
 
+    /// Tells what looked like the beginning of a call, whose rest is held, as text.
+    fn no_call(&mut self, mut begun: String) -> Option<()> {
+        if begun.trim().is_empty() {
+            // The mark was missing, and the name must not be taken for a call again.
+            let length = self.held.chars().next().map_or(0, char::len_utf8);
+            begun.extend(self.held.drain(..length));
+        }
+        self.emit_text(begun);
+        self.state = State::Outside;
+        Some(())
+    }
+
+    fn head(&mut self) -> Option<()> {
+        let head = self.heads().read(&self.held);
+        match head {
+            Head::More => return None,
+            Head::Text => {
+                let before = take(&mut self.before);
+                return self.no_call(before);
+            }
+            Head::Bare { tool, used } => {
+                self.held.drain(..used);
+                self.call(tool);
+                self.end_arguments(true);
+            }
+            Head::Key { tool, key, used } => {
+                self.held.drain(..used);
+                self.call(tool);
+                self.state = State::BeforeValue(key);
+            }
+            Head::Json { tool, used } => {
+                self.held.drain(..used);
+                self.call(tool);
+                self.json = Literal::new();
+                self.state = State::InJson;
+            }
+            Head::Calls { calls, used, whole } => {
+                self.held.drain(..used);
+                for (tool, arguments) in calls {
+                    self.call(tool);
+                    self.more(arguments);
+                    self.ended += usize::from(whole);
+                }
+                (self.state, self.loose) = (State::Behind, true);
+            }
+        }
+        self.before.clear();
+        Some(())
+    }
+
+    /// Goes on in what looks like a call and is one only if nothing follows.
+    fn aside(&mut self) -> Option<()> {
+        let aside = self.aside.as_mut()?;
+        let held = take(&mut self.held);
+        aside.deltas.extend(aside.parser.push(&held));
+        aside.text += &held;
+        if self.over {
+            aside.deltas.extend(aside.parser.finish(self.whole));
+        }
+        let has_text = aside.deltas.iter().any(|d| matches!(d, Delta::Text(_)));
+        if !has_text && !self.over {
+            return None;
+        }
+        let Aside {
+            parser,
+            deltas,
+            mut text,
+            mark,
+            ..
+        } = self.aside.take()?;
+        if has_text || parser.ended == 0 {
+            self.held = text.split_off(mark);
+            return self.no_call(text);
+        }
+        let calls = self.calls;
+        self.deltas
+            .extend(deltas.into_iter().map(|delta| match delta {
+                Delta::Call { index, name } => Delta::Call {
+                    index: index + calls,
+                    name,
+                },
+                Delta::Arguments { index, text } => Delta::Arguments {
+                    index: index + calls,
+                    text,
+                },
+                other => other,
+            }));
+        self.calls += parser.calls;
+        self.ended += parser.ended;
+        self.state = State::Behind;
+        Some(())
+    }
+
     /// Begins a call.
-    fn call(&mut self, name: &str) {
-        self.tool = self.tools.iter().position(|tool| tool.name == name);
-        self.arguments = 0;
+    fn call(&mut self, tool: usize) {
+        (self.tool, self.arguments) = (tool, 0);
         self.deltas.push(Delta::Call {
             index: self.calls,
-            name: name.to_owned(),
+            name: self.known.tool(tool).name.clone(),
         });
         self.calls += 1;
     }
 
     /// More arguments of the last call.
-    fn more(&mut self, text: impl Into<String>) {
+    pub(super) fn more(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !text.is_empty() {
             let index = self.calls.saturating_sub(1);
@@ -188,231 +444,105 @@ impl Parser {
         }
     }
 
-    fn tag(&mut self) -> Option<()> {
-        trim_start(&mut self.held);
-        if self.held.starts_with('{') {
-            let whole = self.take_to(TAG_END)?;
-            self.state = State::Outside;
-            if !self.json_call(&whole) {
-                self.emit_text(format!("{TAG_BEGIN}{whole}{TAG_END}"));
-            }
-            return Some(());
+    /// Ends a call whose arguments are told one by one.
+    pub(super) fn end_arguments(&mut self, whole: bool) {
+        self.more(if self.arguments == 0 { "{}" } else { "}" });
+        self.ended += usize::from(whole);
+        (self.state, self.loose) = (State::Behind, false);
+    }
+
+    /// Whether a mark inside of quotes ends the arguments, since what follows it belongs to no text.
+    fn ends_in_quotes(&self, behind: &str) -> Option<bool> {
+        let rest = behind.trim_start();
+        let mut marks = begins(self.format).iter().chain(ends(self.format));
+        if rest.is_empty() {
+            return self.over.then_some(true);
         }
-        let end = self.held.find(['<', '\n'])?;
-        let name: String = self.held.drain(..end).collect();
-        self.call(name.trim());
-        self.state = State::Arguments;
-        Some(())
-    }
-
-    /// A call that is one object of JSON; whether it is one.
-    fn json_call(&mut self, text: &str) -> bool {
-        let call = serde_json::from_str(text.trim()).unwrap_or(Value::Null);
-        let Some(name) = call["name"].as_str() else {
-            return false;
-        };
-        let arguments = match &call["arguments"] {
-            Value::Null => "{}".to_owned(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        self.call(name);
-        self.more(arguments);
-        self.ended += 1;
-        true
-    }
-
-    fn between_arguments(&mut self) -> Option<()> {
-        trim_start(&mut self.held);
-        if self.held.starts_with(KEY_BEGIN) {
-            let key = self.take_to(KEY_END)?;
-            self.state = State::BeforeValue(key[KEY_BEGIN.len()..].trim().to_owned());
-            return Some(());
+        if marks.clone().any(|mark| rest.starts_with(mark)) {
+            return Some(true);
         }
-        if self.takes(TAG_END) {
-            self.end_arguments();
-            return Some(());
-        }
-        self.skip_to(&[KEY_BEGIN, TAG_END])
-    }
-
-    fn end_arguments(&mut self) {
-        let end = if self.arguments == 0 { "{}" } else { "}" };
-        self.more(end);
-        self.ended += 1;
-        self.state = State::Outside;
-    }
-
-    /// Leaves out what stands before the next of the marks, where nothing should stand. The text must not begin with a mark.
-    fn skip_to(&mut self, marks: &[&str]) -> Option<()> {
-        let may_begin = |text: &str| {
-            let mut marks = marks.iter();
-            marks.any(|mark| mark.starts_with(text) || text.starts_with(mark))
-        };
-        let mut starts = self.held.char_indices().map(|(at, _)| at);
-        let next = starts.find(|at| may_begin(&self.held[*at..]));
-        self.held.drain(..next.unwrap_or(self.held.len()));
-        let mut marks = marks.iter();
-        marks.any(|mark| self.held.starts_with(mark)).then_some(())
-    }
-
-    fn before_value(&mut self, key: &str) -> Option<()> {
-        trim_start(&mut self.held);
-        if !self.takes(VALUE_BEGIN) {
-            return self.skip_to(&[VALUE_BEGIN]);
-        }
-        let parameters = self.tool.map(|tool| &self.tools[tool].parameters);
-        let kind = parameters.map_or(Kind::Either, |parameters| typed::kind(parameters, key));
-        let before = if self.arguments == 0 { "{" } else { ", " };
-        let quote = if kind == Kind::Text { "\"" } else { "" };
-        self.arguments += 1;
-        self.more(format!("{before}{}: {quote}", Value::from(key)));
-        self.state = match kind {
-            Kind::Text => State::InText,
-            other => State::InValue(other),
-        };
-        Some(())
-    }
-
-    fn in_text(&mut self) -> Option<()> {
-        if let Some(text) = self.take_to(VALUE_END) {
-            self.more(format!("{}\"", inside_quotes(&text)));
-            self.state = State::Arguments;
-            return Some(());
-        }
-        let end = self.held.len() - overlap(&self.held, VALUE_END);
-        let text: String = self.held.drain(..end).collect();
-        self.more(inside_quotes(&text));
-        None
-    }
-
-    fn in_value(&mut self, kind: Kind) -> Option<()> {
-        let text = self.take_to(VALUE_END)?;
-        self.more(typed::json(&text, kind));
-        self.state = State::Arguments;
-        Some(())
-    }
-
-    fn between_calls(&mut self) -> Option<()> {
-        trim_start(&mut self.held);
-        for (mark, state) in [(CALL_BEGIN, State::Name), (CALLS_END, State::Outside)] {
-            if self.takes(mark) {
-                self.state = state;
-                return Some(());
-            }
-        }
-        self.skip_to(&[CALL_BEGIN, CALLS_END])
-    }
-
-    fn name(&mut self) -> Option<()> {
-        let name = self.take_to(SEPARATOR)?;
-        let name = name.trim();
-        // The older form names the kind of the call here.
-        if name == "function" && !self.knows(name) {
-            self.state = State::Fence;
-        } else {
-            self.call(name);
-            self.state = State::InJson;
-        }
-        Some(())
-    }
-
-    fn knows(&self, name: &str) -> bool {
-        self.tools.iter().any(|tool| tool.name == name)
-    }
-
-    fn fence(&mut self) -> Option<()> {
-        let at = self.held.find('{')?;
-        let before: String = self.held.drain(..at).collect();
-        let name = before.lines().next().unwrap_or_default();
-        self.call(name.trim().trim_end_matches("```json"));
-        self.state = State::InJson;
-        Some(())
+        let may_be = !self.over && marks.any(|mark| mark.starts_with(rest));
+        (!may_be).then_some(false)
     }
 
     fn in_json(&mut self) -> Option<()> {
-        if self.arguments == 0 {
-            trim_start(&mut self.held);
-        }
-        let found = self.held.find(CALL_END);
-        let end = found.unwrap_or(self.held.len() - overlap(&self.held, CALL_END));
-        let json = without_fence(&self.held[..end]);
-        let (end, text) = (json.len(), json.to_owned());
-        self.arguments += text.len();
-        self.more(text);
-        let Some(at) = found else {
-            self.held.drain(..end);
-            return None;
+        let held = take(&mut self.held);
+        let marks = [begins(self.format), ends(self.format)].concat();
+        let end = match self.over {
+            true => held.len(),
+            false => settled(&held, &marks),
         };
-        self.held.drain(..at + CALL_END.len());
-        self.end_json();
-        self.state = State::Between;
+        let (mut at, mut reading, mut is_ended) = (0, Reading::Open, Some(false));
+        while let Some(c) = held[at..end].chars().next() {
+            let mark = marks.iter().find(|mark| held[at..].starts_with(*mark));
+            if let Some(mark) = mark {
+                is_ended = match self.json.in_text() {
+                    true => self.ends_in_quotes(&held[at + mark.len()..]),
+                    false => Some(true),
+                };
+                if is_ended != Some(false) {
+                    break;
+                }
+            }
+            reading = self.json.push(c);
+            at += c.len_utf8();
+            if reading != Reading::Open {
+                break;
+            }
+        }
+        self.held = held[at..].to_owned();
+        let is_cut = self.over && at == held.len();
+        let is_marked = is_ended == Some(true);
+        if reading == Reading::Wrong || reading == Reading::Open && (is_cut || is_marked) {
+            self.json.close();
+        }
+        let json = self.json.take();
+        self.more(json);
+        self.ended += usize::from(reading == Reading::Done || is_marked);
+        self.loose = true;
+        self.state = match reading {
+            Reading::Wrong => State::Damaged,
+            Reading::Open if !is_cut && !is_marked => return None,
+            _ => State::Behind,
+        };
         Some(())
     }
 
-    fn end_json(&mut self) {
-        if self.arguments == 0 {
-            self.more("{}");
-        }
-        self.ended += 1;
+    /// Leaves out what follows damaged arguments, up to the next mark.
+    fn damaged(&mut self) -> Option<()> {
+        let marks = [begins(self.format), ends(self.format)].concat();
+        let found = first(&self.held, &marks);
+        let end = match found {
+            Some((at, _)) => at,
+            None if self.over => self.held.len(),
+            None => settled(&self.held, &marks),
+        };
+        self.held.drain(..end);
+        (found.is_some() || self.over).then(|| self.state = State::Behind)
     }
 
-    /// Takes what is left at the end of the answer, which the model has ended itself if it is `whole`.
-    pub(in crate::server) fn finish(&mut self, whole: bool) -> Vec<Delta> {
-        let held = take(&mut self.held);
-        match replace(&mut self.state, State::Outside) {
-            // White space behind calls is none of the answer's.
-            State::Outside if self.calls > 0 && held.trim().is_empty() => {}
-            State::Outside => self.emit_text(held),
-            State::Tag => {
-                let name = held.trim();
-                if whole && self.knows(name) {
-                    self.call(name);
-                    self.end_arguments();
-                } else if !self.json_call(held.trim_end_matches(TAG_END)) {
-                    self.emit_text(format!("{TAG_BEGIN}{held}"));
-                }
-            }
-            State::Arguments if whole => self.end_arguments(),
-            State::InText => self.more(inside_quotes(&held)),
-            State::InJson => {
-                let json = without_fence(&held).to_owned();
-                self.arguments += json.len();
-                self.more(json);
-                if whole {
-                    self.end_json();
-                }
-            }
-            State::Name | State::Fence => self.emit_text(held),
-            State::Arguments | State::BeforeValue(_) | State::InValue(_) | State::Between => {}
+    /// Leaves out marks that are doubled behind a call.
+    fn behind(&mut self) -> Option<()> {
+        let rest = self.held.trim_start();
+        let blank = self.held.len() - rest.len();
+        let ends = ends(self.format);
+        let loose: &[&str] = match self.loose {
+            true => &["}", "```"],
+            false => &[],
+        };
+        if let Some(mark) = ends.iter().find(|mark| rest.starts_with(*mark)) {
+            self.held.drain(..blank + mark.len());
+            self.loose = false;
+        } else if let Some(mark) = loose.iter().find(|mark| rest.starts_with(*mark)) {
+            self.held.drain(..blank + mark.len());
+        } else if self.loose && rest.starts_with(',') {
+            // More of the object that the arguments stood in.
+            self.state = State::Damaged;
+        } else if !self.over && ends.iter().chain(loose).any(|mark| mark.starts_with(rest)) {
+            return None;
+        } else {
+            self.state = State::Outside;
         }
-        take(&mut self.deltas)
+        Some(())
     }
-}
-
-fn trim_start(text: &mut String) {
-    let blank = text.len() - text.trim_start().len();
-    text.drain(..blank);
-}
-
-/// JSON without white space behind it, and without the fence that may close it.
-fn without_fence(text: &str) -> &str {
-    let text = text.trim_end();
-    text.trim_end_matches('`').trim_end()
-}
-
-/// A text as it stands between the quotes of JSON.
-fn inside_quotes(text: &str) -> String {
-    let quoted = Value::from(text).to_string();
-    quoted[1..quoted.len() - 1].to_owned()
-}
-
-/// Length in bytes of the longest end of `text` that is a beginning of `mark`.
-fn overlap(text: &str, mark: &str) -> usize {
-    let from = text.len().saturating_sub(mark.len());
-    let ends = text.char_indices().filter(|(at, _)| *at >= from);
-    let ends = ends.map(|(at, _)| &text[at..]);
-    ends.map(|end| if mark.starts_with(end) { end.len() } else { 0 })
-        .max()
-        .unwrap_or(0)
 }

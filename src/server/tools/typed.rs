@@ -2,76 +2,222 @@
 
 use serde_json::Value;
 
-/// What a schema lets a value be.
+use super::literal;
+use super::schema::parts;
+
+/// Schemas that are followed one within the other.
+const DEEPEST: usize = 24;
+
+/// The types that a value may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A text, written as it is.
-    Text,
-    /// A value of JSON that is no text.
-    Json,
-    /// Either: JSON if it can be read so.
-    Either,
-}
+pub(super) struct Kinds(u8);
 
-/// What the schema of a tool's arguments says of one of them.
-pub(super) fn kind(parameters: &Value, name: &str) -> Kind {
-    parameters["properties"]
-        .get(name)
-        .map_or(Kind::Either, of_schema)
-}
+impl Kinds {
+    const NONE: Self = Self(0);
+    const TEXT: Self = Self(1);
+    const NULL: Self = Self(2);
+    const FLAG: Self = Self(4);
+    const INTEGER: Self = Self(8);
+    const FRACTION: Self = Self(16);
+    const LIST: Self = Self(32);
+    const OBJECT: Self = Self(64);
+    const ANY: Self = Self(127);
 
-fn of_schema(schema: &Value) -> Kind {
-    let of_name = |name: &Value| match name.as_str() {
-        Some("string") => Kind::Text,
-        Some(_) => Kind::Json,
-        None => Kind::Either,
-    };
-    match &schema["type"] {
-        Value::Null => {}
-        Value::Array(names) => return joined(names.iter().map(of_name)),
-        name => return of_name(name),
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
-    for several in ["anyOf", "oneOf"] {
-        if let Some(schemas) = schema[several].as_array() {
-            return joined(schemas.iter().map(of_schema));
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.and(other) != Self::NONE
+    }
+
+    /// Whether a value is a text as it is written.
+    pub(super) fn is_text(self) -> bool {
+        self == Self::TEXT
+    }
+
+    /// Whether a value may be a text.
+    pub(super) fn has_text(self) -> bool {
+        self.has(Self::TEXT)
+    }
+
+    /// Whether a value is a text as it is written, or null.
+    pub(super) fn is_text_or_null(self) -> bool {
+        self.is_text() || self == Self::TEXT.or(Self::NULL)
+    }
+
+    fn named(name: &str) -> Self {
+        match name {
+            "string" => Self::TEXT,
+            "null" => Self::NULL,
+            "boolean" => Self::FLAG,
+            "integer" => Self::INTEGER,
+            "number" => Self::INTEGER.or(Self::FRACTION),
+            "array" => Self::LIST,
+            "object" => Self::OBJECT,
+            _ => Self::ANY,
         }
     }
-    match (schema["enum"].as_array(), schema.get("const")) {
-        (Some(values), _) => joined(values.iter().map(of_value)),
-        (None, Some(value)) => of_value(value),
-        (None, None) => Kind::Either,
+
+    /// The type of a value that is written in JSON.
+    fn of_json(json: &str) -> Self {
+        match json.as_bytes().first() {
+            Some(b'"') => Self::TEXT,
+            Some(b'n') => Self::NULL,
+            Some(b't' | b'f') => Self::FLAG,
+            Some(b'[') => Self::LIST,
+            Some(b'{') => Self::OBJECT,
+            _ if json.contains(['.', 'e', 'E']) => Self::FRACTION,
+            _ => Self::INTEGER,
+        }
+    }
+
+    fn of_value(value: &Value) -> Self {
+        Self::of_json(&value.to_string())
     }
 }
 
-fn of_value(value: &Value) -> Kind {
-    match value {
-        Value::String(_) => Kind::Text,
-        _ => Kind::Json,
+/// The types that the schema of a tool's arguments lets one of them have.
+pub(super) fn kinds(parameters: &Value, name: &str) -> Kinds {
+    let found = of_property(parameters, parameters, name, 0);
+    found.unwrap_or(Kinds::ANY)
+}
+
+/// The types that a schema of objects allows a property; `None` if it says nothing.
+fn of_property(root: &Value, schema: &Value, name: &str, depth: usize) -> Option<Kinds> {
+    if depth > DEEPEST {
+        return None;
+    }
+    let parts = parts(root, schema);
+    let own = schema["properties"].get(name);
+    let own = own.map(|schema| of_schema_at(root, schema, depth + 1));
+    let inner = |schema| of_property(root, schema, name, depth + 1);
+    let all = parts.all.into_iter().filter_map(inner);
+    let one_of = parts.one_of.into_iter();
+    let one_of = one_of.filter_map(|some| some.iter().filter_map(inner).reduce(Kinds::or));
+    let said = own.into_iter().chain(all).chain(one_of);
+    let others = || {
+        let others = schema.get("additionalProperties").filter(|s| s.is_object());
+        others.map(|schema| of_schema_at(root, schema, depth + 1))
+    };
+    said.reduce(Kinds::and).or_else(others)
+}
+
+/// The types that a schema allows.
+pub(super) fn of_schema(root: &Value, schema: &Value) -> Kinds {
+    of_schema_at(root, schema, 0)
+}
+
+/// The types that a schema allows. One that allows none is taken for one that says nothing.
+fn of_schema_at(root: &Value, schema: &Value, depth: usize) -> Kinds {
+    if depth > DEEPEST {
+        return Kinds::ANY;
+    }
+    let mut kinds = match &schema["type"] {
+        Value::String(name) => Kinds::named(name),
+        Value::Array(names) => {
+            let names = names.iter().filter_map(Value::as_str).map(Kinds::named);
+            names.reduce(Kinds::or).unwrap_or(Kinds::ANY)
+        }
+        _ => Kinds::ANY,
+    };
+    if let Some(values) = schema["enum"].as_array() {
+        let listed = values.iter().map(Kinds::of_value).reduce(Kinds::or);
+        kinds = kinds.and(listed.unwrap_or(Kinds::ANY));
+    }
+    if let Some(value) = schema.get("const") {
+        kinds = kinds.and(Kinds::of_value(value));
+    }
+    let parts = parts(root, schema);
+    let inner = |schema| of_schema_at(root, schema, depth + 1);
+    for part in parts.all {
+        kinds = kinds.and(inner(part));
+    }
+    for some in parts.one_of {
+        let either = some.iter().map(inner).reduce(Kinds::or);
+        kinds = kinds.and(either.unwrap_or(Kinds::ANY));
+    }
+    // As OpenAPI has it.
+    if schema["nullable"] == true {
+        kinds = kinds.or(Kinds::NULL);
+    }
+    match kinds {
+        Kinds::NONE => Kinds::ANY,
+        kinds => kinds,
     }
 }
 
-fn joined(mut kinds: impl Iterator<Item = Kind>) -> Kind {
-    let first = kinds.next().unwrap_or(Kind::Either);
-    kinds.fold(first, |all, kind| match all == kind {
-        true => all,
-        false => Kind::Either,
+/// The texts that a schema lists and nothing else but null, if it does.
+pub(super) fn texts<'a>(root: &'a Value, schema: &'a Value) -> Option<Vec<&'a str>> {
+    texts_at(root, schema, 0)
+}
+
+fn texts_at<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Option<Vec<&'a str>> {
+    let of_value = |value: &'a Value| match value {
+        Value::Null => Some("null"),
+        value => value.as_str(),
+    };
+    if let Some(values) = schema["enum"].as_array() {
+        return values.iter().map(of_value).collect();
+    }
+    if let Some(value) = schema.get("const") {
+        return of_value(value).map(|text| vec![text]);
+    }
+    if schema["type"] == "null" {
+        return Some(vec!["null"]);
+    }
+    if depth > DEEPEST {
+        return None;
+    }
+    let parts = parts(root, schema);
+    let inner = |schema| texts_at(root, schema, depth + 1);
+    let all = parts.all.into_iter().find_map(inner);
+    all.or_else(|| {
+        let mut one_of = parts.one_of.into_iter();
+        one_of.find_map(|some| {
+            let listed: Option<Vec<_>> = some.iter().map(inner).collect();
+            Some(listed?.concat())
+        })
     })
 }
 
-/// The JSON of a value that was written as text.
-pub(super) fn json(text: &str, kind: Kind) -> String {
+/// Whether a text stands for null where a text or null is meant, or may do so if it goes on.
+pub(super) fn may_be_null(text: &str, goes_on: bool) -> bool {
+    let text = text.trim();
+    ["null", "None"].iter().any(|null| match goes_on {
+        true => null.starts_with(text),
+        false => *null == text,
+    })
+}
+
+/// The JSON of a value that was written as text, and was cut if `cut` is true.
+pub(super) fn json(text: &str, kinds: Kinds, cut: bool) -> String {
     let as_text = || Value::from(text).to_string();
-    if kind == Kind::Text {
+    if kinds.is_text() {
         return as_text();
     }
-    match (serde_json::from_str::<Value>(text), text.trim()) {
-        (Ok(value), _) => value.to_string(),
-        // As Python writes them.
-        (_, "True") => "true".to_owned(),
-        (_, "False") => "false".to_owned(),
-        (_, "None") => "null".to_owned(),
-        _ => as_text(),
+    let Some(read) = literal::read(text, cut) else {
+        return as_text();
+    };
+    let kind = Kinds::of_json(&read);
+    if kinds.has(kind) {
+        return read;
     }
+    if kinds.has_text() {
+        return as_text();
+    }
+    // A value that stands in quotes although it is no text.
+    let inner = match kind == Kinds::TEXT {
+        true => serde_json::from_str::<String>(&read).ok(),
+        false => None,
+    };
+    let inner = inner.and_then(|text| literal::read(&text, cut));
+    let inner = inner.filter(|json| kinds.has(Kinds::of_json(json)));
+    inner.unwrap_or(read)
 }
 
 #[cfg(test)]
@@ -80,38 +226,127 @@ mod tests {
 
     use super::*;
 
+    const TEXT_OR_NULL: Kinds = Kinds(Kinds::TEXT.0 | Kinds::NULL.0);
+    const NUMBER: Kinds = Kinds(Kinds::INTEGER.0 | Kinds::FRACTION.0);
+
     #[test]
     fn schemas_tell_texts_from_other_values() {
-        let parameters = value!({"properties": {
-            "text": {"type": "string"},
-            "number": {"type": "integer"},
-            "maybe": {"type": ["string", "null"]},
-            "any": {},
-            "color": {"enum": ["red", "blue"]},
-            "either": {"anyOf": [{"type": "string"}, {"type": "number"}]},
-            "list": {"anyOf": [{"type": "array"}, {"type": "null"}]},
-        }});
+        let parameters = value!({
+            "$defs": {
+                "Word": {"type": "string"},
+                "Digit": {"enum": ["1", "2"]},
+                "Loop": {"$ref": "#/$defs/Loop"},
+            },
+            "properties": {
+                "text": {"type": "string"},
+                "number": {"type": "integer"},
+                "maybe": {"type": ["string", "null"]},
+                "any": {},
+                "color": {"enum": ["red", "blue"]},
+                "either": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+                "list": {"anyOf": [{"type": "array"}, {"type": "null"}]},
+                "optional": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null},
+                "named": {"$ref": "#/$defs/Word"},
+                "digit": {"$ref": "#/$defs/Digit"},
+                "optional_digit": {"anyOf": [{"$ref": "#/$defs/Digit"}, {"type": "null"}]},
+                "described": {"allOf": [{"$ref": "#/$defs/Word"}], "description": "d"},
+                "listed": {"enum": ["1", "2", null]},
+                "constant": {"const": "7"},
+                "short": {"oneOf": [{"type": "string", "maxLength": 3}, {"const": "long"}]},
+                "old": {"type": "string", "nullable": true},
+                "loop": {"$ref": "#/$defs/Loop"},
+                "missing": {"$ref": "#/$defs/none"},
+            },
+        });
         for (name, expected) in [
-            ("text", Kind::Text),
-            ("number", Kind::Json),
-            ("maybe", Kind::Either),
-            ("any", Kind::Either),
-            ("color", Kind::Text),
-            ("either", Kind::Either),
-            ("list", Kind::Json),
-            ("unknown", Kind::Either),
+            ("text", Kinds::TEXT),
+            ("number", Kinds::INTEGER),
+            ("maybe", TEXT_OR_NULL),
+            ("any", Kinds::ANY),
+            ("color", Kinds::TEXT),
+            ("either", Kinds::TEXT.or(NUMBER)),
+            ("list", Kinds::LIST.or(Kinds::NULL)),
+            ("optional", TEXT_OR_NULL),
+            ("named", Kinds::TEXT),
+            ("digit", Kinds::TEXT),
+            ("optional_digit", TEXT_OR_NULL),
+            ("described", Kinds::TEXT),
+            ("listed", TEXT_OR_NULL),
+            ("constant", Kinds::TEXT),
+            ("short", Kinds::TEXT),
+            ("old", TEXT_OR_NULL),
+            ("loop", Kinds::ANY),
+            ("missing", Kinds::ANY),
+            ("unknown", Kinds::ANY),
         ] {
-            assert_eq!(kind(&parameters, name), expected, "{name}");
+            assert_eq!(kinds(&parameters, name), expected, "{name}");
         }
-        assert_eq!(kind(&value!(true), "x"), Kind::Either);
+        assert_eq!(kinds(&value!(true), "x"), Kinds::ANY);
+    }
+
+    #[test]
+    fn arguments_are_found_behind_combined_schemas() {
+        let word = value!({"properties": {"zip": {"type": "string"}}});
+        for parameters in [
+            value!({"$ref": "#/definitions/A", "definitions": {"A": word}}),
+            value!({"allOf": [{"properties": {"x": {}}}, word]}),
+            value!({"anyOf": [word, {"properties": {"x": {}}}]}),
+            value!({"type": "object", "additionalProperties": {"type": "string"}}),
+        ] {
+            assert_eq!(kinds(&parameters, "zip"), Kinds::TEXT, "{parameters}");
+        }
+        let either = value!({"oneOf": [word, {"properties": {"zip": {"type": "null"}}}]});
+        assert_eq!(kinds(&either, "zip"), TEXT_OR_NULL);
     }
 
     #[test]
     fn values_are_written_as_their_schema_wants_them() {
-        assert_eq!(json("12", Kind::Text), r#""12""#);
-        assert_eq!(json("12", Kind::Json), "12");
-        assert_eq!(json(" [1, 2] ", Kind::Either), "[1,2]");
-        assert_eq!(json("True", Kind::Json), "true");
-        assert_eq!(json("say \"hi\"\n", Kind::Either), r#""say \"hi\"\n""#);
+        let text_or_list = Kinds::TEXT.or(Kinds::LIST);
+        for (text, kinds, expected) in [
+            ("12", Kinds::TEXT, r#""12""#),
+            ("12", Kinds::INTEGER, "12"),
+            ("12", Kinds::TEXT.or(NUMBER), "12"),
+            ("12", text_or_list, r#""12""#),
+            ("1.5", Kinds::TEXT.or(Kinds::INTEGER), r#""1.5""#),
+            (" [1, 2] ", Kinds::ANY, "[1, 2]"),
+            ("['a', None]", text_or_list, r#"["a", null]"#),
+            ("True", Kinds::FLAG, "true"),
+            ("say \"hi\"\n", Kinds::ANY, r#""say \"hi\"\n""#),
+            (
+                "12345678901234567890123",
+                Kinds::INTEGER,
+                "12345678901234567890123",
+            ),
+            ("-98765432109876543210", Kinds::ANY, "-98765432109876543210"),
+            ("\"5\"", Kinds::INTEGER, "5"),
+            ("\"x\"", Kinds::ANY, "\"x\""),
+            ("five", Kinds::INTEGER, "\"five\""),
+            ("null", TEXT_OR_NULL, "null"),
+        ] {
+            assert_eq!(json(text, kinds, false), expected, "{text} {kinds:?}");
+        }
+        assert_eq!(json("[1, 2", Kinds::LIST, true), "[1, 2]");
+        assert_eq!(json("{\"a\": \"x", Kinds::OBJECT, true), "{\"a\": \"x\"}");
+    }
+
+    #[test]
+    fn listed_texts_are_found() {
+        let root = value!({"$defs": {"S": {"enum": ["a", "b"]}}});
+        for (schema, expected) in [
+            (value!({"enum": ["a", null]}), Some(vec!["a", "null"])),
+            (value!({"$ref": "#/$defs/S"}), Some(vec!["a", "b"])),
+            (
+                value!({"anyOf": [{"$ref": "#/$defs/S"}, {"type": "null"}, {"const": "c"}]}),
+                Some(vec!["a", "b", "null", "c"]),
+            ),
+            (
+                value!({"anyOf": [{"enum": ["a"]}, {"type": "string"}]}),
+                None,
+            ),
+            (value!({"type": "string"}), None),
+            (value!({"enum": ["a", 1]}), None),
+        ] {
+            assert_eq!(texts(&root, &schema), expected, "{schema}");
+        }
     }
 }

@@ -1,0 +1,464 @@
+//! The beginnings of calls: up to the first key, where it becomes certain that a text is a call.
+
+use serde_json::Value;
+
+use super::known::{Known, may_be_key};
+use super::literal::{self, Literal, Reading};
+use super::tags::{Next, Tag, next, settled};
+use super::{
+    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, SEPARATOR, TAG_BEGIN, TAG_END,
+    VALUE_BEGIN,
+};
+
+/// The marks that fence JSON.
+const TICKS: &str = "```";
+
+/// The beginning of a text behind the mark of a call. `used` is the length of the text that belongs to it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Head {
+    /// That is not certain yet.
+    More,
+    /// It is no call.
+    Text,
+    /// A call without arguments.
+    Bare { tool: usize, used: usize },
+    /// A call and the key of its first argument.
+    Key {
+        tool: usize,
+        key: String,
+        used: usize,
+    },
+    /// A call whose arguments are an object of JSON.
+    Json { tool: usize, used: usize },
+    /// Calls with all of their arguments.
+    Calls {
+        calls: Vec<(usize, String)>,
+        used: usize,
+        /// Whether nothing of them was cut.
+        whole: bool,
+    },
+}
+
+impl Head {
+    /// This beginning where a text of some length stands before it.
+    fn behind(mut self, length: usize) -> Self {
+        match &mut self {
+            Self::More | Self::Text => {}
+            Self::Bare { used, .. }
+            | Self::Key { used, .. }
+            | Self::Json { used, .. }
+            | Self::Calls { used, .. } => *used += length,
+        }
+        self
+    }
+}
+
+/// The key of an argument.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Key {
+    More,
+    None,
+    /// It, and where the text goes on.
+    Found(String, usize),
+}
+
+/// Reads beginnings of calls.
+pub(super) struct Heads<'a> {
+    pub(super) format: Format,
+    pub(super) known: &'a Known,
+    /// Whether no text follows.
+    pub(super) over: bool,
+    /// Whether the model ended the answer itself.
+    pub(super) whole: bool,
+}
+
+impl Heads<'_> {
+    /// Reads the text behind the mark that begins a call.
+    pub(super) fn read(&self, text: &str) -> Head {
+        let head = match self.format {
+            Format::Tagged | Format::Json => self.tagged(text),
+            Format::DeepSeek | Format::DeepSeekFenced => self.deepseek(text),
+        };
+        match head {
+            Head::More if self.over => Head::Text,
+            head => head,
+        }
+    }
+
+    fn named(&self, name: &str, found: impl FnOnce(usize) -> Head) -> Head {
+        self.known.named(name).map_or(Head::Text, found)
+    }
+
+    /// A call that has nothing but a name when the answer ends.
+    fn at_end(&self, name: &str, used: usize) -> Head {
+        match self.whole {
+            true => self.named(name, |tool| Head::Bare { tool, used }),
+            false => Head::Text,
+        }
+    }
+
+    fn tagged(&self, text: &str) -> Head {
+        let start = behind(text, 0, &[TAG_BEGIN]);
+        let body = &text[start..];
+        if body.starts_with(['{', '[', '`']) {
+            return self.objects(text, start);
+        }
+        let found = next(text, start);
+        let name = match found {
+            Next::Open(text) | Next::Tag { text, .. } => text,
+        };
+        let brace = name.find('{');
+        let name = unfenced(&name[..brace.unwrap_or(name.len())]);
+        let Some(name) = name.filter(|name| self.known.may_be_name(name)) else {
+            return Head::Text;
+        };
+        if let Some(at) = brace {
+            return self.named(name, |tool| self.arguments(text, tool, start + at));
+        }
+        let Next::Tag { tag, at, end, .. } = found else {
+            return match self.over {
+                true => self.at_end(body, text.len()),
+                false => Head::More,
+            };
+        };
+        let first_key = |tool| match self.key(tool, text, end) {
+            Key::More => Head::More,
+            Key::None => Head::Text,
+            Key::Found(key, used) => self.first_key(text, tool, key, used),
+        };
+        let is_json = text[end..].trim_start().starts_with('{');
+        match tag {
+            Tag::CallEnd => self.named(name, |tool| Head::Bare { tool, used: end }),
+            Tag::Key | Tag::Value if is_json => {
+                let at = text.len() - text[end..].trim_start().len();
+                self.named(name, |tool| self.arguments(text, tool, at))
+            }
+            Tag::Key => self.named(name, first_key),
+            Tag::KeyEnd | Tag::Value => {
+                let glued = self.known.named_with_key(name);
+                match (glued, self.known.named(name)) {
+                    (_, Some(tool)) if tag == Tag::Value => match next(text, end) {
+                        Next::Tag {
+                            tag: Tag::KeyEnd, ..
+                        } => first_key(tool),
+                        Next::Open(text) if may_be_key(text) => Head::More,
+                        _ => Head::Text,
+                    },
+                    (Some((tool, key)), None) => Head::Key {
+                        tool,
+                        key,
+                        used: if tag == Tag::Value { at } else { end },
+                    },
+                    _ => Head::Text,
+                }
+            }
+            Tag::Call => self.named(name, |tool| match self.key_behind_call(tool, text, end) {
+                Key::More => Head::More,
+                Key::None if self.known.needs_keys(tool) => match next(text, end) {
+                    // The tag and the name are doubled.
+                    Next::Tag { text: name, .. } if self.known.named(name) == Some(tool) => {
+                        self.tagged(&text[end..]).behind(end)
+                    }
+                    _ => Head::Text,
+                },
+                Key::None => Head::Bare { tool, used: at },
+                Key::Found(key, used) => Head::Key { tool, key, used },
+            }),
+            Tag::ValueEnd => Head::Text,
+        }
+    }
+
+    /// The key behind a tag that begins a call where one that begins a key belongs; none if a call begins there.
+    pub(super) fn key_behind_call(&self, tool: usize, text: &str, from: usize) -> Key {
+        match next(text, from) {
+            Next::Open(text) if !self.over && may_be_key(text) => Key::More,
+            Next::Tag {
+                text: key,
+                tag: Tag::KeyEnd,
+                ..
+            } if !key.trim().is_empty() => {
+                let is_call = self.known.named_with_key(key).is_some();
+                match is_call && !self.known.has_key(tool, &self.known.key(tool, key)) {
+                    true => Key::None,
+                    false => self.key(tool, text, from),
+                }
+            }
+            Next::Tag {
+                text: key,
+                tag: Tag::Value,
+                ..
+            } if self.known.is_likely_key(tool, key) => self.key(tool, text, from),
+            _ => Key::None,
+        }
+    }
+
+    /// A call whose first key is read. One that stands for all arguments is none of the tool's.
+    fn first_key(&self, text: &str, tool: usize, key: String, used: usize) -> Head {
+        let is_all = ["arguments", "parameters"].contains(&key.as_str());
+        if is_all && !self.known.is_likely_key(tool, &key) {
+            let rest = text[used..].trim_start();
+            let value = rest.strip_prefix(VALUE_BEGIN).unwrap_or(rest).trim_start();
+            if value.starts_with('{') {
+                return self.arguments(text, tool, text.len() - value.len());
+            }
+            if !self.over && VALUE_BEGIN.starts_with(value) {
+                return Head::More;
+            }
+        }
+        Head::Key { tool, key, used }
+    }
+
+    /// The key behind the tag that begins one.
+    pub(super) fn key(&self, tool: usize, text: &str, from: usize) -> Key {
+        let is_known = |key: &str| self.known.has_key(tool, key);
+        let more = match self.over {
+            true => Key::None,
+            false => Key::More,
+        };
+        let (mut key, mut from) = (String::new(), from);
+        loop {
+            let (piece, tag, at, end) = match next(text, from) {
+                Next::Open(text) if may_be_key(text) => return more,
+                Next::Open(_) => return Key::None,
+                Next::Tag { text, tag, at, end } => (text, tag, at, end),
+            };
+            if !may_be_key(piece) {
+                return Key::None;
+            }
+            let piece = self.known.key(tool, piece);
+            if key.is_empty() || !piece.is_empty() && (is_known(&piece) || !is_known(&key)) {
+                key = piece;
+            }
+            let before_value = || match next(text, end) {
+                Next::Open(text) if text.trim().is_empty() => Some(false),
+                Next::Tag {
+                    text,
+                    tag: Tag::Value,
+                    ..
+                } if text.trim().is_empty() => Some(true),
+                _ => None,
+            };
+            match tag {
+                // A stray tag, or one that is doubled.
+                _ if key.is_empty() && tag != Tag::ValueEnd && tag != Tag::CallEnd => from = end,
+                Tag::Key => from = end,
+                Tag::KeyEnd => return Key::Found(key, end),
+                Tag::Value => {
+                    let rest = text[end..].trim_start();
+                    return match rest.strip_prefix(super::KEY_END) {
+                        // The tag was a stray one.
+                        Some(rest) => Key::Found(key, text.len() - rest.len()),
+                        None if !self.over && super::KEY_END.starts_with(rest) => Key::More,
+                        None => Key::Found(key, at),
+                    };
+                }
+                // Another tag than the one that ends keys.
+                Tag::ValueEnd if is_known(&key) => return Key::Found(key, end),
+                Tag::Call | Tag::CallEnd if !key.is_empty() => {
+                    return match before_value() {
+                        Some(true) => Key::Found(key, end),
+                        Some(false) => more,
+                        None => Key::None,
+                    };
+                }
+                _ => return Key::None,
+            }
+        }
+    }
+
+    /// Arguments that are an object, once its first key is read.
+    fn arguments(&self, text: &str, tool: usize, used: usize) -> Head {
+        let mut literal = Literal::new();
+        for c in text[used..].chars() {
+            match literal.push(c) {
+                Reading::Open if !literal.has_key() => {}
+                Reading::Wrong => return Head::Text,
+                _ => return Head::Json { tool, used },
+            }
+        }
+        Head::More
+    }
+
+    /// Calls that are objects of JSON with a name and arguments.
+    fn objects(&self, text: &str, from: usize) -> Head {
+        let Some(rest) = text[from..].trim_start_matches('`').strip_prefix("json") else {
+            return match text[from..].trim_start_matches('`') {
+                rest if "json".starts_with(rest.trim_end()) => Head::More,
+                rest => self.object(text, text.len() - rest.trim_start().len()),
+            };
+        };
+        self.object(text, text.len() - rest.trim_start().len())
+    }
+
+    fn object(&self, text: &str, at: usize) -> Head {
+        match named_object(&text[at..]) {
+            Some((name, begins)) => {
+                return self.named(name, |tool| self.arguments(text, tool, at + begins));
+            }
+            None if text.len() == at => return Head::More,
+            None if !text[at..].starts_with(['{', '[']) => return Head::Text,
+            None => {}
+        }
+        let mut literal = Literal::new();
+        let mut whole = false;
+        let mut used = text.len();
+        let certain = match self.over {
+            true => text.len(),
+            false => at + settled(&text[at..], &[TAG_END]),
+        };
+        for (place, c) in text[at..certain].char_indices() {
+            let ends = !literal.in_text() && text[at + place..].starts_with(TAG_END);
+            whole = ends || literal.push(c) == Reading::Done;
+            if whole {
+                used = at + place + if ends { 0 } else { c.len_utf8() };
+                break;
+            }
+            if literal.is_wrong() {
+                return Head::Text;
+            }
+        }
+        if !whole && !self.over {
+            return Head::More;
+        }
+        literal.close();
+        let value = serde_json::from_str(&literal.take()).unwrap_or(Value::Null);
+        let calls: Option<Vec<_>> = match &value {
+            Value::Array(calls) => calls.iter().map(|call| self.call(call)).collect(),
+            call => self.call(call).map(|call| vec![call]),
+        };
+        match calls.filter(|calls| !calls.is_empty()) {
+            Some(calls) => Head::Calls { calls, used, whole },
+            None => Head::Text,
+        }
+    }
+
+    /// A call that an object describes.
+    fn call(&self, value: &Value) -> Option<(usize, String)> {
+        let call = value.get("function").filter(|inner| inner.is_object());
+        let call = call.unwrap_or(value);
+        let name = call["name"].as_str().or(call["function"].as_str())?;
+        let arguments = call.get("arguments").or(call.get("parameters"));
+        let arguments = match arguments.unwrap_or(&Value::Null) {
+            Value::Null => "{}".to_owned(),
+            Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
+            Value::String(text) => literal::read(text, false)?,
+            other => other.to_string(),
+        };
+        let tool = self.known.named(name)?;
+        arguments.starts_with('{').then_some((tool, arguments))
+    }
+
+    fn deepseek(&self, text: &str) -> Head {
+        let start = behind(text, 0, &[CALLS_BEGIN, CALL_BEGIN]);
+        let body = &text[start..];
+        let marks = [SEPARATOR, CALL_END, CALLS_END, CALL_BEGIN, CALLS_BEGIN];
+        let found = first(body, &[&marks[..], &["{", "`"]].concat());
+        let Some((at, mark)) = found else {
+            let name = &body[..settled(body, &marks)];
+            let is_kind = "function".starts_with(name.trim());
+            return match self.over {
+                true => self.at_end(body, text.len()),
+                false if is_kind || self.known.may_be_name(name) => Head::More,
+                false => Head::Text,
+            };
+        };
+        let (name, at) = (&body[..at], start + at);
+        if mark != SEPARATOR {
+            return self.named(name, |tool| self.fenced(text, tool, at));
+        }
+        let at = at + SEPARATOR.len();
+        let rest = text[at..].trim_start();
+        let is_kind = ["", "function"].contains(&name.trim());
+        if !is_kind || rest.starts_with(['{', '`']) {
+            return self.named(name, |tool| self.fenced(text, tool, at));
+        }
+        // The older form names the kind of the call here, and the tool behind it.
+        let at = text.len() - rest.len();
+        let end = rest.find(['\n', '{', '`', '<']).unwrap_or(rest.len());
+        match (end == rest.len(), self.known.may_be_name(&rest[..end])) {
+            (true, _) if self.over => self.at_end(rest, text.len()),
+            (true, true) => Head::More,
+            _ => self.named(&rest[..end], |tool| self.fenced(text, tool, at + end)),
+        }
+    }
+
+    /// DeepSeek's arguments, which may stand in a fenced block.
+    fn fenced(&self, text: &str, tool: usize, from: usize) -> Head {
+        let rest = text[from..].trim_start();
+        let marks = [CALL_END, CALLS_END, CALL_BEGIN, CALLS_BEGIN];
+        if marks.iter().any(|mark| rest.starts_with(mark)) {
+            return Head::Bare { tool, used: from };
+        }
+        let rest = rest.trim_start_matches('`');
+        let rest = rest.strip_prefix("json").unwrap_or(rest).trim_start();
+        let may_go_on = "json".starts_with(rest) || settled(rest, &marks) == 0;
+        match rest.starts_with('{') {
+            true => self.arguments(text, tool, text.len() - rest.len()),
+            false if !may_go_on => Head::Text,
+            false if self.over && self.whole => Head::Bare {
+                tool,
+                used: text.len(),
+            },
+            false => Head::More,
+        }
+    }
+}
+
+/// The place behind white space and marks, from a place on.
+fn behind(text: &str, from: usize, marks: &[&str]) -> usize {
+    let rest = text[from..].trim_start();
+    let found = marks.iter().find_map(|mark| rest.strip_prefix(mark));
+    match found {
+        Some(rest) => behind(text, text.len() - rest.len(), marks),
+        None => text.len() - rest.len(),
+    }
+}
+
+/// The first of the marks in a text.
+pub(super) fn first<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str)> {
+    let found = marks
+        .iter()
+        .filter_map(|mark| Some((text.find(mark)?, *mark)));
+    found.min_by_key(|(at, _)| *at)
+}
+
+/// A name without the beginning of a fenced block behind it; `None` if something else stands there.
+fn unfenced(text: &str) -> Option<&str> {
+    let (name, fence) = text.split_at(text.find('`').unwrap_or(text.len()));
+    let language = fence.trim_start_matches('`').trim();
+    let ticks = fence.len() <= TICKS.len() + "json\n\n".len();
+    ("json".starts_with(language) && ticks).then_some(name)
+}
+
+/// The name in an object that begins with a name and arguments, and the place where those begin.
+fn named_object(text: &str) -> Option<(&str, usize)> {
+    let sign = |text: &str, c: char| -> Option<usize> {
+        let rest = text.trim_start().strip_prefix(c)?;
+        Some(text.len() - rest.len())
+    };
+    let quoted = |text: &str| -> Option<(usize, usize)> {
+        let begin = sign(text, '"').or_else(|| sign(text, '\''))?;
+        let quote = text[..begin].chars().last()?;
+        Some((begin, begin + text[begin..].find(quote)?))
+    };
+    let mut at = sign(text, '{')?;
+    let (begin, end) = quoted(&text[at..])?;
+    if &text[at + begin..at + end] != "name" {
+        return None;
+    }
+    at += end + 1;
+    at += sign(&text[at..], ':')?;
+    let (begin, end) = quoted(&text[at..])?;
+    let name = &text[at + begin..at + end];
+    at += end + 1;
+    at += sign(&text[at..], ',')?;
+    let (begin, end) = quoted(&text[at..])?;
+    if !["arguments", "parameters"].contains(&&text[at + begin..at + end]) {
+        return None;
+    }
+    at += end + 1;
+    at += sign(&text[at..], ':')?;
+    let rest = text[at..].trim_start();
+    rest.starts_with('{')
+        .then_some((name, text.len() - rest.len()))
+}
