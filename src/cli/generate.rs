@@ -31,7 +31,8 @@ Examples:
   git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf \"Write a commit message for this:\"
 
 Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so \
-does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer. Ctrl-C stops \
+does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer. The built-in \
+model seldom ends a story by itself, so its answers end with a sentence before the context is full. Ctrl-C stops \
 the answer (exit code 130), a second Ctrl-C stops at once.";
 
 /// Answer a prompt, streaming the answer to standard output
