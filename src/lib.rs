@@ -42,7 +42,8 @@ pub mod verify;
 #[cfg(target_arch = "wasm32")]
 pub mod web;
 
-/// The examples of the README, compiled with the documentation tests.
+/// The examples of the README and of the page about embedding, compiled with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct ReadmeExamples;
+#[doc = include_str!("../docs/embedding.md")]
+struct Examples;

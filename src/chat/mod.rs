@@ -1,5 +1,7 @@
 //! Conversations in the model's chat template.
 //!
+//! [`Chat`] is text in, text out. What follows is what it is made of, for who needs more.
+//!
 //! A [`Conversation`] holds the turns. [`Conversation::prompt`] gives the tokens of all of them, up to where the model is to answer. The
 //! tokens of earlier answers are those that were generated, never made from text again. So a session that has computed them keeps them
 //! ([`Session::keep_common`](crate::engine::Session::keep_common)). [`ReplyReader`] tells thoughts and answer apart while the model
@@ -9,10 +11,13 @@ mod conversation;
 mod prompt;
 mod reply;
 mod stop;
+mod talk;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 pub use conversation::{Conversation, Passage, Reply, Turn};
 pub use prompt::Prompt;
 pub use reply::{Piece, ReplyReader};
 pub use stop::StopFilter;
+pub use talk::{Chat, Pieces};

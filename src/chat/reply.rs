@@ -100,8 +100,13 @@ impl<'a> ReplyReader<'a> {
 
     /// Ends the reply. Returned is also what is left of its text, as [`end`](Self::end) does.
     pub fn finish(mut self) -> (Reply, Option<Piece>) {
+        self.take()
+    }
+
+    /// As [`finish`](Self::finish). What is read afterwards is a new reply.
+    pub(super) fn take(&mut self) -> (Reply, Option<Piece>) {
         let rest = self.end();
-        let mut reply = self.reply;
+        let mut reply = std::mem::take(&mut self.reply);
         for passage in reply.thoughts.iter_mut().chain([&mut reply.answer]) {
             passage.text = self.tokenizer.decode(&passage.ids);
         }

@@ -31,7 +31,8 @@ Examples:
   git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf \"Write a commit message for this:\"
 
 Standard output receives only the answer. The thoughts of a model that thinks go to standard error, dimmed, and so \
-does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer. Ctrl-C stops \
+does the last line with the token counts and rates. With --raw nothing is told apart: all text is answer. The built-in \
+model seldom ends a story by itself, so its answers end with a sentence before the context is full. Ctrl-C stops \
 the answer (exit code 130), a second Ctrl-C stops at once.";
 
 /// Answer a prompt, streaming the answer to standard output
@@ -203,7 +204,7 @@ impl Generate {
         }
         let no_answer = match stats.stop {
             StopReason::Limit | StopReason::ContextFull => thinking || thought && text.is_empty(),
-            StopReason::StopToken => thinking,
+            StopReason::StopToken | StopReason::SentenceEnd => thinking,
             StopReason::Caller => false,
         };
         match complete {
@@ -216,8 +217,7 @@ impl Generate {
     /// How tokens are chosen.
     fn choice(&self, opened: &Opened) -> Result<Choice, CliError> {
         let no_thoughts = self.think == Some(false);
-        let source = self.model.source()?;
-        let mut choice = Choice::new(&self.sampling, &source, opened, no_thoughts)?;
+        let mut choice = Choice::new(&self.sampling, opened, no_thoughts)?;
         choice.host.extend(self.logprobs.map(|_| "--logprobs"));
         choice.host.extend(self.grammar.flag());
         Ok(choice)
@@ -340,7 +340,7 @@ fn is_complete(
             let grammar = chooser.grammar()?;
             Some(tokens.is_ok_and(|tokens| grammar.accepts(&tokens)))
         }
-        StopReason::Limit | StopReason::ContextFull => chooser.may_end(),
+        StopReason::SentenceEnd | StopReason::Limit | StopReason::ContextFull => chooser.may_end(),
     }
 }
 
@@ -368,6 +368,10 @@ fn joined(thoughts: &GenerateStats, after: &GenerateStats) -> GenerateStats {
 fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
     match stop {
         StopReason::StopToken => "end of text".to_owned(),
+        StopReason::SentenceEnd => format!(
+            "end of a sentence, since the context of {} is nearly full",
+            count(n_ctx, "token")
+        ),
         StopReason::Limit => format!("limit of {}", count(limit, "token")),
         StopReason::ContextFull => format!("context of {} is full", count(n_ctx, "token")),
         StopReason::Caller => "caller".to_owned(),

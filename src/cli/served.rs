@@ -65,8 +65,8 @@ impl ServedArgs {
         };
         let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
         try_template(&opened);
-        let thinking = Choice::new(&self.sampling, source, &opened, !may_think)?;
-        let answering = Choice::new(&self.sampling, source, &opened, true)?;
+        let thinking = Choice::new(&self.sampling, &opened, !may_think)?;
+        let answering = Choice::new(&self.sampling, &opened, true)?;
         let engine = load::weights(opened)?;
         if let Some(sizes) = engine.batch_sizes() {
             note_cache(sizes);

@@ -64,6 +64,7 @@ fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
     match stop {
         _ if interrupted => "interrupted",
         StopReason::StopToken => "end of text",
+        StopReason::SentenceEnd => "end of a sentence",
         StopReason::Limit => "limit",
         StopReason::ContextFull => "context full",
         StopReason::Caller => "stop text",

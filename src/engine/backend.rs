@@ -18,7 +18,7 @@ use crate::plural::count;
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
 ///
 /// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend that
-/// computes on the host does it at once. Native builds can wait for it ([`BackendWait`](super::BackendWait)). One that is dropped before
+/// computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it ([`BackendWait`](super::BackendWait)). One that is dropped before
 /// its end leaves the session where a call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.

@@ -1,7 +1,9 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
+use std::future::poll_fn;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::task::Poll;
 
 use half::f16;
 
@@ -80,6 +82,19 @@ impl CpuBackend {
         self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
         self.next = pos + tokens.len();
         Ok(tokens.len())
+    }
+
+    /// The token that continues `context`, to which it is appended.
+    fn choose(&mut self, context: &mut Vec<u32>, sampling: &Sampling) -> Result<u32, BackendError> {
+        if context.len() > self.next {
+            let unwatched = &mut |_| ControlFlow::Continue(());
+            self.compute(&[context[self.next]], self.next, unwatched)?;
+        }
+        check_finite(&self.last_logits, context.len() - 1)?;
+        let recent = sampling.recent(context);
+        let token = sample(&self.last_logits, recent, sampling, context.len() as u64);
+        context.push(token);
+        Ok(token)
     }
 
     /// Values of a cache row of one layer.
@@ -198,22 +213,43 @@ impl Backend for CpuBackend {
         check_context(context, self.next, limit, self.n_ctx)?;
         let mut context = context.to_vec();
         for _ in 0..limit {
-            if context.len() > self.next {
-                let unwatched = &mut |_| ControlFlow::Continue(());
-                self.compute(&[context[self.next]], self.next, unwatched)?;
-            }
-            check_finite(&self.last_logits, context.len() - 1)?;
-            let token = sample(
-                &self.last_logits,
-                sampling.recent(&context),
-                sampling,
-                context.len() as u64,
-            );
-            context.push(token);
-            if let ControlFlow::Break(()) = on_token(token) {
+            if on_token(self.choose(&mut context, sampling)?).is_break() {
                 break;
             }
         }
         Ok(())
     }
+
+    fn decode_async<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            check_context(context, self.next, limit, self.n_ctx)?;
+            let mut context = context.to_vec();
+            for _ in 0..limit {
+                if on_token(self.choose(&mut context, sampling)?).is_break() {
+                    break;
+                }
+                pause().await;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Gives way once to whoever polls.
+async fn pause() {
+    let mut is_over = false;
+    poll_fn(|context| match std::mem::replace(&mut is_over, true) {
+        true => Poll::Ready(()),
+        false => {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }

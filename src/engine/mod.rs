@@ -1,6 +1,6 @@
 //! Engine and Session: a model loaded on a device, and a conversation with it.
 //!
-//! [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
+//! [`Engine::open`] loads a model, and [`Engine::chat`] asks it. Step by step, [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
 //! context; [`Session::generate`] continues it. These wait for the device; what they wait for are the futures that have the same names
 //! with `async`, which never block. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
@@ -10,6 +10,7 @@ pub mod bandwidth;
 pub mod chooser;
 pub mod cpu;
 pub(crate) mod device;
+mod ending;
 mod error;
 pub mod gpu;
 pub mod log_softmax;
@@ -25,7 +26,7 @@ mod session;
 mod testing;
 mod wait;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 pub use crate::kernels::logit_bias::Biases;
@@ -73,6 +74,24 @@ impl ModelSource {
             Self::Embedded => Gguf::from_bytes(EMBEDDED, "built-in model")?,
             Self::File(path) => Gguf::open(path)?,
         })
+    }
+}
+
+impl From<&str> for ModelSource {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<PathBuf> for ModelSource {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The sampling that a model's file or its publisher recommends.
 
+use super::Sampling;
 use crate::gguf::{Gguf, Value};
 use crate::model::Config;
 
@@ -37,8 +38,12 @@ pub struct Publisher {
     pub model: &'static str,
     /// By how many blocks and tokens its files are known.
     sizes: (usize, usize),
+    /// What it is called, in lower case, if others have its sizes.
+    only: Option<&'static str>,
     /// What another model of the same sizes is called, in lower case.
     not: Option<&'static str>,
+    /// Whether its answers seldom end by themselves.
+    runs_on: bool,
     /// Where it thinks, or cannot.
     thinking: SamplingValues,
     /// Where it is told not to think.
@@ -63,13 +68,15 @@ const fn values(temperature: f32, top_k: u32, top_p: f32, repeat_penalty: f32) -
 }
 
 /// What publishers recommend, and where that is from.
-static PUBLISHERS: [Publisher; 3] = [
+static PUBLISHERS: [Publisher; 4] = [
     // The defaults of GLM-4.7 in its publisher's guide (docs.z.ai/guides/overview/migrate-to-glm-new). Not compared with the model's own
     // card.
     Publisher {
         model: "GLM-4.7-Flash",
         sizes: (47, 154_880),
+        only: None,
         not: None,
+        runs_on: false,
         thinking: values(1.0, 0, 0.95, 1.0),
         answering: values(1.0, 0, 0.95, 1.0),
     },
@@ -77,8 +84,10 @@ static PUBLISHERS: [Publisher; 3] = [
     Publisher {
         model: "DeepSeek-V2-Lite",
         sizes: (27, 102_400),
+        only: None,
         // DeepSeek-Coder-V2-Lite.
         not: Some("coder"),
+        runs_on: false,
         thinking: values(0.3, 0, 0.95, 1.0),
         answering: values(0.3, 0, 0.95, 1.0),
     },
@@ -86,11 +95,29 @@ static PUBLISHERS: [Publisher; 3] = [
     Publisher {
         model: "Youtu-LLM-2B",
         sizes: (32, 128_256),
+        only: None,
         not: None,
+        runs_on: false,
         thinking: values(1.0, 20, 0.95, 1.05),
         answering: values(0.7, 20, 0.8, 1.0),
     },
+    // The built-in model (assets/README.md). With so few parameters it repeats itself without a penalty.
+    Publisher {
+        model: "Tales 16M",
+        sizes: (6, 4096),
+        only: Some("tales"),
+        not: None,
+        runs_on: true,
+        thinking: TALES,
+        answering: TALES,
+    },
 ];
+
+/// What suits the built-in model.
+const TALES: SamplingValues = SamplingValues {
+    min_p: Some(0.05),
+    ..values(0.8, 40, 0.95, 1.1)
+};
 
 impl Publisher {
     /// What is recommended for a model that is told not to think, or for any other.
@@ -120,13 +147,44 @@ impl Recommended {
             publisher: publisher(sizes, &names(gguf, config)),
         }
     }
+
+    /// The sampling for a model that is told not to think, or for any other, with seed 0. Where neither file nor publisher recommend a
+    /// value it is that of [`Sampling::DEFAULT`]. Samplers that only the host has are not in it.
+    pub fn sampling(&self, no_thoughts: bool) -> Sampling {
+        let publisher = self.publisher.map(|known| known.values(no_thoughts));
+        let all = [Some(&self.file), publisher];
+        let all = || all.iter().flatten();
+        let number = |of: fn(&SamplingValues) -> Option<f32>, default| {
+            all().find_map(|values| of(values)).unwrap_or(default)
+        };
+        let count = |of: fn(&SamplingValues) -> Option<u32>, default| {
+            all().find_map(|values| of(values)).unwrap_or(default)
+        };
+        let default = Sampling::DEFAULT;
+        Sampling {
+            temperature: number(|values| values.temperature, default.temperature),
+            top_k: count(|values| values.top_k, default.top_k),
+            top_p: number(|values| values.top_p, default.top_p),
+            min_p: number(|values| values.min_p, default.min_p),
+            repeat_penalty: number(|values| values.repeat_penalty, default.repeat_penalty),
+            repeat_last_n: count(|values| values.repeat_last_n, default.repeat_last_n),
+            ..default
+        }
+    }
+
+    /// Whether answers are to end with a sentence where the context is nearly full, since the model seldom ends them by itself.
+    pub fn ends_sentences(&self) -> bool {
+        self.publisher.is_some_and(|publisher| publisher.runs_on)
+    }
 }
 
 /// The publisher of a model of so many blocks and tokens, that has these names in lower case.
 fn publisher(sizes: (usize, usize), names: &[String]) -> Option<&'static Publisher> {
     PUBLISHERS.iter().find(|known| {
-        let is_other = |other| names.iter().any(|name| name.contains(other));
-        known.sizes == sizes && !known.not.is_some_and(is_other)
+        let is_called = |called| names.iter().any(|name| name.contains(called));
+        known.sizes == sizes
+            && known.only.is_none_or(is_called)
+            && !known.not.is_some_and(is_called)
     })
 }
 
@@ -257,6 +315,39 @@ mod tests {
         assert_eq!(model(lite, &["mine", "DeepSeek-Coder-V2-Lite"]), None);
         assert_eq!(model((47, 154_880), &["coder"]), Some("GLM-4.7-Flash"));
         assert_eq!(model((47, 102_400), &["DeepSeek V2 Lite"]), None);
+        let tales = (6, 4096);
+        assert_eq!(model(tales, &["Tales 16M"]), Some("Tales 16M"));
+        assert_eq!(model(tales, &["mine"]), None);
+    }
+
+    #[test]
+    fn a_sampling_has_the_values_of_the_file_then_of_the_publisher_then_of_llama_cpp() {
+        let mut known = Recommended::default();
+        assert_eq!(known.sampling(false), Sampling::DEFAULT);
+        known.publisher = publisher((32, 128_256), &[]);
+        known.file.top_k = Some(7);
+        known.file.repeat_last_n = Some(9);
+        let expected = Sampling {
+            temperature: 1.0,
+            top_k: 7,
+            top_p: 0.95,
+            min_p: 0.0,
+            repeat_penalty: 1.05,
+            repeat_last_n: 9,
+            ..Sampling::GREEDY
+        };
+        assert_eq!(known.sampling(false), expected);
+        let answering = known.sampling(true);
+        assert_eq!((answering.temperature, answering.top_p), (0.7, 0.8));
+        assert!(!known.ends_sentences());
+        let tales = publisher((6, 4096), &["tales 16m".to_owned()]);
+        (known.publisher, known.file) = (tales, SamplingValues::default());
+        let expected = Sampling {
+            repeat_penalty: 1.1,
+            ..Sampling::DEFAULT
+        };
+        assert_eq!(known.sampling(true), expected);
+        assert!(known.ends_sentences());
     }
 
     #[test]

@@ -10,7 +10,6 @@ use web_time::{Duration, Instant};
 use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
 use super::{Engine, EngineError};
 use crate::kernels::sampling::Sampling;
-use crate::tokenizer::Tokenizer;
 pub(super) use lineage::Lineage;
 
 /// Why an answer ended.
@@ -18,6 +17,9 @@ pub(super) use lineage::Lineage;
 pub enum StopReason {
     /// The model ended it with a stop token.
     StopToken,
+    /// A sentence ended and the context is nearly full, of a model whose answers are to end so
+    /// ([`Recommended::ends_sentences`](super::recommended::Recommended::ends_sentences)).
+    SentenceEnd,
     /// The limit asked for was reached.
     Limit,
     /// The callback broke it off.
@@ -111,7 +113,8 @@ impl<'a> Session<'a> {
     }
 
     /// Continues with `prompt` and generates up to `limit` tokens. Each is handed to `on_token`, which ends the answer
-    /// by breaking; stop tokens end it too, but are neither handed out nor kept. While the prompt is computed `on_prompt` is told how
+    /// by breaking; stop tokens end it too, but are neither handed out nor kept. So does the first token of a new sentence, if
+    /// [`StopReason::SentenceEnd`] is the reason. While the prompt is computed `on_prompt` is told how
     /// many of its tokens are as good as evaluated. A break there ends it without an answer ([`StopReason::Caller`]); the session then
     /// goes on after the tokens that were evaluated as a whole, which may be fewer.
     ///
@@ -151,6 +154,7 @@ impl<'a> Session<'a> {
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<GenerateStats, Answer<'a>>, EngineError> {
         let start = Instant::now();
+        let on_host = on_row.is_some();
         self.engine.check_tokens(prompt, self.tokens.len())?;
         let end = self.tokens.len() + prompt.len();
         self.append(prompt, prompt.len() - 1, on_row, on_prompt)
@@ -167,9 +171,10 @@ impl<'a> Session<'a> {
         }
         let room = self.engine.n_ctx() - self.tokens.len();
         Ok(ControlFlow::Continue(Answer {
-            tokenizer: self.engine.tokenizer(),
+            engine: self.engine,
             prompt: prompt.len(),
             limit: limit.min(room),
+            may_close: limit > room && !on_host,
             at_limit: if limit <= room {
                 StopReason::Limit
             } else {
@@ -298,12 +303,14 @@ impl<'a> Session<'a> {
 
 /// An answer while it is decoded.
 pub(super) struct Answer<'a> {
-    tokenizer: &'a Tokenizer,
+    engine: &'a Engine,
     /// Tokens of the prompt.
     prompt: usize,
     /// Tokens to decode at most, and what it means to reach them.
     limit: usize,
     at_limit: StopReason,
+    /// Whether it may end with a sentence: it is limited by the context alone, and no grammar or other chooser of the host has a say.
+    may_close: bool,
     /// Those handed out.
     tokens: Vec<u32>,
     /// Tokens that came back, a stop token included.
@@ -318,8 +325,9 @@ impl Answer<'_> {
     fn take(&mut self, token: u32, on_token: &mut OnToken<'_>) -> ControlFlow<()> {
         self.first.get_or_insert_with(Instant::now);
         self.delivered += 1;
-        if self.tokenizer.is_stop(token) {
-            self.ended = Some(StopReason::StopToken);
+        let left = self.may_close.then(|| self.limit - self.tokens.len());
+        self.ended = self.engine.end_before(token, &self.tokens, left);
+        if self.ended.is_some() {
             return ControlFlow::Break(());
         }
         self.tokens.push(token);

@@ -75,6 +75,16 @@ waits! {
 }
 
 impl Engine {
+    /// Loads a model with the usual options: a file by its path, or [`ModelSource::Embedded`]. [`Opened::new`] and [`load`](Self::load)
+    /// do the same step by step.
+    ///
+    /// # Errors
+    /// As for [`Opened::new_async`] and [`load_async`](Self::load_async).
+    pub fn open(source: impl Into<ModelSource>) -> Result<Self, EngineError> {
+        let opened = Opened::new(&source.into(), &EngineOptions::default())?;
+        Self::load(opened, &mut |_| {})
+    }
+
     waits! {
         pub fn load(opened: Opened, progress: &mut dyn FnMut(LoadProgress)) -> Result<Self, EngineError> =
             Self::load_async(opened, progress);

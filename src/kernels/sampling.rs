@@ -40,6 +40,24 @@ impl Sampling {
         seed: 0,
     };
 
+    /// llama.cpp's defaults, for a model that nobody recommends anything for.
+    pub const DEFAULT: Sampling = Sampling {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        ..Self::GREEDY
+    };
+
+    /// The same with a random seed. It has 32 bits, so that it is short to type again.
+    pub fn with_random_seed(self) -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        Self {
+            seed: RandomState::new().hash_one(self.seed) >> 32,
+            ..self
+        }
+    }
+
     /// Whether recent tokens are penalised in any way.
     pub fn penalises(&self) -> bool {
         self.repeat_last_n > 0

@@ -161,7 +161,7 @@ impl<'a> Answers<'a> {
 
     fn ended(&mut self, choice: usize, stop: StopReason) -> Step {
         let (whole, reason) = match stop {
-            StopReason::StopToken | StopReason::Caller => (true, "stop"),
+            StopReason::StopToken | StopReason::SentenceEnd | StopReason::Caller => (true, "stop"),
             StopReason::Limit | StopReason::ContextFull => (false, "length"),
         };
         let mut deltas = vec![];

@@ -309,7 +309,7 @@ impl Clerk {
             }
             Event::Ended(stats) => {
                 reason = Some(match stats.stop {
-                    StopReason::StopToken => "stop",
+                    StopReason::StopToken | StopReason::SentenceEnd => "stop",
                     StopReason::Limit | StopReason::ContextFull => "length",
                     StopReason::Caller => "abort",
                 });

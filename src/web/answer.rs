@@ -9,7 +9,7 @@ use wasm_bindgen::JsValue;
 
 use super::Model;
 use crate::chat::{Piece, ReplyReader, Turn};
-use crate::engine::recommended::{Recommended, SamplingValues};
+use crate::engine::recommended::Recommended;
 use crate::engine::{EngineError, GenerateStats, Sampling, StopReason};
 
 /// How to choose tokens, and how many; what is not given is as it is natively.
@@ -31,40 +31,28 @@ pub(super) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            raw: false,
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            seed: None,
-            limit: None,
-        }
+        Self::of(Sampling::DEFAULT)
     }
 }
 
 impl Settings {
+    /// Those of `sampling`, without its seed.
+    fn of(sampling: Sampling) -> Self {
+        Self {
+            raw: false,
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repeat_penalty: sampling.repeat_penalty,
+            seed: None,
+            limit: None,
+        }
+    }
+
     /// What the file of a model or its publisher recommends.
     pub(super) fn recommended(known: &Recommended) -> Self {
-        let publisher = known.publisher.map(|publisher| publisher.values(false));
-        let all: Vec<&SamplingValues> = [Some(&known.file), publisher]
-            .into_iter()
-            .flatten()
-            .collect();
-        let default = Self::default();
-        let number = |of: fn(&SamplingValues) -> Option<f32>, default| {
-            all.iter().find_map(|values| of(values)).unwrap_or(default)
-        };
-        let top_k = all.iter().find_map(|values| values.top_k);
-        Self {
-            temperature: number(|values| values.temperature, default.temperature),
-            top_k: top_k.unwrap_or(default.top_k),
-            top_p: number(|values| values.top_p, default.top_p),
-            min_p: number(|values| values.min_p, default.min_p),
-            repeat_penalty: number(|values| values.repeat_penalty, default.repeat_penalty),
-            ..default
-        }
+        Self::of(known.sampling(false))
     }
 
     fn sampling(&self) -> Sampling {
@@ -144,7 +132,7 @@ impl Took {
             tokens: stats.generated,
             rate: (stats.steps > 0 && seconds > 0.0).then(|| stats.steps as f64 / seconds),
             ended: match stats.stop {
-                StopReason::StopToken => "end",
+                StopReason::StopToken | StopReason::SentenceEnd => "end",
                 StopReason::Limit => "limit",
                 StopReason::Caller => "stopped",
                 StopReason::ContextFull => "context",

@@ -262,7 +262,7 @@ fn with_keys(keys: &[(&str, Meta)]) -> Vec<u8> {
 #[test]
 fn what_the_file_recommends_is_taken_and_said() {
     let (_, messages) = answer(&[]);
-    let expected = "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, repeat-penalty 1.1 (the built-in model's)";
+    let expected = "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, repeat-penalty 1.1 (recommended for Tales 16M)";
     assert_eq!(line(&messages, "sampling: "), Some(expected));
     let directory = tempfile::tempdir().expect("a temporary directory");
     let key = |name: &str| format!("general.sampling.{name}");
@@ -279,7 +279,7 @@ fn what_the_file_recommends_is_taken_and_said() {
         line(&messages, "sampling: "),
         Some(
             "temperature 0.5, top-k 7, xtc-probability 0.25 (recommended by the file); top-p 0.9 (as asked); \
-             min-p 0.05, xtc-threshold 0.1 (default)"
+             min-p 0.05, repeat-penalty 1.1 (recommended for Tales 16M); xtc-threshold 0.1 (default)"
         )
     );
     let said = line(&messages, "tokens are chosen on the host, one at a time: ");

@@ -28,7 +28,7 @@ use super::sampling::Choice;
 use super::text::{self, Input};
 use super::tty;
 use crate::chat::{Conversation, Turn};
-use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
+use crate::engine::{EngineError, KeepWarm, Opened, SessionFile};
 use crate::plural::count;
 
 const EXAMPLES: &str = "\
@@ -69,7 +69,7 @@ impl Chat {
         if opened.chat_template().is_none() {
             return Err(EngineError::NoChatTemplate.into());
         }
-        let choice = choice(&self.settings, &source, &opened)?;
+        let choice = choice(&self.settings, &opened)?;
         check_thinking(&self.settings, &opened)?;
         if let Some(path) = &self.session {
             // Before the weights, which may take many seconds to load.
@@ -85,7 +85,6 @@ impl Chat {
         let conversation = Conversation::new(self.system.clone());
         let mut console = Console {
             talk: Talk::new(&engine, conversation, self.settings, choice)?,
-            source: &source,
             lines,
             read: Vec::new(),
             unanswered: None,
@@ -102,10 +101,9 @@ impl Chat {
 }
 
 /// How tokens are chosen.
-fn choice(settings: &Settings, source: &ModelSource, opened: &Opened) -> Result<Choice, CliError> {
+fn choice(settings: &Settings, opened: &Opened) -> Result<Choice, CliError> {
     Choice::new(
         &settings.sampling,
-        source,
         opened,
         settings.thinks(None) == Some(false),
     )
@@ -125,7 +123,6 @@ fn check_thinking(settings: &Settings, opened: &Opened) -> Result<(), CliError> 
 /// A conversation and where its lines come from.
 struct Console<'a> {
     talk: Talk<'a>,
-    source: &'a ModelSource,
     lines: Lines,
     /// Texts of files that go with the next message.
     read: Vec<String>,
@@ -419,7 +416,7 @@ impl Console<'_> {
         let mut settings = self.talk.settings.clone();
         settings.set(text)?;
         let engine = self.talk.engine;
-        let mut choice = choice(&settings, self.source, engine)?;
+        let mut choice = choice(&settings, engine)?;
         check_thinking(&settings, engine)?;
         if !text.trim_start_matches('-').starts_with("seed") {
             choice.keep_seed(&self.talk.choice);

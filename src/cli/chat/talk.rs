@@ -306,6 +306,10 @@ fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) {
             "the context of {} is full, so the answer is cut; {MORE_ROOM}",
             count(n_ctx, "token")
         )),
+        Ended::By(StopReason::SentenceEnd) => note(format_args!(
+            "the context of {} is nearly full, so the answer ends here; {MORE_ROOM}",
+            count(n_ctx, "token")
+        )),
         Ended::By(StopReason::Limit) => note(format_args!(
             "stopped at the limit of {} (/set n-predict)",
             count(settings.limit(), "token")

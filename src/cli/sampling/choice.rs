@@ -7,7 +7,7 @@ use crate::cli::error::CliError;
 use crate::cli::output::note;
 use crate::engine::chooser::{Breakers, ChainSettings, Dry, Mirostat, Xtc};
 use crate::engine::recommended::SamplingValues;
-use crate::engine::{EngineError, ModelSource, Opened, Sampling};
+use crate::engine::{EngineError, Opened, Sampling};
 
 /// Where a value is from.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,7 +15,6 @@ enum Origin {
     Flag,
     File,
     Publisher(&'static str),
-    BuiltIn,
     Default,
 }
 
@@ -25,7 +24,6 @@ impl Origin {
             Self::Flag => "as asked".to_owned(),
             Self::File => "recommended by the file".to_owned(),
             Self::Publisher(model) => format!("recommended for {model}"),
-            Self::BuiltIn => "the built-in model's".to_owned(),
             Self::Default => "default".to_owned(),
         }
     }
@@ -48,18 +46,6 @@ pub(in crate::cli) struct Choice {
     pub(in crate::cli) host: Vec<&'static str>,
     settings: Vec<Setting>,
     random_seed: bool,
-}
-
-/// What the built-in model is told by: with so few parameters it repeats itself without a penalty.
-fn built_in() -> SamplingValues {
-    SamplingValues {
-        temperature: Some(0.8),
-        top_k: Some(40),
-        top_p: Some(0.95),
-        min_p: Some(0.05),
-        repeat_penalty: Some(1.1),
-        ..SamplingValues::default()
-    }
 }
 
 /// Settles for one value after another.
@@ -119,18 +105,14 @@ impl Choice {
     /// [`CliError::SamplerUnused`], or a bias on a token that the model does not have.
     pub(in crate::cli) fn new(
         args: &SamplingArgs,
-        source: &ModelSource,
         opened: &Opened,
         no_thoughts: bool,
     ) -> Result<Self, CliError> {
-        let (known, built_in) = (opened.recommended(), built_in());
+        let known = opened.recommended();
         let mut recommended = vec![(Origin::File, &known.file)];
         if let Some(publisher) = known.publisher {
             let values = publisher.values(no_thoughts);
             recommended.push((Origin::Publisher(publisher.model), values));
-        }
-        if matches!(source, ModelSource::Embedded) {
-            recommended.push((Origin::BuiltIn, &built_in));
         }
         let mut picker = Picker {
             recommended,
@@ -138,7 +120,7 @@ impl Choice {
         };
         let (seed, random_seed) = match args.seed {
             Some(Seed::Is(seed)) => (seed, false),
-            Some(Seed::Random) | None => (random_seed(), true),
+            Some(Seed::Random) | None => (Sampling::DEFAULT.with_random_seed().seed, true),
         };
         let sampling = args.sampling(&mut picker, seed);
         let mut chain = ChainSettings::new(sampling);
@@ -249,16 +231,18 @@ impl SamplingArgs {
     /// What devices can do.
     fn sampling(&self, picker: &mut Picker<'_>, seed: u64) -> Sampling {
         // Greedy is always something, and called so.
-        let temperature = picker.pick("temperature", self.temp, |v| v.temperature, [0.8, -1.0]);
+        let default = Sampling::DEFAULT;
+        let values = [default.temperature, -1.0];
+        let temperature = picker.pick("temperature", self.temp, |v| v.temperature, values);
         // Greedy stays the plain argmax, whatever is recommended for draws.
         let penalty = |v: &SamplingValues| v.repeat_penalty.filter(|_| temperature > 0.0);
         let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
         let last_n = self.repeat_last_n;
         Sampling {
             temperature,
-            top_k: picker.pick("top_k", self.top_k, |v| v.top_k, [40, 0]),
-            top_p: picker.pick("top_p", self.top_p, |v| v.top_p, [0.95, 1.0]),
-            min_p: picker.pick("min_p", self.min_p, |v| v.min_p, [0.05, 0.0]),
+            top_k: picker.pick("top_k", self.top_k, |v| v.top_k, [default.top_k, 0]),
+            top_p: picker.pick("top_p", self.top_p, |v| v.top_p, [default.top_p, 1.0]),
+            min_p: picker.pick("min_p", self.min_p, |v| v.min_p, [default.min_p, 0.0]),
             repeat_penalty: picker.pick("repeat_penalty", self.repeat_penalty, penalty, [1.0; 2]),
             presence_penalty: picker.pick("presence_penalty", presence, |_| None, [0.0; 2]),
             frequency_penalty: picker.pick("frequency_penalty", frequency, |_| None, [0.0; 2]),
@@ -404,12 +388,6 @@ fn unescaped(text: &str) -> String {
         }
     }
     plain
-}
-
-/// A seed that differs from run to run; 32 bits, so that it is short to type again.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id()) >> 32
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ const BY_VULKAN: Known = Known {
 };
 
 /// An H200, of which the formula is measured, and those of others.
-pub(crate) const KNOWN: [Known; 18] = [
+pub(crate) const KNOWN: [Known; 21] = [
     Known {
         name: "NVIDIA H200",
         vendor: NVIDIA,
@@ -77,6 +77,12 @@ pub(crate) const KNOWN: [Known; 18] = [
         name: "Apple M1",
         memory_gib: 10.7,
         gb_per_s: 68.0,
+        ..MAC
+    },
+    Known {
+        name: "Apple M2",
+        memory_gib: 10.7,
+        gb_per_s: 100.0,
         ..MAC
     },
     Known {
@@ -168,6 +174,26 @@ pub(crate) const KNOWN: [Known; 18] = [
         vendor: NVIDIA,
         memory_gib: 24.0,
         gb_per_s: 1008.0,
+        subgroup: Some([32; 2]),
+        workgroup_kib: 48,
+        matrices: Some(Coop::NVIDIA),
+        ..BY_VULKAN
+    },
+    Known {
+        name: "NVIDIA GeForce RTX 4070",
+        vendor: NVIDIA,
+        memory_gib: 12.0,
+        gb_per_s: 504.0,
+        subgroup: Some([32; 2]),
+        workgroup_kib: 48,
+        matrices: Some(Coop::NVIDIA),
+        ..BY_VULKAN
+    },
+    Known {
+        name: "NVIDIA GeForce RTX 3060",
+        vendor: NVIDIA,
+        memory_gib: 12.0,
+        gb_per_s: 360.0,
         subgroup: Some([32; 2]),
         workgroup_kib: 48,
         matrices: Some(Coop::NVIDIA),

@@ -4,14 +4,14 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 use wgpu::naga;
 
 use super::SessionPlan;
 use super::expected::Expected;
-use crate::engine::room;
+use crate::engine::{MemoryPlan, room};
 use crate::gpu::budget::Budget;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::testing::known::{KNOWN, Known};
@@ -30,7 +30,11 @@ const MODELS: [ModelName; 3] = [
 ];
 
 fn model(name: ModelName) -> Arc<dyn Model> {
-    let gguf = without_matrices(name, Recipe::Q4_0, &SynthOptions::default()).expect("a plan");
+    model_in(name, Recipe::Q4_0)
+}
+
+fn model_in(name: ModelName, recipe: Recipe) -> Arc<dyn Model> {
+    let gguf = without_matrices(name, recipe, &SynthOptions::default()).expect("a plan");
     models::load(Arc::new(gguf)).expect("it is supported")
 }
 
@@ -96,24 +100,74 @@ fn table() -> String {
     text
 }
 
-#[test]
-fn every_model_is_planned_on_every_known_gpu() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/expected.md");
-    let written = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let table = table();
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/expected.md");
+
+/// Compares the table of docs/expected.md that begins with `head`, or writes it anew.
+fn compare(head: &str, table: &str) {
+    // Two tests may write the file.
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _one = WRITING.lock().unwrap_or_else(|e| e.into_inner());
+    let written = std::fs::read_to_string(PATH).unwrap_or_else(|e| panic!("{PATH}: {e}"));
     println!("{table}");
-    let begin = written.find("| GPU |").expect("it has a table");
+    let begin = written.find(head).expect("it has the table");
     let end = written[begin..].find("\n\n").map(|end| begin + end + 1);
     let end = end.unwrap_or(written.len());
     if std::env::var_os("GLIMT_WRITE").is_some() {
-        let new = [&written[..begin], &table, &written[end..]].concat();
-        std::fs::write(path, new).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let new = [&written[..begin], table, &written[end..]].concat();
+        std::fs::write(PATH, new).unwrap_or_else(|e| panic!("{PATH}: {e}"));
         return;
     }
     for (now, then) in table.lines().zip(written[begin..end].lines()) {
-        assert_eq!(now, then, "GLIMT_WRITE=1 writes {path} anew");
+        assert_eq!(now, then, "GLIMT_WRITE=1 writes {PATH} anew");
     }
-    assert_eq!(table, written[begin..end], "{path}");
+    assert_eq!(table, &written[begin..end], "{PATH}");
+}
+
+#[test]
+fn every_model_is_planned_on_every_known_gpu() {
+    compare("| GPU |", &table());
+}
+
+/// The recipes of the table of sizes.
+const RECIPES: [Recipe; 5] = [
+    Recipe::Q4_0,
+    Recipe::Q4KM,
+    Recipe::Q5KM,
+    Recipe::Q6K,
+    Recipe::Q8_0,
+];
+
+/// What models take on a disk and, in contexts of 4096 and 32768 tokens, in the memory of a GPU.
+fn sizes() -> String {
+    let known = KNOWN.iter().find(|known| known.name.ends_with("RTX 4090"));
+    let known = known.expect("it is known");
+    let target = known.target(Tier::best(&known.facts()));
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let mut text = "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
+                    |---|---|---:|---:|---:|\n"
+        .to_owned();
+    for name in MODELS {
+        for recipe in RECIPES {
+            let model = model_in(name, recipe);
+            let file = model.gguf().file_size() as f64 / 1e9;
+            let [short, long] = [4096, 32768].map(|n_ctx| {
+                let plan = MemoryPlan::new(&target, &*model, n_ctx, None).expect("it is planned");
+                gib(plan.total())
+            });
+            writeln!(
+                text,
+                "| {name} | {} | {file:.1} | {short:.1} | {long:.1} |",
+                recipe.name().to_uppercase()
+            )
+            .expect("it grows");
+        }
+    }
+    text
+}
+
+#[test]
+fn sizes_of_models_are_those_of_their_plans() {
+    compare("| model | quantisation |", &sizes());
 }
 
 /// The budget of each pipeline that the steps of a model have on a target.

@@ -123,8 +123,9 @@ impl Many<'_> {
         };
         answer.first.get_or_insert_with(Instant::now);
         answer.delivered += 1;
-        if self.engine.tokenizer().is_stop(token) {
-            return self.end(index, StopReason::StopToken, told);
+        let said = &answer.tokens[answer.prompt..];
+        if let Some(stop) = self.engine.end_before(token, said, answer.left()) {
+            return self.end(index, stop, told);
         }
         answer.tokens.push(token);
         let (slot, generated) = (sequence.slot, answer.generated());

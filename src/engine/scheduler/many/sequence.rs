@@ -35,6 +35,13 @@ impl Answer {
         self.tokens.len() - self.prompt
     }
 
+    /// How many tokens the context still has room for, if that alone limits the answer and no chooser of the host has a say.
+    pub(super) fn left(&self) -> Option<usize> {
+        let alone = self.at_limit == StopReason::ContextFull;
+        let on_device = matches!(self.choice, Choice::Device(..));
+        (alone && on_device).then(|| self.limit - self.generated())
+    }
+
     /// What it took.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();

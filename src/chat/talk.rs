@@ -1,0 +1,210 @@
+//! Text in, text out: a conversation with its session.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::conversation::{Conversation, Turn};
+use super::reply::{Piece, ReplyReader};
+use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session};
+
+/// A conversation that is answered: text in, text out.
+///
+/// ```
+/// use glimt::chat::{Chat, Piece};
+/// use glimt::engine::{Engine, EngineError, ModelSource};
+///
+/// # fn main() -> Result<(), EngineError> {
+/// let engine = Engine::open(ModelSource::Embedded)?;
+/// let mut chat = Chat::new(&engine)?;
+/// chat.limit = 20;
+/// for piece in chat.stream("Tell me a story about a king.") {
+///     if let Piece::Answer(text) = piece? {
+///         print!("{text}");
+///     }
+/// }
+/// let answer = chat.say("And what did the queen say?")?;
+/// # assert!(!answer.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Chat<'a> {
+    session: Session<'a>,
+    /// The turns so far. It may be changed: what of it was computed is computed only once.
+    pub conversation: Conversation,
+    /// How tokens are chosen: at first as it is recommended for the model, with a random seed.
+    pub sampling: Sampling,
+    /// Whether the model thinks before it answers; `None` leaves it to its chat template.
+    pub think: Option<bool>,
+    /// Tokens of an answer and its thoughts, at most: at first what the context has room for.
+    pub limit: usize,
+    stats: Option<GenerateStats>,
+}
+
+impl<'a> Chat<'a> {
+    /// A conversation without turns.
+    ///
+    /// # Errors
+    /// Where its cache does not fit.
+    pub async fn new_async(engine: &'a Engine) -> Result<Self, EngineError> {
+        Ok(Self::of(engine.session_async().await?))
+    }
+
+    /// A conversation without turns, in `session`. What that has computed already is kept as far as the conversation begins with it.
+    pub fn of(session: Session<'a>) -> Self {
+        let recommended = session.engine().recommended();
+        Self {
+            conversation: Conversation::default(),
+            sampling: recommended.sampling(false).with_random_seed(),
+            think: None,
+            limit: usize::MAX,
+            stats: None,
+            session,
+        }
+    }
+
+    /// What the last answer took that came to its end, and why it ended.
+    pub fn stats(&self) -> Option<&GenerateStats> {
+        self.stats.as_ref()
+    }
+
+    /// Asks the model, and gives its thoughts and its answer as they are generated.
+    ///
+    /// Nothing is computed before the first piece is asked for. What was given is a turn of the conversation from then on, also if the
+    /// stream is dropped before its end. A question without any answer is no turn.
+    pub fn stream(&mut self, text: impl Into<String>) -> Pieces<'_> {
+        let engine: &'a Engine = self.session.engine();
+        self.conversation.turns.push(Turn::User(text.into()));
+        let (begun, thinks) = match self.conversation.prompt(engine, self.think) {
+            Ok(prompt) => (Ok(prompt.ids), prompt.text),
+            Err(error) => (Err(error), String::new()),
+        };
+        let heard = Rc::new(RefCell::new(Heard {
+            reader: ReplyReader::new(engine.tokenizer(), &thinks),
+            pieces: VecDeque::new(),
+        }));
+        let hears = Rc::clone(&heard);
+        let (session, sampling, limit) = (&mut self.session, self.sampling, self.limit);
+        let answer = async move {
+            let prompt = begun?;
+            let kept = session.keep_common(&prompt);
+            let on_prompt = &mut |_| ControlFlow::Continue(());
+            let on_token = &mut |token| {
+                hears.borrow_mut().token(token);
+                ControlFlow::Continue(())
+            };
+            let generated =
+                session.generate_async(&prompt[kept..], &sampling, limit, on_prompt, on_token);
+            generated.await
+        };
+        Pieces {
+            answer: Some(Box::pin(answer)),
+            heard,
+            conversation: &mut self.conversation,
+            stats: &mut self.stats,
+        }
+    }
+
+    /// Asks the model, and gives its answer without the thoughts. These are in the conversation.
+    ///
+    /// # Errors
+    /// What the chat template or the device refuses. The conversation is then as it was, with what was answered so far.
+    pub async fn say_async(&mut self, text: impl Into<String>) -> Result<String, EngineError> {
+        let mut answer = String::new();
+        let mut pieces = self.stream(text);
+        while let Some(piece) = pieces.next_async().await {
+            if let Piece::Answer(text) = piece? {
+                answer += &text;
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// What was generated of an answer.
+struct Heard<'a> {
+    reader: ReplyReader<'a>,
+    /// What nobody has asked for yet.
+    pieces: VecDeque<Piece>,
+}
+
+impl Heard<'_> {
+    fn token(&mut self, token: u32) {
+        let piece = self.reader.push(token);
+        self.pieces.extend(piece);
+    }
+}
+
+type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineError>> + 'c>>;
+
+/// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_async`](Self::next_async), which never
+/// blocks. [`Chat::stream`] begins it.
+pub struct Pieces<'c> {
+    /// There until it has ended.
+    answer: Option<Generating<'c>>,
+    heard: Rc<RefCell<Heard<'c>>>,
+    conversation: &'c mut Conversation,
+    stats: &'c mut Option<GenerateStats>,
+}
+
+impl Pieces<'_> {
+    /// The next piece, or `None` at the end. Dropped before it is there it loses nothing.
+    ///
+    /// # Errors
+    /// What the chat template or the device refuses; no piece follows.
+    pub async fn next_async(&mut self) -> Option<Result<Piece, EngineError>> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, EngineError>>> {
+        loop {
+            if let Some(piece) = self.heard.borrow_mut().pieces.pop_front() {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            let Some(answer) = &mut self.answer else {
+                return Poll::Ready(None);
+            };
+            match answer.as_mut().poll(context) {
+                Poll::Ready(Ok(stats)) => {
+                    *self.stats = Some(stats);
+                    self.end();
+                }
+                Poll::Ready(Err(error)) => {
+                    self.end();
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Poll::Pending if self.heard.borrow().pieces.is_empty() => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    /// Ends the answer. What was generated of it becomes a turn.
+    fn end(&mut self) {
+        // It holds the session.
+        if self.answer.take().is_none() {
+            return;
+        }
+        let mut heard = self.heard.borrow_mut();
+        let (reply, rest) = heard.reader.take();
+        heard.pieces.extend(rest);
+        let is_empty = reply.thoughts.is_none() && reply.answer.ids.is_empty();
+        match is_empty {
+            true => drop(self.conversation.take_last()),
+            false => self.conversation.turns.push(Turn::Reply(reply)),
+        }
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,114 @@
+//! Protects text in and text out: a stream gives what waiting gives, piece by piece, and a conversation holds what was said.
+
+use super::*;
+use crate::engine::{DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, StopReason};
+
+fn engine(ctx: usize) -> Engine {
+    let options = EngineOptions {
+        gpu: GpuOptions {
+            device: DeviceChoice::Cpu,
+            ..GpuOptions::default()
+        },
+        ctx: Some(ctx),
+        ..EngineOptions::default()
+    };
+    let opened = Opened::new(&ModelSource::Embedded, &options).expect("it is built in");
+    Engine::load(opened, &mut |_| {}).expect("the CPU takes it")
+}
+
+/// A conversation with answers of eight tokens, which are always the same.
+fn chat(engine: &Engine) -> Chat<'_> {
+    let mut chat = Chat::new(engine).expect("there is memory");
+    chat.sampling.seed = 7;
+    chat.limit = 8;
+    chat
+}
+
+/// The tokens of each answer.
+fn answers(chat: &Chat<'_>) -> Vec<usize> {
+    let turns = chat.conversation.turns.iter();
+    let answers = turns.filter_map(|turn| match turn {
+        Turn::Reply(reply) => Some(reply.answer.ids.len()),
+        Turn::User(_) => None,
+    });
+    answers.collect()
+}
+
+#[test]
+fn a_stream_gives_what_waiting_gives_and_the_next_question_computes_only_what_is_new() {
+    let engine = engine(128);
+    let mut waiting = chat(&engine);
+    let first = waiting.say("Tell me a story.").expect("it answers");
+    let second = waiting.say("Go on.").expect("it answers");
+    assert!(!first.is_empty() && first != second);
+    assert_eq!(answers(&waiting), [8, 8]);
+    let stats = waiting.stats().expect("it has answered");
+    assert_eq!((stats.generated, stats.stop), (8, StopReason::Limit));
+    let question = engine.tokenizer().encode("Go on.", false);
+    let question = question.expect("it is text").len();
+    // Two marks of the template are new, too, and the last token of the answer before.
+    assert_eq!(stats.prompt_tokens, question + 2);
+
+    let mut streaming = chat(&engine);
+    for (text, expected) in [("Tell me a story.", first), ("Go on.", second)] {
+        let pieces: Vec<_> = streaming.stream(text).collect();
+        assert!(pieces.len() > 4, "{pieces:?}");
+        let texts = pieces.into_iter().map(|piece| match piece {
+            Ok(Piece::Answer(text)) => text,
+            other => panic!("the model does not think: {other:?}"),
+        });
+        assert_eq!(texts.collect::<String>(), expected);
+    }
+    assert_eq!(streaming.conversation, waiting.conversation);
+}
+
+#[test]
+fn a_stream_that_is_dropped_leaves_what_it_gave() {
+    let engine = engine(128);
+    let mut chat = chat(&engine);
+    let mut pieces = chat.stream("Tell me a story.");
+    let first = pieces.next().expect("there is one").expect("it answers");
+    drop(pieces);
+    let reply = chat.conversation.last_reply().expect("it is a turn");
+    let Piece::Answer(text) = first else {
+        panic!("the model does not think: {first:?}");
+    };
+    assert_eq!(reply.answer.text, text);
+    assert!(reply.answer.ids.len() < 4, "{reply:?}");
+    let more = chat.say("Go on.").expect("it answers");
+    assert!(!more.is_empty());
+    drop(chat.stream("Nobody listens."));
+    assert_eq!(chat.conversation.turns.len(), 4);
+}
+
+#[test]
+fn a_question_that_is_refused_is_no_turn() {
+    let engine = engine(16);
+    let mut chat = chat(&engine);
+    let long = "There is no room for this question. ".repeat(4);
+    let refused = chat.say(long.as_str());
+    assert!(
+        matches!(refused, Err(EngineError::PromptTooLong { n_ctx: 16, .. })),
+        "{refused:?}"
+    );
+    assert!(chat.conversation.turns.is_empty());
+    chat.think = Some(true);
+    let refused = chat.say("Hello");
+    assert!(
+        matches!(refused, Err(EngineError::Tokenizer(_))),
+        "{refused:?}"
+    );
+    assert!(chat.conversation.turns.is_empty() && chat.stats().is_none());
+    chat.think = None;
+    assert!(chat.say("Hello").is_ok());
+}
+
+#[test]
+fn a_new_conversation_samples_as_is_recommended() {
+    let engine = engine(16);
+    let [one, other] = [0; 2].map(|_| Chat::new(&engine).expect("there is memory").sampling);
+    let recommended = engine.recommended().sampling(false);
+    assert_eq!(recommended.repeat_penalty, 1.1);
+    assert_eq!(Sampling { seed: 0, ..one }, recommended);
+    assert_ne!(one.seed, other.seed);
+}

@@ -1,0 +1,45 @@
+//! Waiting for answers, for native builds: what blocks on the futures of this module.
+
+use super::reply::Piece;
+use super::talk::{Chat, Pieces};
+use crate::engine::{Engine, EngineError};
+use crate::gpu::wait::{complete, waits};
+
+impl Engine {
+    /// Asks the model, and waits for its answer. Each call is a conversation of its own; [`Chat`] has longer ones, and answers as they are
+    /// generated.
+    ///
+    /// ```
+    /// use glimt::engine::{Engine, EngineError, ModelSource};
+    ///
+    /// # fn main() -> Result<(), EngineError> {
+    /// let engine = Engine::open(ModelSource::Embedded)?;
+    /// # if false {
+    /// println!("{}", engine.chat("Tell me a story about a king.")?);
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`EngineError::NoChatTemplate`], or what the template or the device refuses.
+    pub fn chat(&self, text: &str) -> Result<String, EngineError> {
+        Chat::new(self)?.say(text)
+    }
+}
+
+impl<'a> Chat<'a> {
+    waits! {
+        pub fn new(engine: &'a Engine) -> Result<Self, EngineError> = Self::new_async(engine);
+
+        pub fn say(&mut self, text: &str) -> Result<String, EngineError> = self.say_async(text);
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Result<Piece, EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        complete(self.next_async())
+    }
+}
