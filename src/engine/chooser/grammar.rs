@@ -23,6 +23,15 @@ pub enum Language {
     Lark(String),
     /// A text of a grammar in GBNF, as llama.cpp has it, but without tokens in angle brackets.
     Gbnf(String),
+    /// A text that a regular expression matches as a whole.
+    Regex(String),
+    /// An answer that is of a language, or any text that begins with one of these marks.
+    Unless {
+        /// What the answer is of without a mark.
+        answer: Box<Language>,
+        /// The marks, which may be special tokens.
+        marks: Vec<String>,
+    },
 }
 
 impl Language {
@@ -63,7 +72,7 @@ impl Grammar {
 
     fn with(tokens: &TokEnv, language: Language) -> Result<Self, ChooserError> {
         let read = wait::with_deep_stack(|| {
-            let (grammar, lost) = read(language)?;
+            let (grammar, lost) = read(tokens, language)?;
             let mut factory = ParserFactory::new_simple(tokens).map_err(refused)?;
             let limits = factory.quiet().limits_mut();
             limits.verbose_errors = false;
@@ -105,33 +114,64 @@ impl Grammar {
 }
 
 /// What llguidance is told of a language, and what of it is not enforced.
-fn read(language: Language) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
+fn read(tokens: &TokEnv, language: Language) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
+    if let Language::JsonSchema(schema) = language {
+        let (schema, lost) = json(&schema)?;
+        return Ok((TopLevelGrammar::from_json_schema(schema), lost));
+    }
+    let (text, lost) = lark(tokens, language)?;
+    Ok((TopLevelGrammar::from_lark(text), lost))
+}
+
+/// A schema as llguidance takes it.
+fn json(schema: &Value) -> Result<(Value, Vec<Lost>), ChooserError> {
+    let mut found = schema::taken(schema)?;
+    if found.schema == Value::Bool(true) {
+        // What is true accepts everything.
+        found.schema = Value::Object(serde_json::Map::new());
+    }
+    if !found.schema.is_object() {
+        return Err(refused("a schema that is false accepts nothing"));
+    }
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(SPACE.to_owned()),
+        ..JsonCompileOptions::default()
+    };
+    options.apply_to(&mut found.schema);
+    Ok((found.schema, found.lost))
+}
+
+/// A language in Lark.
+fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), ChooserError> {
     match language {
         Language::JsonSchema(schema) => {
-            let mut found = schema::taken(&schema)?;
-            if found.schema == Value::Bool(true) {
-                // What is true accepts everything.
-                found.schema = Value::Object(serde_json::Map::new());
-            }
-            if !found.schema.is_object() {
-                return Err(refused("a schema that is false accepts nothing"));
-            }
-            let options = JsonCompileOptions {
-                whitespace_pattern: Some(SPACE.to_owned()),
-                ..JsonCompileOptions::default()
-            };
-            options.apply_to(&mut found.schema);
-            Ok((TopLevelGrammar::from_json_schema(found.schema), found.lost))
+            let (schema, lost) = json(&schema)?;
+            Ok((format!("start: %json {schema}\n"), lost))
         }
         Language::Lark(text) if text.lines().count() > MOST_LINES => {
             let reason = format!("it has more than {MOST_LINES} lines");
             Err(ChooserError::Grammar { reason })
         }
-        Language::Lark(text) => {
-            let (text, lost) = schema::rewritten(&text)?;
-            Ok((TopLevelGrammar::from_lark(text), lost))
+        Language::Lark(text) => Ok(schema::rewritten(&text)?),
+        Language::Gbnf(text) => Ok((gbnf::to_lark(&text)?, vec![])),
+        Language::Regex(text) => {
+            let (regex, lost) = schema::regex(&text);
+            let regex = llguidance::regex_to_lark(&regex, "dw");
+            Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))
         }
-        Language::Gbnf(text) => Ok((TopLevelGrammar::from_lark(gbnf::to_lark(&text)?), vec![])),
+        Language::Unless { answer, marks } => {
+            let (answer, lost) = lark(tokens, *answer)?;
+            let trie = tokens.tok_trie();
+            let mark = |mark: &String| match trie.get_special_token(mark) {
+                Some(id) => format!("<[{id}]>"),
+                None => Value::from(mark.as_str()).to_string(),
+            };
+            let marks = marks.iter().map(mark).collect::<Vec<_>>().join(" | ");
+            let text = format!(
+                "start: answer | marked\nanswer: %lark {{\n{answer}\n}}\nmarked: /[ \\n]+/? ({marks}) <[*]>*\n"
+            );
+            Ok((text, lost))
+        }
     }
 }
 

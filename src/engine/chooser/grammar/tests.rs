@@ -71,11 +71,6 @@ fn row(grammars: &Grammars, line: &str) -> String {
     let tested = grammars.get(&case["schema"]);
     let tested = tested.unwrap_or_else(|e| panic!("{name}: {e}\n{}", case["schema"]));
     assert!(tested.accepts(&case["yes"]), "{name}: {line}");
-    let enforced = match case.get("no") {
-        Some(no) if !tested.accepts(no) => "yes",
-        Some(_) => "as far as the schema says it",
-        None => "yes",
-    };
     let mut lost: Vec<String> = vec![];
     for Lost { keyword, .. } in tested.grammar.not_enforced() {
         let keyword = format!("`{keyword}`");
@@ -83,6 +78,11 @@ fn row(grammars: &Grammars, line: &str) -> String {
             lost.push(keyword);
         }
     }
+    let enforced = match case.get("no").is_none_or(|no| !tested.accepts(no)) {
+        true => "yes",
+        false if lost.is_empty() => "what the schema says",
+        false => "in part",
+    };
     let lost = lost.join(", ");
     let name = name.replace('|', "\\|");
     format!("| {name} | {enforced} | {lost} |\n")
@@ -269,10 +269,10 @@ fn numbers_keep_to_bounds_of_any_size() {
             &["maximum 18446744073709551615 at #"],
         ),
         (
-            json!({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 3}),
+            json!({"type": "number", "minimum": -1e300, "maximum": 3}),
             &[json!(2.5)],
             &[json!(4)],
-            &["minimum -1.7976931348623157e+308 at #"],
+            &["minimum -1e+300 at #"],
         ),
         (
             json!({"type": "number", "minimum": 0, "exclusiveMinimum": true}),
@@ -487,5 +487,43 @@ fn what_is_no_schema_is_told_by_place_and_keyword() {
     ] {
         let message = grammars.refusal(&schema);
         assert!(message.contains(expected), "{schema}: {message}");
+    }
+}
+
+#[test]
+fn an_answer_may_be_marked_to_be_something_else() {
+    let grammars = Grammars::new();
+    let answer = Box::new(Language::JsonSchema(json!({"type": "integer"})));
+    let marks = vec!["<call>".to_owned()];
+    let grammar = Grammar::with(&grammars.tokens, Language::Unless { answer, marks });
+    let grammar = grammar.expect("it is one");
+    let accepts = |text: &str| {
+        let tokens = grammars.tokenizer.encode(text, false);
+        grammar.accepts(&tokens.expect("it is a text"))
+    };
+    for text in ["7", "<call>now", "\n<call>{\"a\"", "<call>"] {
+        assert!(accepts(text), "{text:?} is of it");
+    }
+    for text in ["now", "7<call>", "<cal", "{}"] {
+        assert!(!accepts(text), "{text:?} is not of it");
+    }
+}
+
+#[test]
+fn a_regular_expression_matches_the_whole_answer() {
+    let grammars = Grammars::new();
+    for (regex, yes, no, lost) in [
+        (r"^\d{2}/[ab]$", "12/a", "12/ab", 0),
+        (r"(a|b)\1", "aa", "ca", 1),
+        ("[0-9]+", "123", "12x", 0),
+    ] {
+        let grammar = Grammar::with(&grammars.tokens, Language::Regex(regex.to_owned()));
+        let grammar = grammar.expect("it is one");
+        let accepts = |text: &str| {
+            let tokens = grammars.tokenizer.encode(text, false);
+            grammar.accepts(&tokens.expect("it is a text"))
+        };
+        assert!(accepts(yes) && !accepts(no), "{regex}");
+        assert_eq!(grammar.not_enforced().len(), lost, "{regex}");
     }
 }

@@ -106,6 +106,20 @@ pub(super) struct Taken {
     pub(super) lost: Vec<Lost>,
 }
 
+/// A regular expression of Python or JavaScript in the notation of the regex crate, and what of it is not enforced.
+pub(super) fn regex(text: &str) -> (String, Vec<Lost>) {
+    let mut found = patterns::read(text);
+    let regex = found.all.swap_remove(0);
+    if !found.all.is_empty() {
+        found.lost.push(patterns::LOOK_AROUND);
+    }
+    let lost = |keyword: &str| Lost {
+        keyword: keyword.to_owned(),
+        place: "#".to_owned(),
+    };
+    (regex, found.lost.into_iter().map(lost).collect())
+}
+
 /// A value in a message, shortened.
 fn shown(value: &Value) -> String {
     let text = value.to_string();

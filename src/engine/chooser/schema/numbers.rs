@@ -34,6 +34,8 @@ impl Walker<'_> {
                 }
                 Some(Value::Number(bound)) => match inside(bound, lower, integers) {
                     Some(bound) => drop(out.insert(keyword.to_owned(), bound.into())),
+                    // No number in double precision is beyond the largest.
+                    None if bound.as_f64().is_some_and(|bound| bound.abs() >= f64::MAX) => {}
                     None => self.lose(format!("{keyword} {bound}")),
                 },
                 Some(other) => return Err(self.wrong(keyword, other, "a number")),

@@ -64,7 +64,7 @@ impl<'a> Walker<'a> {
             }
             let first = pattern.all.swap_remove(0);
             if !pattern.all.is_empty() {
-                self.lose("look-around in pattern");
+                self.lose(patterns::LOOK_AROUND);
             }
             match all.iter_mut().find(|(_, known)| *known == schema) {
                 Some((known, _)) => *known = format!("(?:{known})|(?:{first})"),

@@ -11,7 +11,8 @@ pub(super) struct Pattern {
     pub(super) lost: Vec<&'static str>,
 }
 
-const LOOK_AROUND: &str = "look-around in pattern";
+/// What is lost with look-around.
+pub(super) const LOOK_AROUND: &str = "look-around in pattern";
 const BOUNDARY: &str = "word boundary in pattern";
 const BACK: &str = "back-reference in pattern";
 /// Matches whatever an earlier group may have matched.
@@ -324,8 +325,17 @@ impl<'a, 'l> Writer<'a, 'l> {
             'k' if rest.starts_with('<') => {
                 self.back(rest.find('>').map_or("", |end| &rest[end + 1..]));
             }
-            'd' | 'D' | 'w' | 'W' | 's' | 'S' | 'n' | 'r' | 't' | 'f' | 'v' | 'x' | 'p' | 'P' => {
+            'd' | 'D' | 'w' | 'W' | 's' | 'S' | 'n' | 'r' | 't' | 'f' | 'v' => {
                 self.out.extend(['\\', c]);
+            }
+            // A number or a name in braces may follow.
+            'x' | 'p' | 'P' => {
+                self.out.extend(['\\', c]);
+                if rest.starts_with('{') {
+                    let end = rest.find('}').map_or(rest.len(), |end| end + 1);
+                    self.out += &rest[..end];
+                    self.rest = &rest[end..];
+                }
             }
             // The regex crate has another meaning for these, or none.
             c if c.is_ascii_alphanumeric() || !c.is_ascii() || "/<>_ ".contains(c) => {
@@ -380,6 +390,7 @@ mod tests {
             (r"\A(?P<stop>a)(?<x>b)\Z", "^(?:a)(?:b)$"),
             (r"^[[a&&b--]{2}", r"^[\[a\&\&b\--]{2}"),
             (r"^{a}{,3}b{1,2}", r"^\{a}{0,3}b{1,2}"),
+            (r"^\p{L}\x{61}$", r"^\p{L}\x{61}$"),
             (r"^[]a]\_\<(?>b)(?#note)", r"^[\]a]_<(?:b)(?:)"),
         ] {
             assert_eq!(all(pattern), [expected], "{pattern}");

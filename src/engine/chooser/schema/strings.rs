@@ -43,6 +43,12 @@ impl Walker<'_> {
             Some(Value::String(format)) if FORMATS.contains(&format.as_str()) => {
                 out.insert("format".to_owned(), format.as_str().into());
             }
+            Some(Value::String(format)) if is_uuid(format) => {
+                out.insert("format".to_owned(), "uuid".into());
+                self.lose(format!("the version in format {format}"));
+            }
+            // Beside a pattern it says the same in a word.
+            Some(Value::String(_)) if map.contains_key("pattern") => {}
             Some(Value::String(format)) => self.lose(format!("format {format}")),
             Some(other) => return Err(self.wrong("format", other, "a text")),
         }
@@ -108,6 +114,12 @@ impl Walker<'_> {
         self.lose("pattern beside other keywords");
         patterns.clear();
     }
+}
+
+/// Whether a format is that of one version of UUIDs.
+fn is_uuid(format: &str) -> bool {
+    let version = format.strip_prefix("uuid");
+    version.is_some_and(|version| matches!(version.as_bytes(), [b'1'..=b'8']))
 }
 
 /// What llguidance says of what was written of texts together with these patterns.
