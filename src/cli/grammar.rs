@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
+use super::output::note;
 use crate::engine::Opened;
 use crate::engine::chooser::{Grammar, Language};
 
@@ -43,8 +44,11 @@ impl GrammarArgs {
             return Ok(None);
         };
         let grammar = Grammar::new(opened.tokenizer(), language);
-        let grammar = grammar.map_err(|source| CliError::Grammar { path, source });
-        grammar.map(Some)
+        let grammar = grammar.map_err(|source| CliError::Grammar { path, source })?;
+        for lost in grammar.not_enforced() {
+            note(format_args!("not enforced: {lost}"));
+        }
+        Ok(Some(grammar))
     }
 
     /// What is to be answered, and the file or flag that says so.

@@ -37,6 +37,9 @@ pub(super) struct ServedArgs {
     /// What requests call the model [default: the name of its file without .gguf, or glimt]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     alias: Option<String>,
+    /// Refuse requests that name another model [default: answer them with the one there is]
+    #[arg(long)]
+    strict_model: bool,
     /// Give the cache that all requests share room for so many tokens [default: what they need if each fills its context, as far as
     /// there is memory]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -79,6 +82,7 @@ impl ServedArgs {
         Ok(Model {
             engine,
             name: self.name(source),
+            strict_name: self.strict_model,
             seed: thinking.asked_seed(),
             penalty_asked: thinking.is_penalty_asked(),
             thinking: thinking.chain,

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use super::app::{App, number};
 use super::error::{ApiError, Code};
 use super::keys::bearer;
-use super::log::Record;
+use super::log::{IGNORED, NOT_ENFORCED, Record};
 use super::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -51,14 +51,21 @@ pub(super) async fn around(
         next.run(request).await
     };
     let headers = response.headers_mut();
+    for (name, value) in record.notes() {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert(REQUEST_ID, id);
     }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
-        let exposed = HeaderValue::from_static("x-request-id");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+        let exposed = format!("x-request-id, {IGNORED}, {NOT_ENFORCED}");
+        if let Ok(exposed) = HeaderValue::from_str(&exposed) {
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+        }
     }
     record.status(response.status().as_u16());
     if let Some(Code(code)) = response.extensions().get() {

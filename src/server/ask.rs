@@ -6,11 +6,12 @@ use super::desk::Order;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
-use super::sampling;
+use super::{known, sampling};
+use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Grammar, Language};
 
 /// Texts that may end an answer.
-const MOST_STOPS: usize = 4;
+const MOST_STOPS: usize = 32;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
@@ -44,6 +45,7 @@ impl Ask {
         no_thoughts: bool,
         log_probs: Option<usize>,
     ) -> Result<Self, ApiError> {
+        known::check(fields)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let options = fields.object("stream_options")?;
         if options.is_some() && !stream {
@@ -61,16 +63,11 @@ impl Ask {
         {
             return Err(fields.wrong("best_of", "must be as n is; answers are not ranked here"));
         }
-        let most = fields.count("max_completion_tokens", 1..=i64::MAX)?;
-        let limit = match (most, fields.count("max_tokens", 1..=i64::MAX)?) {
-            (Some(most), _) | (None, Some(most)) => usize::try_from(most).unwrap_or(usize::MAX),
-            (None, None) => model.limit.unwrap_or(usize::MAX),
-        };
+        let limit = limit(fields)?.or(model.limit).unwrap_or(usize::MAX);
         let defaults = match no_thoughts {
             true => &model.answering,
             false => &model.thinking,
         };
-        fields.text("user")?;
         let tokenizer = model.engine.tokenizer();
         let (seed, penalty) = (model.seed, model.penalty_asked);
         Ok(Self {
@@ -96,6 +93,15 @@ impl Ask {
             return Err(ApiError::field(field, message));
         }
         Ok(())
+    }
+
+    /// Lets the answer be a call, which begins with one of `marks`, in place of the form that the request names.
+    pub(super) fn or_call(&mut self, marks: &[&str]) {
+        self.form = self.form.take().map(|(field, answer)| {
+            let (answer, marks) = (Box::new(answer), marks.iter());
+            let marks = marks.map(|mark| (*mark).to_owned()).collect();
+            (field, Language::Unless { answer, marks })
+        });
     }
 
     /// The orders for the answers to some prompts. A grammar begins behind the token `begins_after`, if there is one.
@@ -135,8 +141,22 @@ impl Ask {
     }
 }
 
+/// Tokens of an answer at most, if a request says it; -1 and -2 are no limit, as in llama.cpp.
+fn limit(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let mut found = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let most = fields.count(name, -2..=i64::MAX)?;
+        if most == Some(0) {
+            return Err(fields.wrong(name, "must be a whole number from 1 on, or -1 for no limit"));
+        }
+        let most = most.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+        found = found.or(most);
+    }
+    Ok(found)
+}
+
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let message = "must be a text, or a list of up to 4 texts that are not empty";
+    let message = "must be a text, or a list of up to 32 texts";
     let wrong = || fields.wrong("stop", message);
     let texts: Vec<&Value> = match fields.get("stop") {
         None => vec![],
@@ -146,20 +166,21 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     if texts.len() > MOST_STOPS {
         return Err(wrong());
     }
-    let read = |text: &Value| {
-        let text = text.as_str().filter(|text| !text.is_empty());
-        text.map(str::to_owned).ok_or_else(wrong)
-    };
-    texts.into_iter().map(read).collect()
+    let read = |text: &Value| text.as_str().map(str::to_owned).ok_or_else(wrong);
+    let texts: Result<Vec<String>, _> = texts.into_iter().map(read).collect();
+    // Some clients send an empty one for none.
+    Ok(texts?.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
-/// Checks that a request is for the model that is served. One without a name is.
+/// Checks that a request is for the model that is served. One without a name is, and one with another name if names are not strict.
 ///
 /// # Errors
-/// If it names another.
+/// If it names another and names are strict.
 pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiError> {
     match fields.text("model")? {
-        Some(asked) if asked != model.name => Err(ApiError::no_model(asked, &model.name)),
+        Some(asked) if model.strict_name && asked != model.name => {
+            Err(ApiError::no_model(asked, &model.name))
+        }
         _ => Ok(()),
     }
 }
@@ -169,16 +190,26 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
 /// # Errors
 /// If it does not, or has no tokens.
 pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result<(), ApiError> {
-    let too_long = |message| ApiError::field(param, message).with_code("context_length_exceeded");
     let (tokens, n_ctx) = (prompt.len(), model.engine.n_ctx());
-    if tokens >= n_ctx {
+    let too_long = |n_ctx: usize, message: String| {
+        // Agents know by these words, which are those of OpenAI's, llama.cpp's and Anthropic's servers, that they have to shorten.
         let message = format!(
-            "the prompt has {tokens} tokens, but the context holds {n_ctx}, the answer included; shorten it"
+            "This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in {tokens} tokens. Please reduce the length of the {param}. The prompt is too long: it exceeds the available context size ({n_ctx} tokens). {message}"
         );
-        return Err(too_long(message));
+        ApiError::field(param, message).with_code("context_length_exceeded")
+    };
+    if tokens >= n_ctx {
+        let message =
+            "The context holds the answer, too. A server with a larger one is started with -c.";
+        return Err(too_long(n_ctx, message.to_owned()));
     }
-    let cache = model.engine.check_cache(tokens);
-    cache.map_err(|error| too_long(error.to_string()))?;
+    match model.engine.check_cache(tokens) {
+        Ok(()) => {}
+        Err(error @ EngineError::CacheTooSmall { rows, .. }) => {
+            return Err(too_long(rows, format!("{error}.")));
+        }
+        Err(error) => return Err(ApiError::field(param, error.to_string())),
+    }
     let checked = model.engine.check_tokens(prompt, 0);
     checked.map_err(|error| ApiError::field(param, format!("'{param}': {error}")))
 }

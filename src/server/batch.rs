@@ -54,6 +54,8 @@ pub struct Answered {
     pub request_id: String,
     /// The answer, or the error in the form of OpenAI's API.
     pub body: Value,
+    /// Headers that it would have over HTTP and that tell what was not taken into account.
+    pub notes: Vec<(&'static str, String)>,
 }
 
 /// A model that answers requests without a socket.
@@ -132,10 +134,12 @@ impl Batch {
             let record = Arc::new(record);
             // The log is for servers.
             record.status(200);
+            let told_of = Arc::clone(&record);
             let answer = match endpoint {
                 Endpoint::Chat => whole::<Chat>(&app, body, record).await,
                 Endpoint::Completions => whole::<Completion>(&app, body, record).await,
             };
+            let notes = told_of.notes();
             let (status, body) = match answer {
                 Ok(body) => (200, body),
                 Err(error) if error.is_of_all() => return told(None),
@@ -145,6 +149,7 @@ impl Batch {
                 status,
                 request_id,
                 body,
+                notes,
             }));
         });
     }

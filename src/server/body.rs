@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::http::{Request, StatusCode, header};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use serde_json::Value;
 
 use super::app::App;
@@ -17,12 +17,9 @@ const TIME: Duration = Duration::from_secs(60);
 /// # Errors
 /// A body that is none, is too long, or does not come in time.
 pub(super) async fn json(app: &App, request: Request<Body>) -> Result<Value, ApiError> {
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    // Web pages of others cannot send this without being asked for leave first.
-    if !kind.eq_ignore_ascii_case("application/json") {
-        let message = "the body must be JSON, with the header Content-Type: application/json";
+    // Web pages of others cannot send JSON that is said to be so without being asked for leave first. A program sends no origin.
+    if is_of_a_page(request.headers()) && !is_said_to_be_json(request.headers()) {
+        let message = "a web page must send JSON with the header Content-Type: application/json";
         let error = ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
         return Err(error.with_code("unsupported_media_type"));
     }
@@ -52,6 +49,18 @@ pub(super) async fn json(app: &App, request: Request<Body>) -> Result<Value, Api
             .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}")))
     })
     .await
+}
+
+/// Whether a browser sends a request for a page.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site")
+}
+
+fn is_said_to_be_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
 }
 
 fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -42,6 +42,15 @@ fn thinking(
 ) -> Result<(Option<bool>, Map<String, Value>), ApiError> {
     let effort = fields.one_of("reasoning_effort", &EFFORTS)?;
     let mut think = effort.map(|effort| effort != "none").or(model.think);
+    // The same in the forms of OpenRouter, ollama and others.
+    if let Some(reasoning) = fields.object("reasoning")? {
+        let effort = reasoning.one_of("effort", &EFFORTS)?;
+        think = effort.map(|effort| effort != "none").or(think);
+        think = reasoning.flag("enabled")?.or(think);
+    }
+    for switch in ["think", "enable_thinking"] {
+        think = fields.flag(switch)?.or(think);
+    }
     let mut variables = Map::new();
     if let Some(given) = fields.object("chat_template_kwargs")? {
         for switch in ["thinking", "enable_thinking"] {
@@ -146,8 +155,12 @@ impl Form for Chat {
         let rendered = render(fields, model)?;
         let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
         check_prompt("messages", &rendered.prompt, model)?;
-        if let Some((format, tools)) = rendered.tools.as_ref().filter(|(_, tools)| tools.forced) {
-            ask.demand("tool_choice", forced(*format, tools))?;
+        match &rendered.tools {
+            Some((format, tools)) if tools.forced => {
+                ask.demand("tool_choice", forced(*format, tools))?;
+            }
+            Some((format, _)) => ask.or_call(format.marks()),
+            None => {}
         }
         let chat = Self { ask, rendered };
         let begins_after = chat.reader(model).begins_after();

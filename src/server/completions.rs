@@ -27,11 +27,12 @@ pub(super) struct Completion {
 fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError> {
     let message = "must be a text, a list of texts, a list of tokens, or a list of such lists";
     let wrong = || fields.wrong("prompt", message);
+    let add = fields.flag("add_special_tokens")?.unwrap_or(true);
     let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let one = |value: &Value| -> Result<Vec<u32>, ApiError> {
         match value {
             Value::String(text) => {
-                let encoded = model.engine.tokenizer().encode(text, true);
+                let encoded = model.engine.tokenizer().encode(text, add);
                 encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))
             }
             Value::Array(ids) => {

@@ -116,11 +116,15 @@ impl<F: Form> Begun<F> {
     ) -> Result<(Self, Answering), ApiError> {
         let model = Arc::clone(&app.served()?.model);
         let read = away({
-            let model = Arc::clone(&model);
+            let (model, record) = (Arc::clone(&model), Arc::clone(&record));
             move || {
                 let fields = Fields::of_body(&body)?;
                 check_model(&fields, &model)?;
                 let (form, orders) = F::read(&fields, &model)?;
+                let grammar = orders.first().and_then(|order| order.grammar.as_ref());
+                let lost = grammar.map_or(&[][..], |grammar| grammar.not_enforced());
+                let lost = lost.iter().map(ToString::to_string).collect();
+                record.disregarded(fields.unread(), lost);
                 match form.ask().stream && !streams {
                     true => Err(fields.wrong("stream", "must be false or left out in a batch")),
                     false => Ok((form, orders)),

@@ -1,6 +1,9 @@
 //! The fields of a request: each is read with its type and range, and what is wrong is told with its name.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
@@ -11,6 +14,26 @@ pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// What stands before the names of its fields, such as `messages[0].`.
     before: String,
+    /// The full names of what was looked at so far, in the whole body.
+    read: Rc<RefCell<BTreeSet<String>>>,
+}
+
+/// Adds the fields of an object that are not in `read`, and those of objects in it whose fields were read one by one.
+fn unread(
+    map: &Map<String, Value>,
+    before: &str,
+    read: &BTreeSet<String>,
+    found: &mut Vec<String>,
+) {
+    for (name, value) in map.iter().filter(|(_, value)| !value.is_null()) {
+        let name = format!("{before}{name}");
+        let inner = format!("{name}.");
+        match value {
+            Value::Object(map) if read.contains(&inner) => unread(map, &inner, read, found),
+            _ if read.contains(&name) => {}
+            _ => found.push(name),
+        }
+    }
 }
 
 /// A value in a message, shortened.
@@ -32,8 +55,21 @@ impl<'a> Fields<'a> {
             let message = format!("the body must be an object, but is {}", shown(body));
             return Err(ApiError::bad(message));
         };
-        let before = String::new();
-        Ok(Self { map, before })
+        let (before, read) = (String::new(), Rc::default());
+        Ok(Self { map, before, read })
+    }
+
+    /// Marks fields as read that say nothing here.
+    pub(super) fn skip(&self, names: &[&str]) {
+        let names = names.iter().map(|name| self.name(name));
+        self.read.borrow_mut().extend(names);
+    }
+
+    /// The full names of fields that nobody has looked at. Objects in lists are left out.
+    pub(super) fn unread(&self) -> Vec<String> {
+        let mut found = vec![];
+        unread(self.map, "", &self.read.borrow(), &mut found);
+        found
     }
 
     /// What a field is called in messages.
@@ -43,6 +79,7 @@ impl<'a> Fields<'a> {
 
     /// The value of a field; one that is null is not there.
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.skip(&[name]);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -126,7 +163,10 @@ impl<'a> Fields<'a> {
 
     fn inner(&self, name: &str, map: &'a Map<String, Value>) -> Self {
         let before = format!("{}.", self.name(name));
-        Self { map, before }
+        let read = Rc::clone(&self.read);
+        // Its fields are looked at one by one.
+        read.borrow_mut().insert(before.clone());
+        Self { map, before, read }
     }
 
     /// An object.
@@ -165,8 +205,15 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Whether it has no fields.
+    pub(super) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// Its names and values.
     pub(super) fn all(&self) -> &'a Map<String, Value> {
+        let names: Vec<&str> = self.map.keys().map(String::as_str).collect();
+        self.skip(&names);
         self.map
     }
 }
@@ -206,6 +253,19 @@ mod tests {
         let found = fields.needed_text("none").expect_err("it is not there");
         assert!(message(found).0.contains("is missing"));
         assert!(Fields::of_body(&json!([1])).is_err());
+    }
+
+    #[test]
+    fn fields_that_nobody_read_are_known() {
+        let body = json!({"a": 1, "b": null, "c": {"d": 1, "e": 2}, "f": {"g": 1}, "h": {"i": 1}, "j": [{"k": 1}], "l": 1});
+        let fields = Fields::of_body(&body).expect("it is an object");
+        let _ = fields.number("a", 0.0..=9.0);
+        let inner = fields.needed_object("c").expect("it is there");
+        let _ = inner.number("d", 0.0..=9.0);
+        fields.needed_object("h").expect("it is there").all();
+        let _ = fields.objects("j");
+        fields.skip(&["l"]);
+        assert_eq!(fields.unread(), ["c.e", "f"]);
     }
 
     #[test]

@@ -78,9 +78,20 @@ struct Told {
     first: Option<Duration>,
     finish: Vec<&'static str>,
     error: Option<String>,
+    /// Fields that nothing has read.
+    ignored: Vec<String>,
+    /// What of a JSON schema is not enforced.
+    not_enforced: Vec<String>,
     /// Until it is handed in.
     reading: Weak<()>,
 }
+
+/// The header that names fields which nothing has read.
+pub(super) const IGNORED: &str = "x-glimt-ignored";
+/// The header that names what of a JSON schema is not enforced.
+pub(super) const NOT_ENFORCED: &str = "x-glimt-not-enforced";
+/// Characters of such a header at most, about.
+const MOST_HEADER: usize = 2000;
 
 /// What is logged for a client that went away, as nginx does.
 const GONE: u16 = 499;
@@ -151,6 +162,21 @@ impl Record {
         told.promised = false;
     }
 
+    /// What its answer does not take into account: fields that nothing has read, and what of a JSON schema is not enforced.
+    pub(super) fn disregarded(&self, ignored: Vec<String>, not_enforced: Vec<String>) {
+        let mut told = self.told();
+        told.ignored = ignored;
+        told.not_enforced = not_enforced;
+    }
+
+    /// The same, as headers of the answer.
+    pub(super) fn notes(&self) -> Vec<(&'static str, String)> {
+        let told = self.told();
+        let notes = [(IGNORED, &told.ignored), (NOT_ENFORCED, &told.not_enforced)];
+        let some = notes.into_iter().filter(|(_, texts)| !texts.is_empty());
+        some.map(|(name, texts)| (name, header(texts))).collect()
+    }
+
     fn line(&self) -> Value {
         let told = self.told();
         let mut line = json!({
@@ -169,11 +195,38 @@ impl Record {
             line["first_token_seconds"] = told.first.map(seconds).into();
             line["finish_reasons"] = json!(told.finish);
         }
+        for (name, texts) in [
+            ("ignored", &told.ignored),
+            ("not_enforced", &told.not_enforced),
+        ] {
+            if !texts.is_empty() {
+                line[name] = json!(texts);
+            }
+        }
         if let Some(error) = &told.error {
             line["error"] = error.as_str().into();
         }
         line
     }
+}
+
+/// Texts as the value of a header, which has room for the first of them.
+fn header(texts: &[String]) -> String {
+    let mut value = String::new();
+    for (i, text) in texts.iter().enumerate() {
+        if value.len() + text.len() > MOST_HEADER {
+            value += &format!("; and {} more", texts.len() - i);
+            break;
+        }
+        if i > 0 {
+            value += "; ";
+        }
+        value.extend(text.chars().map(|c| match c {
+            ' '..='~' => c,
+            _ => '?',
+        }));
+    }
+    value
 }
 
 fn seconds(time: Duration) -> f64 {
@@ -215,5 +268,16 @@ mod tests {
         assert_eq!(found["finish_reasons"], json!(["stop"]));
         assert!(found["first_token_seconds"].is_f64(), "{found}");
         assert_eq!(found["id"], "r-1");
+        assert_eq!(found["ignored"], Value::Null);
+        record.disregarded(vec!["fo\u{f6}".to_owned(), "b".to_owned()], vec![]);
+        assert_eq!(record.line()["ignored"], json!(["fo\u{f6}", "b"]));
+        assert_eq!(record.notes(), [(IGNORED, "fo?; b".to_owned())]);
+        record.disregarded(vec![], vec!["x".repeat(999); 5]);
+        let (name, value) = &record.notes()[0];
+        assert_eq!(*name, NOT_ENFORCED);
+        assert!(
+            value.len() < 2100 && value.ends_with("; and 3 more"),
+            "{value}"
+        );
     }
 }

@@ -9,6 +9,8 @@ pub struct Model {
     pub engine: Engine,
     /// What requests call it.
     pub name: String,
+    /// Whether requests with another name are refused.
+    pub strict_name: bool,
     /// How tokens are chosen where a request does not say it, of a model that may think.
     pub thinking: ChainSettings,
     /// The same where it is told not to think.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::samplers;
 use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language};
 use crate::tokenizer::Tokenizer;
@@ -54,9 +55,11 @@ pub(super) fn read(
     let frequency = fields.number("frequency_penalty", -2.0..=2.0)?;
     set(&mut sampling.frequency_penalty, frequency);
     sampling.seed = match fields.count("seed", i64::MIN..=i64::MAX)? {
+        Some(-1) => random_seed(),
         Some(seed) => seed.cast_unsigned(),
-        None => seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
+        None => seed.unwrap_or_else(random_seed),
     };
+    samplers::read(fields, &mut chain, tokenizer)?;
     chain.logit_bias.extend(biases(fields, tokenizer)?);
     if fields.flag("ignore_eos")? == Some(true) {
         let stops = tokenizer.stop_tokens().iter();
@@ -65,6 +68,10 @@ pub(super) fn read(
             .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
     }
     Ok(chain)
+}
+
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(0) >> 32
 }
 
 /// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
@@ -82,18 +89,41 @@ pub(super) fn device_biases(chain: &ChainSettings) -> Option<Biases> {
     kept.then_some(biases)
 }
 
+/// The biases of tokens: an object by their ids, or llama.cpp's list of pairs, where false excludes a token.
 fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, ApiError> {
+    let known = |id: &u32| (*id as usize) < tokenizer.vocab_size();
+    let foreign = |token: &str| {
+        let last = tokenizer.vocab_size() - 1;
+        let message = format!("must name tokens by their ids, 0 to {last}, not {token}");
+        fields.wrong("logit_bias", &message)
+    };
     let mut found = vec![];
+    if let Some(Value::Array(pairs)) = fields.get("logit_bias") {
+        for pair in pairs {
+            let [token, bias] = pair.as_array().map_or(&[][..], Vec::as_slice) else {
+                return Err(fields.wrong("logit_bias", "must be a list of pairs [token, bias]"));
+            };
+            let id = token.as_u64().and_then(|id| u32::try_from(id).ok());
+            let id = id
+                .filter(known)
+                .ok_or_else(|| foreign(&token.to_string()))?;
+            let bias = match bias {
+                Value::Bool(false) => Some(f64::NEG_INFINITY),
+                bias => bias.as_f64(),
+            };
+            let Some(bias) = bias else {
+                return Err(fields.wrong("logit_bias", "must have numbers or false as biases"));
+            };
+            found.push((id, bias as f32));
+        }
+        return Ok(found);
+    }
     let Some(biases) = fields.object("logit_bias")? else {
         return Ok(found);
     };
     for token in biases.all().keys() {
-        let id = token.parse::<u32>().ok();
-        let Some(id) = id.filter(|id| (*id as usize) < tokenizer.vocab_size()) else {
-            let last = tokenizer.vocab_size() - 1;
-            let message = format!("must name tokens by their ids, 0 to {last}, not {token:?}");
-            return Err(fields.wrong("logit_bias", &message));
-        };
+        let id = token.parse::<u32>().ok().filter(known);
+        let id = id.ok_or_else(|| foreign(&format!("{token:?}")))?;
         if let Some(bias) = biases.number(token, -100.0..=100.0)? {
             found.push((id, bias));
         }
@@ -127,7 +157,8 @@ pub(super) fn form(fields: &Fields<'_>) -> Result<Option<(&'static str, Language
 }
 
 fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<Language>, ApiError> {
-    let text = fields.text(name)?;
+    // Some clients send an empty one for none.
+    let text = fields.text(name)?.filter(|text| !text.trim().is_empty());
     Ok(text.map(|text| Language::of_grammar(text.to_owned())))
 }
 
@@ -143,6 +174,9 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     let Some(format) = fields.object("response_format")? else {
         return Ok(None);
     };
+    if format.is_empty() {
+        return Ok(None);
+    }
     match format.one_of("type", &["text", "json_object", "json_schema"])? {
         None => Err(format.wrong("type", "is missing")),
         Some("json_object") => {
@@ -152,6 +186,7 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
         }
         Some("json_schema") => {
             let named = format.needed_object("json_schema")?;
+            named.skip(&["name", "strict", "description"]);
             match named.get("schema") {
                 Some(found) => Ok(Some(schema(found))),
                 None => Err(named.wrong("schema", "is missing")),
@@ -168,11 +203,13 @@ fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     if let Some(found) = outputs.get("json") {
         return Ok(Some(schema(found)));
     }
-    let language = match grammar(&outputs, "grammar")? {
-        None => choices(&outputs, "choice")?,
-        found => found,
+    let regex = outputs.text("regex")?.filter(|text| !text.is_empty());
+    let language = match (grammar(&outputs, "grammar")?, regex) {
+        (Some(found), _) => Some(found),
+        (None, Some(regex)) => Some(Language::Regex(regex.to_owned())),
+        (None, None) => choices(&outputs, "choice")?,
     };
-    let message = "must hold json, grammar or choice; others are not known here";
+    let message = "must hold json, grammar, regex or choice; others are not known here";
     let missing = || fields.wrong("structured_outputs", message);
     language.ok_or_else(missing).map(Some)
 }
@@ -200,6 +237,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::chooser::{Mirostat, Xtc};
     use crate::engine::{ModelSource, Sampling};
 
     fn tokenizer() -> Tokenizer {
@@ -222,6 +260,8 @@ mod tests {
     fn what_is_not_asked_for_is_the_default() {
         let found =
             read_from(&json!({"top_p": 0.5, "seed": -3, "top_k": -1})).expect("it is right");
+        let random = |seed: i64| read_from(&json!({ "seed": seed })).expect("it is right");
+        assert_ne!(random(-1).sampling.seed, random(-1).sampling.seed);
         assert!(device_biases(&found).is_some());
         let sampling = found.sampling;
         assert_eq!((sampling.temperature, sampling.top_p), (0.8, 0.5));
@@ -261,6 +301,40 @@ mod tests {
     }
 
     #[test]
+    fn samplers_of_the_host_are_those_of_the_command_line() {
+        let body = json!({
+            "typical_p": 0.9, "mirostat": 2, "mirostat_tau": 4, "xtc_probability": 0.5, "dry_multiplier": 0.8,
+            "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"], "logit_bias": [[7, false], [8, 1.5]],
+        });
+        let chain = read_from(&body).expect("it is right");
+        assert_eq!(chain.typical_p, 0.9);
+        let mirostat = Mirostat { tau: 4.0, eta: 0.1 };
+        assert_eq!(chain.mirostat, Some(mirostat));
+        let xtc = Xtc {
+            probability: 0.5,
+            threshold: 0.1,
+        };
+        assert_eq!(chain.xtc, Some(xtc));
+        let dry = chain.dry.as_ref().expect("it is on");
+        assert_eq!((dry.multiplier, dry.base), (0.8, 1.75));
+        assert_eq!((dry.allowed_length, dry.last_n), (2, u32::MAX));
+        assert_eq!(chain.logit_bias, [(7, f32::NEG_INFINITY), (8, 1.5)]);
+        assert!(device_biases(&chain).is_none(), "the host chooses");
+        let off = json!({"mirostat": 0, "mirostat_tau": 5, "xtc_probability": 0, "dry_multiplier": 0, "typical_p": 1});
+        let chain = read_from(&off).expect("it is right");
+        assert!(device_biases(&chain).is_some(), "the device chooses");
+    }
+
+    #[test]
+    fn samplers_that_a_list_leaves_out_are_off() {
+        let body =
+            json!({"top_k": 5, "top_p": 0.5, "samplers": ["penalties", "top_k", "temperature"]});
+        let sampling = read_from(&body).expect("it is right").sampling;
+        assert_eq!((sampling.top_k, sampling.top_p), (5, 1.0));
+        assert_eq!((sampling.repeat_penalty, sampling.temperature), (1.1, 0.8));
+    }
+
+    #[test]
     fn values_out_of_their_range_are_refused_by_name() {
         for (body, name) in [
             (json!({"temperature": -1}), "temperature"),
@@ -273,6 +347,12 @@ mod tests {
             (json!({"logit_bias": {"99999999": 1}}), "logit_bias"),
             (json!({"logit_bias": {"7": 101}}), "logit_bias.7"),
             (json!({"seed": 0.5}), "seed"),
+            (json!({"mirostat": 1}), "mirostat"),
+            (json!({"typical_p": 2}), "typical_p"),
+            (json!({"dry_multiplier": -1}), "dry_multiplier"),
+            (json!({"xtc_probability": "x"}), "xtc_probability"),
+            (json!({"samplers": ["top_p", "top_k"]}), "samplers"),
+            (json!({"logit_bias": [[7]]}), "logit_bias"),
         ] {
             let Err(error) = read_from(&body) else {
                 panic!("{body} is wrong");
@@ -300,13 +380,26 @@ mod tests {
         let choice = found(json!({"guided_choice": ["a", "\"b"]}));
         let choice = choice.expect("it is right").expect("there is one").1;
         assert_eq!(choice, Language::Lark(r#"start: "a" | "\"b""#.to_owned()));
-        assert!(found(json!({"response_format": {"type": "text"}})).is_ok_and(|f| f.is_none()));
+        let regex = found(json!({"structured_outputs": {"regex": "a"}}));
+        let regex = regex.expect("it is right").expect("there is one").1;
+        assert_eq!(regex, Language::Regex("a".to_owned()));
+        for none in [
+            json!({"response_format": {"type": "text"}}),
+            json!({"response_format": {}}),
+            json!({"grammar": ""}),
+            json!({"guided_grammar": " ", "guided_json": null}),
+        ] {
+            assert!(found(none).is_ok_and(|form| form.is_none()));
+        }
         for (body, name) in [
             (
                 json!({"response_format": {"type": "xml"}}),
                 "response_format.type",
             ),
-            (json!({"response_format": {}}), "response_format.type"),
+            (
+                json!({"response_format": {"schema": {}}}),
+                "response_format.type",
+            ),
             (
                 json!({"response_format": {"type": "json_schema"}}),
                 "response_format.json_schema",
@@ -314,7 +407,7 @@ mod tests {
             (json!({"guided_json": {}, "grammar": "a"}), "guided_json"),
             (json!({"guided_choice": []}), "guided_choice"),
             (
-                json!({"structured_outputs": {"regex": "a"}}),
+                json!({"structured_outputs": {"structural_tag": "a"}}),
                 "structured_outputs",
             ),
         ] {

@@ -179,7 +179,7 @@ fn content_may_be_a_list_of_texts() {
         server.answer(CHAT, &chat(json!({}))),
     );
     assert_eq!(text(&one), text(&other));
-    // Fields that nobody knows are nobody's business.
+    // Fields that change no answer are taken, and others that are not known are told of.
     let unknown =
         chat(json!({"user": "me", "metadata": {"a": 1}, "store": false, "whatever": [1]}));
     assert_eq!(text(&server.answer(CHAT, &unknown)), text(&other));

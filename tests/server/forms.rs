@@ -42,6 +42,7 @@ fn an_answer_is_a_text_of_the_grammar() {
         json!({"grammar": "start: \"yes\" | \"no\""}),
         json!({"guided_choice": ["yes", "no"]}),
         json!({"structured_outputs": {"choice": ["yes", "no"]}}),
+        json!({"structured_outputs": {"regex": "^(yes|no)$"}}),
     ] {
         let answer = server.answer(COMPLETIONS, &completion(more.clone()));
         assert!(["yes", "no"].contains(&text(&answer)), "{more}: {answer}");
@@ -53,4 +54,40 @@ fn an_answer_is_a_text_of_the_grammar() {
     let body = completion(json!({"guided_json": person(), "max_tokens": 3}));
     let answer = server.answer(COMPLETIONS, &body);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn what_an_answer_does_not_take_into_account_is_told() {
+    let server = Server::start(&[]);
+    let schema = json!({
+        "type": "object",
+        "properties": {"tags": {"type": "array", "items": {"enum": ["a"]}, "maxItems": 2, "uniqueItems": true}},
+        "required": ["tags"],
+        "additionalProperties": false,
+    });
+    let more = json!({"guided_json": schema, "max_tokens": 40, "verbosity": "low", "user": "me", "stream": true});
+    let answer = server.post(CHAT, &chat(more));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let header = |name: &str| answer.header(name).map(str::to_owned);
+    assert_eq!(header("x-glimt-ignored").as_deref(), Some("verbosity"));
+    let lost = header("x-glimt-not-enforced");
+    assert_eq!(lost.as_deref(), Some("uniqueItems at #/properties/tags"));
+    let plain = server.post(CHAT, &chat(json!({"max_tokens": 1})));
+    assert_eq!(plain.header("x-glimt-ignored"), None);
+    assert_eq!(plain.header("x-glimt-not-enforced"), None);
+}
+
+#[test]
+fn values_that_mean_none_are_none() {
+    let server = Server::start(&["-n", "4"]);
+    for more in [
+        json!({"max_tokens": 2, "n_predict": -1}),
+        json!({"max_tokens": -1, "grammar": "root ::= \"yes\""}),
+        json!({"max_completion_tokens": -2, "grammar": "root ::= \"yes\""}),
+        json!({"grammar": "", "guided_grammar": "", "stop": "", "logit_bias": [], "response_format": {}}),
+        json!({"stop": [""], "top_k": -1, "seed": -1, "user": null}),
+        json!({"model": "gpt-9"}),
+    ] {
+        server.answer(COMPLETIONS, &completion(more));
+    }
 }

@@ -29,11 +29,15 @@ fn of_chats() -> Vec<(Value, &'static str)> {
         ),
         (json!({"max_tokens": 0}), "max_tokens"),
         (
-            json!({"max_completion_tokens": -1}),
+            json!({"max_completion_tokens": -3}),
             "max_completion_tokens",
         ),
-        (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
-        (json!({"stop": [""]}), "stop"),
+        (json!({"n_predict": 0}), "n_predict"),
+        (json!({"stop": ["a"; 33]}), "stop"),
+        (json!({"stop": [7]}), "stop"),
+        (json!({"guided_regex": "[0-9]+"}), "guided_regex"),
+        (json!({"mirostat": 1}), "mirostat"),
+        (json!({"options": {"temperature": 1}}), "options"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (
             json!({"logprobs": true, "top_logprobs": 21}),
@@ -80,21 +84,20 @@ fn wrong_fields_are_refused_by_name() {
         assert_eq!(refused.error().0, name, "{body}: {refused:?}");
         assert_eq!(refused.json()["error"]["type"], "invalid_request_error");
     }
-    // What no text can meet is noticed when there is no token to choose.
     let endless = json!({"guided_json": {"$ref": "#"}});
     let refused = server.post(CHAT, &chat(endless));
     assert_eq!(refused.status, 400, "{refused:?}");
     assert!(
         refused.json()["error"]["message"]
             .to_string()
-            .contains("grammar")
+            .contains("leads back to itself")
     );
     server.answer(CHAT, &chat(json!({"max_tokens": 1})));
 }
 
 #[test]
 fn what_is_not_there_is_refused() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--strict-model"]);
     let other = chat(json!({"model": "gpt-9"})).to_string();
     let of = |method, path, headers: &[(&str, &str)], body| {
         let response = send(server.address, method, path, headers, body).response();
@@ -109,11 +112,18 @@ fn what_is_not_there_is_refused() {
         refused(400, "unsupported")
     );
     let deep = "[".repeat(100_000);
-    let plain = [("Content-Type", "text/plain")];
+    let plain = [
+        ("Content-Type", "text/plain"),
+        ("Origin", "http://example.org"),
+    ];
     assert_eq!(
         of("POST", CHAT, &plain, "{}"),
         refused(415, "unsupported_media_type")
     );
+    // Only pages have to say that it is JSON.
+    let missing = of("POST", CHAT, &plain[..1], "{}");
+    assert_eq!(missing, of("POST", CHAT, &[], "{}"));
+    assert_eq!(missing.0, 400);
     assert_eq!(of("POST", CHAT, &[], "{\"messages\": [").0, 400);
     assert_eq!(of("POST", CHAT, &[], "[1]").0, 400);
     assert_eq!(of("POST", CHAT, &[], &deep).0, 400);
@@ -140,6 +150,15 @@ fn a_prompt_that_is_too_long_is_told_with_both_numbers() {
         message.contains(&count.to_string()) && message.contains("32"),
         "{message}"
     );
+    // Agents know by one of these wordings that they have to shorten the conversation.
+    for wording in [
+        "This model's maximum context length is 32 tokens",
+        "prompt is too long",
+        "exceeds the available context size",
+        "Please reduce the length of the messages",
+    ] {
+        assert!(message.contains(wording), "{message}");
+    }
     let refused = server.post(COMPLETIONS, &completion(json!({"prompt": long})));
     assert_eq!(refused.error().1, "context_length_exceeded");
 }

@@ -28,7 +28,7 @@ impl Answer {
 
     /// The line, in OpenAI's batch format.
     fn line(&self) -> String {
-        let line: Value = json!({
+        let mut line: Value = json!({
             "id": self.id,
             "custom_id": self.custom_id,
             "response": {
@@ -38,6 +38,9 @@ impl Answer {
             },
             "error": null,
         });
+        for (name, value) in &self.answered.notes {
+            line["response"]["headers"][name] = value.as_str().into();
+        }
         format!("{line}\n")
     }
 }

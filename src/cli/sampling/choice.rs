@@ -321,13 +321,18 @@ impl HostArgs {
             return Ok(None);
         };
         picker.pick("dry_multiplier", Some(multiplier), |_| None, [0.0; 2]);
-        let base = picker.pick("dry_base", self.dry_base, |_| None, [1.75, 0.0]);
+        let base = picker.pick("dry_base", self.dry_base, |_| None, [Dry::BASE, 0.0]);
         let allowed = self.dry_allowed_length;
-        let allowed = picker.pick("dry_allowed_length", allowed, |_| None, [2; 2]);
+        let allowed = picker.pick(
+            "dry_allowed_length",
+            allowed,
+            |_| None,
+            [Dry::ALLOWED_LENGTH; 2],
+        );
         let last_n = self.dry_penalty_last_n;
-        let last_n = picker.pick("dry_penalty_last_n", last_n, |_| None, [64; 2]);
+        let last_n = picker.pick("dry_penalty_last_n", last_n, |_| None, [Dry::LAST_N; 2]);
         let breakers: Vec<String> = match self.dry_sequence_breaker.as_slice() {
-            [] => ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+            [] => Dry::BREAKERS.map(str::to_owned).to_vec(),
             [none] if none == "none" => vec![],
             given => given.iter().map(|text| unescaped(text)).collect(),
         };
@@ -345,7 +350,12 @@ impl HostArgs {
         let of = |v: &SamplingValues| v.xtc_probability;
         let probability = picker.pick("xtc_probability", self.xtc_probability, of, [0.0; 2]);
         let of = |v: &SamplingValues| v.xtc_threshold;
-        let threshold = picker.pick("xtc_threshold", self.xtc_threshold, of, [0.1, -1.0]);
+        let threshold = picker.pick(
+            "xtc_threshold",
+            self.xtc_threshold,
+            of,
+            [Xtc::THRESHOLD, -1.0],
+        );
         let on = probability > 0.0 && threshold <= 0.5;
         if !on {
             picker.settings.retain(|s| !s.name.starts_with("xtc"));
@@ -359,9 +369,9 @@ impl HostArgs {
     fn mirostat(&self, picker: &mut Picker<'_>) -> Option<Mirostat> {
         let version = picker.pick("mirostat", self.mirostat, |v| v.mirostat, [0; 2]);
         let of = |v: &SamplingValues| v.mirostat_tau;
-        let tau = picker.pick("mirostat_ent", self.mirostat_ent, of, [5.0, 0.0]);
+        let tau = picker.pick("mirostat_ent", self.mirostat_ent, of, [Mirostat::TAU, 0.0]);
         let of = |v: &SamplingValues| v.mirostat_eta;
-        let eta = picker.pick("mirostat_lr", self.mirostat_lr, of, [0.1, 0.0]);
+        let eta = picker.pick("mirostat_lr", self.mirostat_lr, of, [Mirostat::ETA, 0.0]);
         if version == 0 {
             picker.settings.retain(|s| !s.name.starts_with("mirostat"));
         }

@@ -19,6 +19,17 @@ pub struct Dry {
     pub breakers: Breakers,
 }
 
+impl Dry {
+    /// By what each further token multiplies the penalty, if nobody says it.
+    pub const BASE: f32 = 1.75;
+    /// The shortest repetition that is penalised, if nobody says it.
+    pub const ALLOWED_LENGTH: u32 = 2;
+    /// How many of the last tokens are searched, if nobody says it.
+    pub const LAST_N: u32 = 64;
+    /// Where a repetition ends, if nobody says it.
+    pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+}
+
 /// The most bytes of a sequence breaker that are looked at.
 const BREAKER_BYTES: usize = 40;
 /// The most tokens behind the first one that a sequence breaker is looked for in.

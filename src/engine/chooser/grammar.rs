@@ -1,12 +1,16 @@
 //! Keeps an answer to a grammar: tokens that cannot continue it are excluded before another chooser chooses.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::schema::{self, Lost};
 use super::{Chooser, ChooserError, gbnf, wait};
 use crate::tokenizer::Tokenizer;
 
@@ -19,6 +23,15 @@ pub enum Language {
     Lark(String),
     /// A text of a grammar in GBNF, as llama.cpp has it, but without tokens in angle brackets.
     Gbnf(String),
+    /// A text that a regular expression matches as a whole.
+    Regex(String),
+    /// An answer that is of a language, or any text that begins with one of these marks.
+    Unless {
+        /// What the answer is of without a mark.
+        answer: Box<Language>,
+        /// The marks, which may be special tokens.
+        marks: Vec<String>,
+    },
 }
 
 impl Language {
@@ -43,41 +56,24 @@ pub struct Grammar {
     matcher: Matcher,
     /// The matcher before anything was said.
     fresh: Matcher,
+    /// What is not enforced.
+    lost: Arc<[Lost]>,
 }
 
 impl Grammar {
     /// The grammar of `language` for the tokens of a vocabulary.
     ///
     /// # Errors
-    /// [`ChooserError::Grammar`] or [`ChooserError::Gbnf`] with what is wrong with it, [`ChooserError::NoStopToken`].
+    /// [`ChooserError::Schema`], [`ChooserError::Grammar`] or [`ChooserError::Gbnf`] with what is wrong with it,
+    /// [`ChooserError::NoStopToken`].
     pub fn new(tokenizer: &Tokenizer, language: Language) -> Result<Self, ChooserError> {
-        let grammar = match language {
-            Language::JsonSchema(schema) => {
-                // What is true accepts everything.
-                let mut schema = match schema {
-                    Value::Bool(true) => Value::Object(Map::new()),
-                    schema => schema,
-                };
-                if !schema.is_object() {
-                    return Err(refused("a JSON schema is an object, or true"));
-                }
-                let options = JsonCompileOptions {
-                    whitespace_pattern: Some(SPACE.to_owned()),
-                    ..JsonCompileOptions::default()
-                };
-                options.apply_to(&mut schema);
-                TopLevelGrammar::from_json_schema(schema)
-            }
-            Language::Lark(text) if text.lines().count() > MOST_LINES => {
-                let reason = format!("it has more than {MOST_LINES} lines");
-                return Err(ChooserError::Grammar { reason });
-            }
-            Language::Lark(text) => TopLevelGrammar::from_lark(text),
-            Language::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
-        };
-        let tokens = tokens(tokenizer)?;
+        Self::with(&tokens(tokenizer)?, language)
+    }
+
+    fn with(tokens: &TokEnv, language: Language) -> Result<Self, ChooserError> {
         let read = wait::with_deep_stack(|| {
-            let mut factory = ParserFactory::new_simple(&tokens).map_err(refused)?;
+            let (grammar, lost) = read(tokens, language)?;
+            let mut factory = ParserFactory::new_simple(tokens).map_err(refused)?;
             let limits = factory.quiet().limits_mut();
             limits.verbose_errors = false;
             // Ambiguous grammars take long, but they are followed.
@@ -85,11 +81,20 @@ impl Grammar {
             let mut matcher = Matcher::new(factory.create_parser(grammar));
             // A grammar that cannot be read is told of by its first use.
             matcher.is_accepting().map_err(refused)?;
-            Ok::<_, ChooserError>(matcher)
+            Ok::<_, ChooserError>((matcher, lost))
         });
-        let matcher = read.map_err(refused)??;
+        let (matcher, lost) = read.map_err(refused)??;
         let fresh = matcher.deep_clone();
-        Ok(Self { matcher, fresh })
+        Ok(Self {
+            matcher,
+            fresh,
+            lost: lost.into(),
+        })
+    }
+
+    /// The keywords of its JSON schemas that it does not enforce.
+    pub fn not_enforced(&self) -> &[Lost] {
+        &self.lost
     }
 
     /// The same grammar, of which nothing was said yet.
@@ -97,6 +102,7 @@ impl Grammar {
         Self {
             matcher: self.fresh.deep_clone(),
             fresh: self.fresh.deep_clone(),
+            lost: Arc::clone(&self.lost),
         }
     }
 
@@ -107,13 +113,105 @@ impl Grammar {
     }
 }
 
-/// The reason without the marks that llguidance puts behind it.
+/// What llguidance is told of a language, and what of it is not enforced.
+fn read(tokens: &TokEnv, language: Language) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
+    if let Language::JsonSchema(schema) = language {
+        let (schema, lost) = json(&schema)?;
+        return Ok((TopLevelGrammar::from_json_schema(schema), lost));
+    }
+    let (text, lost) = lark(tokens, language)?;
+    Ok((TopLevelGrammar::from_lark(text), lost))
+}
+
+/// A schema as llguidance takes it.
+fn json(schema: &Value) -> Result<(Value, Vec<Lost>), ChooserError> {
+    let mut found = schema::taken(schema)?;
+    if found.schema == Value::Bool(true) {
+        // What is true accepts everything.
+        found.schema = Value::Object(serde_json::Map::new());
+    }
+    if !found.schema.is_object() {
+        return Err(refused("a schema that is false accepts nothing"));
+    }
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(SPACE.to_owned()),
+        ..JsonCompileOptions::default()
+    };
+    options.apply_to(&mut found.schema);
+    Ok((found.schema, found.lost))
+}
+
+/// A language in Lark.
+fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), ChooserError> {
+    match language {
+        Language::JsonSchema(schema) => {
+            let (schema, lost) = json(&schema)?;
+            Ok((format!("start: %json {schema}\n"), lost))
+        }
+        Language::Lark(text) if text.lines().count() > MOST_LINES => {
+            let reason = format!("it has more than {MOST_LINES} lines");
+            Err(ChooserError::Grammar { reason })
+        }
+        Language::Lark(text) => Ok(schema::rewritten(&text)?),
+        Language::Gbnf(text) => Ok((gbnf::to_lark(&text)?, vec![])),
+        Language::Regex(text) => {
+            let (regex, lost) = schema::regex(&text);
+            let regex = llguidance::regex_to_lark(&regex, "dw");
+            Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))
+        }
+        Language::Unless { answer, marks } => {
+            let (answer, lost) = lark(tokens, *answer)?;
+            let trie = tokens.tok_trie();
+            let mark = |mark: &String| match trie.get_special_token(mark) {
+                Some(id) => format!("<[{id}]>"),
+                None => Value::from(mark.as_str()).to_string(),
+            };
+            let marks = marks.iter().map(mark).collect::<Vec<_>>().join(" | ");
+            let text = format!(
+                "start: answer | marked\nanswer: %lark {{\n{answer}\n}}\nmarked: /[ \\n]+/? ({marks}) <[*]>*\n"
+            );
+            Ok((text, lost))
+        }
+    }
+}
+
+/// Sentences of llguidance, and what they mean to whoever wrote a schema.
+const WORDS: [(&str, &str); 6] = [
+    (
+        "Unsatisfiable schema: ",
+        "no value fulfils the JSON schema: ",
+    ),
+    (
+        "schema too large",
+        "the JSON schema has more parts than are read (50000)",
+    ),
+    (
+        "Schema intersection stack level exceeded",
+        "the JSON schema has too many schemas that apply to the same value, one within the other",
+    ),
+    (
+        "circular references with sibling keys are not supported",
+        "the JSON schema refers to itself within allOf or beside other keywords; move what stands beside the reference into the definition",
+    ),
+    (
+        "min/maxProperties only supported when all keys listed in \"properties\" are required",
+        "minProperties and maxProperties are enforced only if all properties are required; leave them out",
+    ),
+    (
+        "Unable to determine if regex is empty",
+        "a pattern of the JSON schema is too complex to be followed",
+    ),
+];
+
+/// The reason in words, without the marks that llguidance puts behind it.
 fn refused(reason: impl ToString) -> ChooserError {
     let reason = reason.to_string();
     let reason = reason.split("\n<non-verbose/>").next().unwrap_or_default();
-    ChooserError::Grammar {
-        reason: reason.trim_end().to_owned(),
+    let mut reason = reason.trim_end().to_owned();
+    for (theirs, ours) in WORDS {
+        reason = reason.replace(theirs, ours);
     }
+    ChooserError::Grammar { reason }
 }
 
 /// The bytes of all tokens, in the form that llguidance searches.

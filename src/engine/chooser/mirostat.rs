@@ -12,6 +12,13 @@ pub struct Mirostat {
     pub eta: f32,
 }
 
+impl Mirostat {
+    /// The target, if nobody says it.
+    pub const TAU: f32 = 5.0;
+    /// How fast it is approached, if nobody says it.
+    pub const ETA: f32 = 0.1;
+}
+
 /// What it has learnt from the answer so far.
 #[derive(Debug)]
 pub(super) struct MirostatState {

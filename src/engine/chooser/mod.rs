@@ -11,6 +11,7 @@ mod gbnf;
 mod grammar;
 mod log_probs;
 mod mirostat;
+mod schema;
 mod typical;
 mod wait;
 mod xtc;
@@ -22,6 +23,7 @@ pub use gbnf::GbnfError;
 pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;
+pub use schema::{Lost, SchemaError};
 pub use xtc::Xtc;
 
 /// Chooses the tokens of an answer, one after another.
@@ -56,6 +58,9 @@ pub enum ChooserError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A JSON schema is none.
+    #[error("the JSON schema cannot be used: {0}")]
+    Schema(#[from] SchemaError),
     /// A grammar is no GBNF.
     #[error("the grammar cannot be read: {0}")]
     Gbnf(#[from] GbnfError),

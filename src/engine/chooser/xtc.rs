@@ -13,6 +13,9 @@ pub struct Xtc {
 }
 
 impl Xtc {
+    /// The threshold, if nobody says it.
+    pub const THRESHOLD: f32 = 0.1;
+
     /// Leaves out the top choices where `u`, a number in [0, 1), says so.
     pub(super) fn apply(&self, candidates: &mut Vec<Candidate>, u: f32) {
         if u >= self.probability || self.threshold > 0.5 {

@@ -109,6 +109,14 @@ impl Format {
         }
     }
 
+    /// The marks with which an answer begins that is a call.
+    pub(super) fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Tagged | Self::Json => &[TAG_BEGIN],
+            Self::DeepSeek | Self::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
+        }
+    }
+
     /// What stands before the name of the first call.
     pub(super) fn opening(self) -> String {
         match self {

@@ -1,0 +1,130 @@
+//! JSON schemas as people and their libraries write them, rewritten to what llguidance takes.
+//!
+//! A schema may have any keyword of any draft. [`taken`] writes one for the same values in the keywords that llguidance follows: each
+//! reference names a definition of the rewritten schema, tuples have the form of draft 2020-12, and a few keywords are expressed by others.
+//! What no grammar can enforce is left out and returned as [`Lost`], so that whoever asks is told of it. The rewritten schema accepts all
+//! that the original accepts, except for integers and lengths at the very end of their range.
+
+mod arrays;
+mod disjoint;
+mod lark;
+mod numbers;
+mod objects;
+mod patterns;
+mod probe;
+mod references;
+mod strings;
+mod walk;
+
+use std::fmt;
+
+use serde_json::Value;
+
+pub(super) use lark::rewritten;
+pub(super) use walk::taken;
+
+/// A keyword that is not enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The keyword, with its value where that says more.
+    pub keyword: String,
+    /// Where it stands: a pointer into the schema, as `#/properties/tags`.
+    pub place: String,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.keyword, self.place)
+    }
+}
+
+/// Why a value is no JSON schema that answers can be kept to.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SchemaError {
+    /// Something else stands where a schema is expected.
+    #[error("{place} is {found}, where a schema is expected: an object, true or false")]
+    NoSchema {
+        /// Where it stands.
+        place: String,
+        /// The value, shortened.
+        found: String,
+    },
+    /// The value of a keyword is of a wrong kind.
+    #[error("'{keyword}' at {place} is {found}, but must be {expected}")]
+    Keyword {
+        /// The keyword.
+        keyword: String,
+        /// Where it stands.
+        place: String,
+        /// The value, shortened.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A reference names a schema elsewhere.
+    #[error(
+        "the reference {reference:?} at {place} names a schema elsewhere, and nothing is loaded; put that schema into $defs and refer to #/$defs/NAME"
+    )]
+    Elsewhere {
+        /// The reference.
+        reference: String,
+        /// Where it stands.
+        place: String,
+    },
+    /// A reference names nothing.
+    #[error("the reference {reference:?} at {place} names nothing in the schema")]
+    Missing {
+        /// The reference.
+        reference: String,
+        /// Where it stands.
+        place: String,
+    },
+    /// A schema refers to itself without a property or an item in between.
+    #[error(
+        "the reference {reference:?} at {place} leads back to itself without a property or an item in between, so no value is ever described"
+    )]
+    Endless {
+        /// The reference.
+        reference: String,
+        /// Where it stands.
+        place: String,
+    },
+    /// References lead from one definition to the next too often.
+    #[error("definitions refer to each other {most} deep at {place}; more is not read")]
+    Deep {
+        /// The most that is read.
+        most: usize,
+        /// Where that is exceeded.
+        place: String,
+    },
+}
+
+/// A schema in the keywords that llguidance follows.
+#[derive(Debug, PartialEq)]
+pub(super) struct Taken {
+    pub(super) schema: Value,
+    pub(super) lost: Vec<Lost>,
+}
+
+/// A regular expression of Python or JavaScript in the notation of the regex crate, and what of it is not enforced.
+pub(super) fn regex(text: &str) -> (String, Vec<Lost>) {
+    let mut found = patterns::read(text);
+    let regex = found.all.swap_remove(0);
+    if !found.all.is_empty() {
+        found.lost.push(patterns::LOOK_AROUND);
+    }
+    let lost = |keyword: &str| Lost {
+        keyword: keyword.to_owned(),
+        place: "#".to_owned(),
+    };
+    (regex, found.lost.into_iter().map(lost).collect())
+}
+
+/// A value in a message, shortened.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,29 @@
+//! Asks llguidance whether it takes a schema.
+
+use llguidance::api::ParserLimits;
+use llguidance::{GrammarBuilder, JsonCompileOptions};
+use serde_json::Value;
+
+/// What llguidance says of a schema.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Taken,
+    /// No value fulfils it. There may be others to choose from beside it.
+    Empty,
+    Refused,
+}
+
+/// What llguidance says of a schema.
+pub(super) fn verdict(schema: Value) -> Verdict {
+    let builder = GrammarBuilder::new(None, ParserLimits::default());
+    match JsonCompileOptions::default().json_to_llg_no_validate(builder, schema) {
+        Ok(_) => Verdict::Taken,
+        Err(error) if format!("{error:#}").contains("Unsatisfiable schema") => Verdict::Empty,
+        Err(_) => Verdict::Refused,
+    }
+}
+
+/// Whether llguidance can follow a schema.
+pub(super) fn takes(schema: Value) -> bool {
+    verdict(schema) != Verdict::Refused
+}
