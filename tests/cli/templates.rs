@@ -6,7 +6,7 @@ use glimt::gguf::Value;
 
 use super::edited::edited;
 use super::random::some;
-use super::{run, stderr};
+use super::{run, stderr, stdout};
 
 /// Templates that never end, that grow without end, or that are none.
 const HOSTILE: [&str; 30] = [
@@ -75,7 +75,8 @@ fn assert_refused<'a>(templates: impl Iterator<Item = &'a str>) {
             eprintln!("{i}: {took:.1?}");
             assert!(took < Duration::from_secs(60), "{took:?}, {what}");
             match output.status.code() {
-                Some(0) => refused.push(false),
+                // `inspect` tells that chat is refused, but the file itself is sound.
+                Some(0) => refused.push(stdout(&output).contains("--raw")),
                 Some(1) => {
                     // The system's own words may stand beside it, where it had no memory to give.
                     assert!(told.contains("glimt: error: "), "{what}");
