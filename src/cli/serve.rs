@@ -96,15 +96,14 @@ impl Serve {
             "listening on http://{address} while the model is loaded"
         ));
         let model = self.served.load(&source, self.parallel)?;
-        note(format_args!(
-            "serving {} on http://{address}/v1",
-            model.name
-        ));
-        if !self.no_page && !self.key_everywhere {
-            note(format_args!("a chat for browsers is at http://{address}/"));
-        }
+        let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
-        let Ended { cut, idle } = server.run(model)?;
+        let Ended { cut, idle } = server.run(model, move || {
+            note(format_args!("serving {name} on http://{address}/v1"));
+            if page {
+                note(format_args!("a chat for browsers is at http://{address}/"));
+            }
+        })?;
         let ended = match cut {
             true => Err(CliError::CutAnswers),
             false => Ok(()),

@@ -61,6 +61,23 @@ impl CpuBackend {
         check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
     }
 
+    /// The hidden states of a chunk that begins `first` tokens behind the beginning of a call, at `pos` for the whole call; `None` where
+    /// `on_prompt` breaks. A chunk of a large model takes a minute, so its blocks are told as shares of its tokens.
+    fn chunk(
+        &mut self,
+        chunk: &[u32],
+        first: usize,
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Option<Vec<f32>> {
+        if first > 0 && on_prompt(first).is_break() {
+            return None;
+        }
+        let blocks = self.model.config().block_count;
+        let on_block = &mut |done| on_prompt(first + chunk.len() * done / blocks);
+        self.reference.forward(chunk, pos + first, on_block)
+    }
+
     /// [`Backend::prefill_async`].
     fn compute(
         &mut self,
@@ -72,10 +89,10 @@ impl CpuBackend {
         self.next = 0;
         let mut x = Vec::new();
         for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-            if i > 0 && on_prompt(i * CHUNK).is_break() {
+            let Some(hidden) = self.chunk(chunk, i * CHUNK, pos, on_prompt) else {
                 return Ok(i * CHUNK);
-            }
-            x = self.reference.forward(chunk, pos + i * CHUNK);
+            };
+            x = hidden;
         }
         self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
         self.next = pos + tokens.len();
@@ -167,11 +184,10 @@ impl Backend for CpuBackend {
             self.check(tokens, pos)?;
             for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
                 let first = i * CHUNK;
-                if i > 0 && on_prompt(first).is_break() {
+                let Some(x) = self.chunk(chunk, first, pos, on_prompt) else {
                     self.next = 0;
                     return Ok(first);
-                }
-                let x = self.reference.forward(chunk, pos + first);
+                };
                 for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
                     let logits = self.reference.head(x);
                     for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {

@@ -368,9 +368,13 @@ pub(super) fn work(
     queue: usize,
     metrics: Arc<Metrics>,
     arriving: Arc<()>,
+    warm: bool,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
+    if warm {
+        scheduler.warm_up()?;
+    }
     let (messages, inbox) = unbounded_channel();
     let capacity = scheduler.slots().saturating_add(queue);
     let mut clerk = Clerk {

@@ -114,12 +114,17 @@ impl Server {
         }
     }
 
-    /// Answers requests with `model` until the server is asked to end, and those that have come by then.
+    /// Answers requests with `model` until the server is asked to end, and those that have come by then. `ready` is called when all is
+    /// compiled and requests are taken.
     ///
     /// # Errors
     /// [`ServerError::Engine`] where the device fails, from the start or later.
-    pub fn run(self, model: Model) -> Result<Ended, ServerError> {
-        let worked = work::start(&self.app, model)?;
+    pub fn run(
+        self,
+        model: Model,
+        ready: impl FnOnce() + Send + 'static,
+    ) -> Result<Ended, ServerError> {
+        let worked = work::start(&self.app, model, true, ready)?;
         let ended = self.runtime.block_on(self.serve(worked));
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_WORDS);

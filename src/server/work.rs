@@ -42,17 +42,23 @@ pub(super) fn runtime(name: &str) -> io::Result<Runtime> {
         .build()
 }
 
-/// Starts it. What it returns comes when it ends.
+/// Starts it. What it returns comes when it ends. If it is to be `warm`, it runs the device once before it is ready. `ready` is called if
+/// requests are taken then.
 ///
 /// # Errors
 /// If the system gives no thread.
-pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError> {
+pub(super) fn start(
+    app: &Arc<App>,
+    model: Model,
+    warm: bool,
+    ready: impl FnOnce() + Send + 'static,
+) -> Result<Worked, ServerError> {
     app.metrics.figures().model.clone_from(&model.name);
     let (app, model) = (Arc::clone(app), Arc::new(model));
     let (done, worked) = oneshot::channel();
     let thread = std::thread::Builder::new().name("scheduler".to_owned());
     thread.spawn(move || {
-        let ready = |desk| {
+        let begin = |desk| {
             let model = Arc::clone(&model);
             let served = Served { model, desk };
             // It is set once: here.
@@ -64,13 +70,14 @@ pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError>
                 }
                 begins
             });
-            if !begins {
-                served.desk.end();
+            match begins {
+                true => ready(),
+                false => served.desk.end(),
             }
         };
         let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
         let arriving = Arc::clone(&app.arriving);
-        let result = desk::work(&model, queue, metrics, arriving, ready);
+        let result = desk::work(&model, queue, metrics, arriving, warm, begin);
         // Whoever is told that this has ended may end the process, and then nothing may still take the device down.
         drop((app, model));
         let _ = done.send(result.map_err(ServerError::from));

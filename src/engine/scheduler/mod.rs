@@ -20,6 +20,10 @@ use super::{Engine, EngineError};
 use guarded::Guarded;
 use many::Many;
 use single::Single;
+use web_time::Duration;
+
+/// Time that warming up may take, and the step that is under way then.
+const WARM_UP: Duration = Duration::from_secs(5);
 
 /// Requests, and what answers them.
 pub struct Scheduler<'a> {
@@ -52,6 +56,18 @@ impl<'a> Scheduler<'a> {
             work,
             submitted: 0,
         })
+    }
+
+    /// Computes with every step once before there are requests, in some seconds at most, so that the first request is answered as fast as
+    /// the second: drivers may finish compiling only then, and weights come into memory.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn warm_up_async(&mut self) -> Result<(), EngineError> {
+        match &mut self.work {
+            Work::Single(single) => single.warm_up(WARM_UP).await,
+            Work::Many(many) => many.warm_up(WARM_UP).await,
+        }
     }
 
     /// Requests that are answered at the same time, at most.
