@@ -233,3 +233,42 @@ impl Backend for CpuBackend {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::BackendWait;
+    use crate::engine::testing::small_model;
+    use crate::models;
+
+    #[test]
+    fn a_prompt_is_told_block_by_block_and_ends_between_two_blocks() {
+        let model = models::load(Arc::new(small_model())).expect("it is supported");
+        let mut backend = CpuBackend::new(model, 600).expect("there is memory");
+        let tokens: Vec<u32> = (3..303).collect();
+        let mut told = vec![];
+        let all = &mut |done| {
+            told.push(done);
+            ControlFlow::Continue(())
+        };
+        let done = backend.prefill_watched(&tokens, 0, all).expect("it fits");
+        // Of 256 and of 44 tokens, three blocks each.
+        assert_eq!(told, [85, 170, 256, 270, 285]);
+        assert_eq!(done, 300);
+        let whole = backend.last_logits.clone();
+        for (end, expected) in [(170, 0), (256, 256), (285, 256)] {
+            let some = &mut |done| match done < end {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            };
+            let done = backend.prefill_watched(&tokens, 0, some).expect("it fits");
+            assert_eq!(done, expected, "{end}");
+            assert_eq!(backend.next, 0, "no logits are kept");
+            let on_row = &mut |_: usize, _: &[f32]| ControlFlow::Continue(());
+            let done = backend.logits_watched(&tokens, 0, some, on_row);
+            assert_eq!(done.expect("it fits"), expected, "{end}");
+        }
+        backend.prefill(&tokens, 0).expect("it fits");
+        assert_eq!(backend.last_logits, whole);
+    }
+}
