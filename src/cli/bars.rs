@@ -1,6 +1,8 @@
 //! Progress on standard error: a bar in a terminal, elsewhere a few plain lines, and nothing where notes are left out.
 
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -46,39 +48,89 @@ impl Unit {
 
 /// The progress of one piece of work. It is shown once that has taken a while.
 pub(super) struct Bar {
-    unit: Unit,
     began: Instant,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// Ends the thread that shows it in time, where there is one.
+    timer: Mutex<Option<Sender<()>>>,
 }
 
 struct State {
+    unit: Unit,
     what: String,
     done: u64,
     of: u64,
     /// The bar while it is shown.
     bar: Option<ProgressBar>,
+    /// Whether it was taken away.
+    ended: bool,
     /// When the next line is due, where there are no bars.
     line: Duration,
+}
+
+impl State {
+    /// Draws it as it is now.
+    fn draw(&mut self) {
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = screen::add(drawn(self.unit, &self.what));
+            // How much is done when it is shown first tells no speed.
+            bar.set_position(self.done);
+            bar.reset_eta();
+            bar
+        });
+        bar.set_length(self.of);
+        bar.set_position(self.done);
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Bar {
     fn new(what: impl Into<String>, unit: Unit, of: u64) -> Self {
         let state = State {
+            unit,
             what: what.into(),
             done: 0,
             of,
             bar: None,
+            ended: false,
             line: LINE_AFTER,
         };
         Self {
-            unit,
             began: Instant::now(),
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
+            timer: Mutex::default(),
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    /// Has it shown in time even if nothing is told by then.
+    fn in_time(self) -> Self {
+        if is_quiet() || !screen::draws() {
+            return self;
+        }
+        let (on, off) = channel();
+        let state = Arc::clone(&self.state);
+        let show = move || {
+            if off.recv_timeout(BAR_AFTER) == Err(RecvTimeoutError::Timeout) {
+                let mut state = lock(&state);
+                if !state.ended {
+                    state.draw();
+                }
+            }
+        };
+        // Without a thread it is shown when something is told.
+        let thread = thread::Builder::new().name("bar".to_owned());
+        *self.timer() = thread.spawn(show).is_ok().then_some(on);
+        self
+    }
+
+    fn timer(&self) -> MutexGuard<'_, Option<Sender<()>>> {
+        self.timer.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// So much is done.
@@ -100,32 +152,26 @@ impl Bar {
     pub(super) fn at_of(&self, done: u64, of: u64) {
         let spent = self.began.elapsed();
         let mut state = self.state();
-        (state.done, state.of) = (done, of);
+        (state.done, state.of, state.ended) = (done, of, false);
         if is_quiet() || spent < BAR_AFTER {
             return;
         }
         if !screen::draws() {
             if spent >= state.line {
                 state.line = spent * 2;
-                note(format_args!("{}", line(&state.what, self.unit, done, of)));
+                note(format_args!("{}", line(&state.what, state.unit, done, of)));
             }
             return;
         }
-        let State { what, bar, .. } = &mut *state;
-        let bar = bar.get_or_insert_with(|| {
-            let bar = screen::add(drawn(self.unit, what));
-            // How much is done when it is shown first tells no speed.
-            bar.set_position(done);
-            bar.reset_eta();
-            bar
-        });
-        bar.set_length(of);
-        bar.set_position(done);
+        state.draw();
     }
 
     /// Calls the work otherwise from now on.
     pub(super) fn call(&self, what: &str) {
         let mut state = self.state();
+        if state.what == what {
+            return;
+        }
         what.clone_into(&mut state.what);
         if let Some(bar) = &state.bar {
             bar.set_message(what.to_owned());
@@ -134,7 +180,10 @@ impl Bar {
 
     /// Takes the bar away.
     pub(super) fn end(&self) {
-        if let Some(bar) = self.state().bar.take() {
+        *self.timer() = None;
+        let mut state = self.state();
+        state.ended = true;
+        if let Some(bar) = state.bar.take() {
             screen::remove(&bar);
         }
     }
@@ -180,14 +229,17 @@ pub(super) fn progress_bar(what: &'static str) -> Bar {
     Bar::new(what, Unit::Bytes, 0)
 }
 
-/// Shows on `bar` how much is done, of how much in all.
+/// Shows on `bar` how much is done, of how much in all, until all is.
 pub(super) fn told(bar: &Bar) -> impl FnMut(u64, u64) + use<'_> {
-    |done, total| bar.at_of(done, total)
+    |done, total| match done < total {
+        true => bar.at_of(done, total),
+        false => bar.end(),
+    }
 }
 
 /// A bar for the tokens of a prompt.
 pub(super) fn prompt_bar(what: &'static str, tokens: usize) -> Bar {
-    Bar::new(what, Unit::Tokens, tokens as u64)
+    Bar::new(what, Unit::Tokens, tokens as u64).in_time()
 }
 
 /// A bar for the repetitions of a measurement.

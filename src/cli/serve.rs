@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
+use super::bars;
 use super::error::CliError;
 use super::interrupt;
 use super::output::{self, complain, note};
 use super::served::ServedArgs;
 use crate::engine::Serving;
-use crate::server::{Ended, Keys, Server, Settings};
+use crate::server::{Ended, Keys, Server, Settings, Start};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,10 +99,15 @@ impl Serve {
         let model = self.served.load(&source, self.parallel)?;
         let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
-        let Ended { cut, idle } = server.run(model, move || {
-            note(format_args!("serving {name} on http://{address}/v1"));
-            if page {
-                note(format_args!("a chat for browsers is at http://{address}/"));
+        let bar = bars::runs_bar("warming up".to_owned(), 0);
+        let Ended { cut, idle } = server.run(model, move |start| match start {
+            Start::Warming { done, of } => bar.at_of(done as u64, of as u64),
+            Start::Ready => {
+                bar.end();
+                note(format_args!("serving {name} on http://{address}/v1"));
+                if page {
+                    note(format_args!("a chat for browsers is at http://{address}/"));
+                }
             }
         })?;
         let ended = match cut {

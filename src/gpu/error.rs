@@ -13,8 +13,8 @@ const BY_UBATCH: &str = " (--ubatch)";
 pub enum GpuError {
     /// wgpu lists no adapter at all.
     #[error(
-        "no GPU adapter found: install the driver of your GPU{OR_CPU} (the software driver that the tests use, mesa-vulkan-drivers on \
-         Debian and Ubuntu, does without a GPU, slowly)"
+        "no GPU adapter found: install the driver of your GPU{OR_CPU} (without a GPU, the software driver that the tests use is enough, and slow: \
+         mesa-vulkan-drivers on Debian and Ubuntu)"
     )]
     NoAdapter,
     /// wgpu lists nothing but software, and hardware was asked for.

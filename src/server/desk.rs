@@ -368,12 +368,12 @@ pub(super) fn work(
     queue: usize,
     metrics: Arc<Metrics>,
     arriving: Arc<()>,
-    warm: bool,
+    warmed: Option<&mut dyn FnMut(usize, usize)>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
-    if warm {
-        scheduler.warm_up()?;
+    if let Some(warmed) = warmed {
+        scheduler.warm_up(warmed)?;
     }
     let (messages, inbox) = unbounded_channel();
     let capacity = scheduler.slots().saturating_add(queue);

@@ -103,8 +103,12 @@ impl<'a> Many<'a> {
     }
 
     /// Runs all steps once, as far as there is time.
-    pub(super) async fn warm_up(&mut self, most: Duration) -> Result<(), EngineError> {
-        Ok(self.batch.warm_up_async(most).await?)
+    pub(super) async fn warm_up(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), EngineError> {
+        Ok(self.batch.warm_up_async(most, told).await?)
     }
 
     pub(super) fn slots(&self) -> usize {

@@ -31,7 +31,11 @@ impl<'a> Single<'a> {
     }
 
     /// Answers prompts of tokens that mean nothing, longer and longer ones on a GPU, as far as there is time.
-    pub(super) async fn warm_up(&mut self, most: Duration) -> Result<(), EngineError> {
+    pub(super) async fn warm_up(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), EngineError> {
         let began = Instant::now();
         let engine = self.session.engine();
         let lengths = match engine.tier() {
@@ -39,7 +43,8 @@ impl<'a> Single<'a> {
             None => &PROMPTS[..1],
             Some(_) => &PROMPTS[..],
         };
-        for &tokens in lengths {
+        for (done, &tokens) in lengths.iter().enumerate() {
+            told(done, lengths.len());
             if tokens + 1 >= engine.n_ctx() || began.elapsed() >= most {
                 break;
             }
@@ -56,6 +61,7 @@ impl<'a> Single<'a> {
                 Err(error) => return Err(error),
             }
         }
+        told(lengths.len(), lengths.len());
         Ok(())
     }
 

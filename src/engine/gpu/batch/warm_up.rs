@@ -9,36 +9,54 @@ use std::collections::BTreeSet;
 use web_time::{Duration, Instant};
 
 impl GpuBatch {
-    /// Runs its steps once each, the small ones first, until it is through or has taken `most`. The cache must be empty: rows of its first
-    /// page and the ids of sequences are overwritten.
+    /// Runs its steps once each, the small ones first, until it is through or has taken `most`. `told` hears how many ran, and of how many.
+    /// The cache must be empty: rows of its first page and the ids of sequences are overwritten.
     ///
     /// # Errors
     /// Those of [`submit_async`](Self::submit_async), or what the device reports.
-    pub async fn warm_up_async(&mut self, most: Duration) -> Result<(), GpuError> {
+    pub async fn warm_up_async(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), GpuError> {
         let began = Instant::now();
         let sequences = self.sizes.sequences;
         let pages = vec![0; self.pages_per_sequence()];
         for sequence in 0..sequences {
             self.write_pages(sequence, 0, &pages);
         }
-        let (mut steps, mut heads) = (BTreeSet::new(), BTreeSet::new());
+        let steps = self.all_once();
+        for (done, (tokens, drawn)) in steps.iter().enumerate() {
+            told(done, steps.len());
+            if began.elapsed() >= most {
+                break;
+            }
+            self.run_once(*tokens, *drawn).await?;
+        }
+        told(steps.len(), steps.len());
+        Ok(())
+    }
+
+    /// Steps with which each of its steps and heads runs, as numbers of tokens and of those after which one is chosen. A step has the fewest
+    /// tokens that it is for.
+    fn all_once(&self) -> Vec<(u32, usize)> {
+        let sequences = self.sizes.sequences;
+        let (mut classes_run, mut heads_run) = (BTreeSet::new(), BTreeSet::new());
+        let mut steps = vec![];
         for class in classes(self.sizes) {
-            if class.div_ceil(sequences) as usize > self.sizes.n_ctx {
+            let tokens = class / 2 + 1;
+            if tokens.div_ceil(sequences) as usize > self.sizes.n_ctx {
                 break;
             }
             for drawn in head_classes(self.sizes) {
-                let drawn = drawn.min(class).min(sequences) as usize;
-                let is_new = heads.insert(self.head_of(class as usize, drawn));
-                if !steps.insert(class) && !is_new {
-                    continue;
+                let drawn = drawn.min(tokens).min(sequences) as usize;
+                let is_new = heads_run.insert(self.head_of(tokens as usize, drawn));
+                if classes_run.insert(class) || is_new {
+                    steps.push((tokens, drawn));
                 }
-                if began.elapsed() >= most {
-                    return Ok(());
-                }
-                self.run_once(class, drawn).await?;
             }
         }
-        Ok(())
+        steps
     }
 
     /// Runs a step of so many tokens, spread over the sequences, and waits for it.

@@ -20,7 +20,18 @@ fn a_first_request_compiles_nothing_and_is_answered_as_if_nothing_had_been() {
         .collect();
     let mut warm = many(&engine);
     complete(warm.prepare()).expect("it compiles");
-    complete(warm.warm_up(Duration::from_secs(600))).expect("it runs");
+    let mut told = vec![];
+    let on_step = &mut |done, of| told.push((done, of));
+    complete(warm.warm_up(Duration::from_secs(600), on_step)).expect("it runs");
+    let of = told.len() - 1;
+    assert!(
+        of > 2
+            && told
+                .iter()
+                .enumerate()
+                .all(|(done, one)| *one == (done, of)),
+        "{told:?}"
+    );
     assert!(warm.is_idle());
     let counts = warm.counts();
     assert_eq!(
