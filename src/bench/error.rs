@@ -3,7 +3,7 @@
 use crate::engine::EngineError;
 use crate::engine::backend::BackendError;
 use crate::gguf::GgufError;
-use crate::gpu::GpuError;
+use crate::gpu::{self, GpuError};
 use crate::model::ModelError;
 use crate::plural::count;
 use crate::synth::SynthError;
@@ -12,14 +12,17 @@ use crate::synth::SynthError;
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The model's file, its device or its context.
-    #[error(transparent)]
+    #[error("{}", without_context(.0))]
     Engine(#[from] EngineError),
+    /// The device, where nothing else can do it.
+    #[error("{}", .0.of_gpus_alone())]
+    OnGpusAlone(Box<GpuError>),
     /// The synthetic model.
     #[error(transparent)]
     Synth(#[from] SynthError),
     /// A test needs more context than the model was made for.
     #[error(
-        "{test} needs a context of {}, but the model's is {model}; use a smaller -d, -p or -n",
+        "{test} needs a context of {}, but the model's is {model}; use fewer tokens, or a smaller depth",
         count(*needed, "token")
     )]
     ContextTooLong {
@@ -44,6 +47,24 @@ pub enum BenchError {
     /// `profile` looks into a GPU.
     #[error("the CPU reference has no kernels to profile; choose a GPU with --device")]
     ProfileOnCpu,
+}
+
+/// What the engine refuses, to somebody who has no flag for the context.
+fn without_context(error: &EngineError) -> String {
+    error.to_string().replace(gpu::error::BY_CONTEXT, "")
+}
+
+impl BenchError {
+    /// The same without advice to take the CPU, where that is refused.
+    pub(crate) fn of_gpus_alone(self) -> Self {
+        match self {
+            Self::Engine(EngineError::Gpu(error)) => Self::OnGpusAlone(Box::new(error)),
+            Self::Engine(EngineError::Backend(BackendError::Gpu(error))) => {
+                Self::OnGpusAlone(error)
+            }
+            other => other,
+        }
+    }
 }
 
 macro_rules! through_engine {

@@ -88,6 +88,14 @@ pub fn parallel(
     on_load: &mut dyn FnMut(u64, u64),
     on_row: &mut dyn FnMut(&ParallelRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
+    on_gpu(options, on_load, on_row).map_err(BenchError::of_gpus_alone)
+}
+
+fn on_gpu(
+    options: &ParallelOptions,
+    on_load: &mut dyn FnMut(u64, u64),
+    on_row: &mut dyn FnMut(&ParallelRow) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
     let model = options.source.load()?;
     let most = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or(0);
     let n_ctx = most(&options.prompts) + most(&options.generations) + 1;

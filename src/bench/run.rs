@@ -140,24 +140,36 @@ fn tell(on_event: &mut OnEvent<'_>, event: Event<'_>) -> Result<(), Ended> {
 /// # Errors
 /// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
 pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
-    match run_all(options, on_event) {
+    let model = options.source.load()?;
+    let suits_cpu = suits_cpu(options, &*model);
+    let on_gpus_alone = suits_cpu.is_err();
+    match run_all(options, &model, suits_cpu, on_event) {
+        Err(Ended::Failed(error)) if on_gpus_alone => Err(error.of_gpus_alone()),
         Err(Ended::Failed(error)) => Err(error),
         Ok(()) | Err(Ended::Asked) => Ok(()),
     }
 }
 
-fn run_all(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ended> {
-    let model = options.source.load()?;
-    let n_ctx = n_ctx(&options.tests, &*model)?;
-    let cpu = Where::Device(DeviceChoice::Cpu);
+/// Refuses what the CPU reference cannot measure.
+fn suits_cpu(options: &BenchOptions, model: &dyn Model) -> Result<(), BenchError> {
     let asked = GpuOptions {
         tier: options.tiers.first().copied(),
         ..options.gpu.clone()
     };
-    let suits_cpu = match model.has_data() {
-        true => check_cpu(&asked, options.precompose).map_err(BenchError::from),
+    match model.has_data() {
+        true => Ok(check_cpu(&asked, options.precompose)?),
         false => Err(BenchError::SyntheticOnCpu),
-    };
+    }
+}
+
+fn run_all(
+    options: &BenchOptions,
+    model: &Arc<dyn Model>,
+    suits_cpu: Result<(), BenchError>,
+    on_event: &mut OnEvent<'_>,
+) -> Result<(), Ended> {
+    let n_ctx = n_ctx(&options.tests, &**model)?;
+    let cpu = Where::Device(DeviceChoice::Cpu);
     // What only kernels of a GPU can measure asks for some adapter, even if it is software.
     let hardware = suits_cpu.is_ok();
     if options.devices.contains(&cpu) {
@@ -167,7 +179,7 @@ fn run_all(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), End
     for device in &options.devices {
         if *device == cpu {
             any = true;
-            on_cpu(options, &model, n_ctx, on_event)?;
+            on_cpu(options, model, n_ctx, on_event)?;
             continue;
         }
         for opening in openings(device, options, hardware) {
@@ -178,7 +190,7 @@ fn run_all(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), End
                 {
                     any = true;
                     tell(on_event, Event::NoGpu(&error))?;
-                    on_cpu(options, &model, n_ctx, on_event)?;
+                    on_cpu(options, model, n_ctx, on_event)?;
                     continue;
                 }
                 (Err(error), Where::All) => {
@@ -188,7 +200,7 @@ fn run_all(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), End
                 (Err(error), Where::Device(_)) => return Err(error.into()),
             };
             any = true;
-            match (on_gpu(options, gpu, &model, n_ctx, on_event), device) {
+            match (on_gpu(options, gpu, model, n_ctx, on_event), device) {
                 (
                     Err(Ended::Failed(BenchError::Engine(error @ EngineError::NoRoom(_)))),
                     Where::All,

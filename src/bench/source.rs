@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::BenchError;
 use crate::engine::ModelSource;
+use crate::hub::PREFERRED;
 use crate::models::{self, Model};
 use crate::quant::GgmlType;
 use crate::synth::{self, ModelName, Recipe, SynthError, SynthOptions};
@@ -46,11 +47,9 @@ impl Source {
 impl FromStr for Source {
     type Err = String;
 
-    /// `MODEL:RECIPE`.
+    /// `MODEL:RECIPE`, or the model alone, with the recipe that is taken where a model by name has several.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (model, recipe) = text
-            .split_once(':')
-            .ok_or_else(|| format!("'{text}' is not MODEL:RECIPE, such as glm-4.7-flash:q4_0"))?;
+        let (model, recipe) = text.split_once(':').unwrap_or((text, PREFERRED));
         let wrong = |error: SynthError| error.to_string();
         let model = model.parse().map_err(wrong)?;
         Ok(Self::Synthetic(model, recipe.parse().map_err(wrong)?))
@@ -84,8 +83,8 @@ mod tests {
             Source::Synthetic(ModelName::Glm47Flash, Recipe::Q4KM)
         );
         assert_eq!(source.name(), "glm-4.7-flash:q4_k_m");
+        assert_eq!("GLM-4.7-Flash".parse(), Ok(source));
         for (wrong, expected) in [
-            ("glm-4.7-flash", "MODEL:RECIPE"),
             ("glm:q4_0", "glm-4.7-flash, deepseek-v2-lite"),
             ("tiny:q9", "q4_0, q4_k_m"),
         ] {

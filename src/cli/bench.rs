@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::ProgressBar;
 
 use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
+use super::bars::{Bar, progress_bar, runs_bar};
 use super::error::CliError;
-use super::load::{self, progress_bar, runs_bar};
+use super::load;
 use super::output::{self, note, write_error};
 use super::picture::Picture;
 use crate::bench::{
@@ -219,7 +219,7 @@ impl Bench {
                 let bar = progress_bar("loading");
                 let mut failed = None;
                 let measured = bench::parallel(&options, &mut load::told(&bar), &mut |row| {
-                    bar.finish_and_clear();
+                    bar.end();
                     let printed = print_row(row, json, std::mem::take(&mut head));
                     failed = printed.err();
                     match failed {
@@ -227,7 +227,7 @@ impl Bench {
                         None => Ok(()),
                     }
                 });
-                bar.finish_and_clear();
+                bar.end();
                 if let Some(error) = failed {
                     return Err(error);
                 }
@@ -263,7 +263,7 @@ pub(super) struct Shown<W> {
     format: Format,
     columns: Columns,
     repetitions: u64,
-    bar: ProgressBar,
+    bar: Option<Bar>,
     /// The head is written with the first row, so that a refusal leaves standard output empty.
     writer: Option<Writer<W>>,
     rows: Vec<Row>,
@@ -278,7 +278,7 @@ impl<W: Write> Shown<W> {
             format,
             columns,
             repetitions,
-            bar: ProgressBar::hidden(),
+            bar: None,
             writer: None,
             rows: vec![],
             failed: None,
@@ -289,23 +289,30 @@ impl<W: Write> Shown<W> {
     pub(super) fn take(&mut self, event: &Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Device { name, backend } => {
-                self.bar = progress_bar("loading");
+                self.bar = Some(progress_bar("loading"));
                 note(format_args!("device: {name} ({backend})"));
             }
-            Event::Loading(done, total) => load::told(&self.bar)(*done, *total),
-            Event::Loaded => self.bar.finish_and_clear(),
+            Event::Loading(done, total) => {
+                if let Some(bar) = &self.bar {
+                    bar.at_of(*done, *total);
+                }
+            }
+            Event::Loaded => self.bar = None,
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
             Event::NoGpu(error) => load::no_gpu(error),
             Event::Skipped(reason) => note(format_args!("left out: {reason}")),
             Event::Test { test, number, of } => {
-                self.bar.finish_and_clear();
                 let what = format!("{} ({number} of {of})", test.name());
-                self.bar = runs_bar(what, self.repetitions);
+                self.bar = Some(runs_bar(what, self.repetitions));
             }
-            Event::Repetition(done) => self.bar.set_position(*done as u64),
+            Event::Repetition(done) => {
+                if let Some(bar) = &self.bar {
+                    bar.at(*done as u64);
+                }
+            }
             Event::Row(row) => {
-                self.bar.finish_and_clear();
+                self.bar = None;
                 self.rows.push(Row::clone(row));
                 if let Err(error) = self.write(row) {
                     self.failed = Some(error);
@@ -329,7 +336,7 @@ impl<W: Write> Shown<W> {
 
     /// Ends the table; returns its rows.
     pub(super) fn finish(self) -> Result<Vec<Row>, CliError> {
-        self.bar.finish_and_clear();
+        drop(self.bar);
         match (self.failed, self.writer) {
             (Some(error), _) => return Err(write_error(error)),
             (None, Some(writer)) => writer.finish().map_err(write_error)?,

@@ -33,7 +33,7 @@ impl Devices {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let adapters = gpu::adapters();
         if adapters.is_empty() {
-            note(format_args!("{}", GpuError::NoAdapter));
+            note(format_args!("{}", GpuError::NoAdapter.of_gpus_alone()));
         }
         if self.json {
             let cpu = json!({"device": "cpu", "threads": rayon::current_num_threads()});

@@ -70,7 +70,7 @@ pub(super) enum CliError {
     #[error(transparent)]
     Synth(#[from] SynthError),
     /// The model's file cannot be used, and the reason does not name it.
-    #[error("{file}: {reason}")]
+    #[error("cannot use {file}: {reason}")]
     ModelFile { file: String, reason: Box<CliError> },
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -81,9 +81,18 @@ pub(super) enum CliError {
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error(
-        "'{text}': there is no such file, and no model of this name is on this machine; {advice}"
+        "no model '{text}': there is no such file, and no model of this name is on this machine; {advice}"
     )]
     NoModel { text: String, advice: String },
+    /// The name of a model that only this program makes.
+    #[error(
+        "no model '{model}': it is a synthetic one; glimt bench --synthetic {model}:{recipe} measures it, and glimt synth {model} {recipe} \
+         OUT.gguf writes its file"
+    )]
+    OnlySynthetic { model: &'static str, recipe: String },
+    /// A model that is offered and would not run.
+    #[error("{model} was not fetched, since glimt does not run it: {reason}")]
+    WouldNotRun { model: String, reason: String },
     #[error("{0} was not fetched")]
     NotFetched(String),
     #[error(
@@ -93,7 +102,7 @@ pub(super) enum CliError {
     #[error("cannot read the config file {path}: {source}")]
     ReadConfig { path: String, source: io::Error },
     /// The config file or an environment variable says what no flag takes.
-    #[error("{origin}: {problem}")]
+    #[error("the setting in {origin} cannot be used: {problem}")]
     Setting {
         /// The file with the line and the key, or the variable.
         origin: String,
@@ -122,10 +131,12 @@ pub(super) enum CliError {
         path: String,
         source: io::Error,
     },
-    #[error(
-        "{path} has more than {most} bytes, more than the context can hold; give less, or ask for more context with -c"
-    )]
-    TextTooLong { path: String, most: u64 },
+    #[error("{path} has more than {most} bytes, more than can be read; give less{advice}")]
+    TextTooLong {
+        path: String,
+        most: u64,
+        advice: &'static str,
+    },
     #[error(
         "{path} has {}, the context holds {n_ctx}; give less, or ask for more context with -c",
         count(*tokens, "token")
@@ -171,7 +182,7 @@ pub(super) enum CliError {
     StillThinking { why: String },
     #[error("the answer is cut before the grammar ends it ({why}): {advice}")]
     CutAnswer { why: String, advice: &'static str },
-    #[error("{path}: {source}")]
+    #[error("the grammar in {path} cannot be used: {source}")]
     Grammar {
         /// The file, or the flag.
         path: String,

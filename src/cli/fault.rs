@@ -45,7 +45,7 @@ extern "C" fn on_abort(_: libc::c_int) {
     if RENDERING.load(Ordering::SeqCst) {
         end(
             b"glimt: error: the chat template asks for more memory than there is: it is damaged or hostile; \
-              --raw goes without it\n",
+              glimt generate --raw goes without it\n",
         );
     }
     // Returning goes on with what `abort` does by default.

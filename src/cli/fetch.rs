@@ -2,70 +2,115 @@
 
 use std::path::PathBuf;
 
-use indicatif::ProgressBar;
-
-use super::bars::{progress_bar, told};
+use super::bars::{Bar, progress_bar};
 use super::error::CliError;
-use super::interrupt;
 use super::output::{bytes, complain, note};
-use crate::hub::{Event, Hub, Name, Offer};
+use super::{ask, interrupt};
+use crate::hub::{self, Event, Hub, Name, Offer};
+use crate::models;
 use crate::plural::count;
+use crate::quant::GgmlType;
 
 /// What is shown while files come.
 struct Shown {
-    bar: ProgressBar,
-    /// Whether the speed is still measured from a file's beginning, which an earlier run may have fetched.
-    fresh: bool,
+    bar: Option<Bar>,
+    /// Bytes of the file that comes.
+    bytes: u64,
 }
 
 impl Shown {
     fn new() -> Self {
         Self {
-            bar: ProgressBar::hidden(),
-            fresh: true,
+            bar: None,
+            bytes: 0,
         }
     }
 
     fn take(&mut self, event: &Event<'_>) {
         match event {
             Event::File { name, bytes } => {
-                self.bar.finish_and_clear();
+                self.bar = None;
                 note(format_args!("{name}, {}", super::output::bytes(*bytes)));
-                self.bar = progress_bar("fetching");
-                self.bar.set_length(*bytes);
-                self.fresh = true;
+                self.bar = Some(progress_bar("fetching"));
+                self.bytes = *bytes;
             }
             Event::Fetched(bytes) => {
-                self.bar.set_position(*bytes);
-                if std::mem::replace(&mut self.fresh, false) {
-                    self.bar.reset_eta();
-                }
+                let of = self.bytes;
+                self.at("fetching", *bytes, of);
             }
-            Event::Checked { bytes, of } => {
-                self.bar.set_message("checking");
-                told(&self.bar)(*bytes, *of);
-            }
+            Event::Checked { bytes, of } => self.at("checking", *bytes, *of),
             Event::Again { why, wait } => {
                 let wait = wait.as_secs_f64();
-                self.tell(&format!("{}; trying again in {wait:.1} s", why.cause()));
+                complain(format_args!("{}; trying again in {wait:.1} s", why.cause()));
             }
             Event::StartOver { file, why } => {
-                self.bar.set_message("fetching");
-                self.tell(&format!("{file} is fetched from its beginning: {why}"));
+                complain(format_args!("{file} is fetched from its beginning: {why}"));
             }
-            Event::Waiting(file) => self.tell(&format!(
-                "{file}: another program fetches it, waiting for that"
+            Event::Waiting(file) => complain(format_args!(
+                "another program fetches {file}, waiting for that"
             )),
         }
     }
 
-    fn tell(&self, text: &str) {
-        self.bar.suspend(|| complain(format_args!("{text}")));
+    /// So much is fetched or checked.
+    fn at(&self, what: &str, done: u64, of: u64) {
+        if let Some(bar) = &self.bar {
+            bar.call(what);
+            bar.at_of(done, of);
+        }
     }
 }
 
-/// Asks what a name means, and tells it with its size.
-pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<Offer, CliError> {
+/// Asks whether to fetch so much.
+pub(super) fn may(missing: u64) -> Result<bool, CliError> {
+    match missing {
+        // It is here, and may be linked anew.
+        0 => Ok(true),
+        some => ask::yes(&format!("Fetch {}?", bytes(some))),
+    }
+}
+
+/// Refuses a model that would not run, by what is known before it is fetched.
+fn check(hub: &Hub<'_>, offer: &Offer, shown: &mut Shown) -> Result<(), CliError> {
+    let refused = |reason| CliError::WouldNotRun {
+        model: format!("{}:{}", offer.repo, offer.label),
+        reason,
+    };
+    if !hub::is_computed(&offer.label) && hub::quantisation(&offer.label).is_some() {
+        let known: Vec<_> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
+        return Err(refused(format!(
+            "it computes with {}; name another quantisation{}",
+            known.join(", "),
+            others(offer)
+        )));
+    }
+    if offer.architecture.as_deref().is_some_and(models::runs) {
+        return Ok(());
+    }
+    // What a hub says of a repository may be about another of its files.
+    let found = hub.architecture(offer, &mut |event| shown.take(&event))?;
+    match found.or_else(|| offer.architecture.clone()) {
+        Some(found) if !models::runs(&found) => Err(refused(format!(
+            "its architecture is {found:?}, and glimt runs {}",
+            models::all_that_run()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The other models of the repository, in a clause.
+fn others(offer: &Offer) -> String {
+    match offer.others.is_empty() {
+        true => String::new(),
+        false => format!("; it also has {}", offer.others.join(", ")),
+    }
+}
+
+/// Asks what a name means, and tells it with its size. Returned is also how many bytes are missing.
+///
+/// # Errors
+/// What the hub refuses, or [`CliError::WouldNotRun`].
+pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<(Offer, u64), CliError> {
     let mut shown = Shown::new();
     let offer = hub.offer(name, &mut |event| shown.take(&event))?;
     if let Name::Repository {
@@ -79,6 +124,9 @@ pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<Offer, CliError> {
         ));
     }
     let missing = hub.missing(&offer)?;
+    if missing > 0 {
+        check(hub, &offer, &mut shown)?;
+    }
     let all = offer.bytes();
     let left = match missing {
         0 => ", already here".to_owned(),
@@ -95,7 +143,7 @@ pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<Offer, CliError> {
     if !offer.others.is_empty() {
         note(format_args!("it also has {}", offer.others.join(", ")));
     }
-    Ok(offer)
+    Ok((offer, missing))
 }
 
 /// Fetches what is missing; returns the first file.
@@ -105,7 +153,7 @@ pub(super) fn pull(hub: &Hub<'_>, offer: &Offer) -> Result<PathBuf, CliError> {
     ));
     let mut shown = Shown::new();
     let pulled = hub.pull(offer, &mut |event| shown.take(&event));
-    shown.bar.finish_and_clear();
+    drop(shown);
     interrupt::say_at_end(None);
     Ok(pulled?)
 }

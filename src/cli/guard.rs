@@ -28,7 +28,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> T {
                 let now = memory(&mut system).unwrap_or(before);
                 if now.saturating_sub(before) > MOST {
                     complain(format_args!(
-                        "glimt: error: the chat template takes more than {} MiB of memory: it is damaged or hostile; --raw goes without it",
+                        "glimt: error: the chat template takes more than {} MiB of memory: it is damaged or hostile; glimt generate --raw goes without it",
                         MOST >> 20
                     ));
                     interrupt::leave(1);

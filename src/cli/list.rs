@@ -4,8 +4,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::error::CliError;
+use super::load;
 use super::output::{self, bytes, note};
+use crate::engine::{EngineError, ModelSource};
 use crate::hub::{Found, Settings, stores};
+use crate::model::ModelError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,7 +16,8 @@ Examples:
   glimt list --json | jq -r '.models[].name'
 
 It shows the models of the cache that Python's huggingface_hub uses, of LM Studio and of ollama. -m takes their names, \
-with :QUANTISATION behind them where there are several. Other programs' models are only read.";
+with :QUANTISATION behind them where there are several. Other programs' models are only read. Models that glimt refuses are \
+marked with the reason.";
 
 /// List the models on this machine
 #[derive(Args)]
@@ -31,9 +35,16 @@ impl List {
         for error in &inventory.unread {
             note(format_args!("left out: {error}"));
         }
+        let found = inventory.found.into_iter();
+        let found: Vec<_> = found
+            .map(|one| {
+                let refused = refused(&one);
+                (one, refused)
+            })
+            .collect();
         if self.json {
             let cache = settings.cache.display().to_string();
-            let models: Vec<_> = inventory.found.iter().map(row).collect();
+            let models: Vec<_> = found.iter().map(row).collect();
             return output::json(&json!({ "cache": cache, "models": models }));
         }
         for (repo, begun) in &inventory.begun {
@@ -42,18 +53,37 @@ impl List {
                 bytes(*begun)
             ));
         }
-        if inventory.found.is_empty() {
+        if found.is_empty() {
             note(format_args!(
                 "no model is on this machine; glimt pull --help tells how to fetch one"
             ));
             return Ok(());
         }
-        output::page(&table(&inventory.found))
+        output::page(&table(&found))
     }
 }
 
-/// A model as JSON.
-fn row(found: &Found) -> Value {
+/// Why a model would not run, in a few words, as far as its file tells without its weights.
+fn refused(found: &Found) -> Option<String> {
+    if !found.whole {
+        return Some("shards are missing".to_owned());
+    }
+    let source = ModelSource::File(found.files.first()?.clone());
+    load::check(&source).err().map(|error| match error {
+        EngineError::Model(ModelError::Architecture { found, .. }) => {
+            format!("its architecture is {found}")
+        }
+        // What to do about it stands behind the first clause.
+        other => {
+            let all = other.to_string();
+            let first = all.split("; ").next().unwrap_or_default();
+            first.to_owned()
+        }
+    })
+}
+
+/// A model as JSON. `refused` says why it would not run.
+fn row((found, refused): &(Found, Option<String>)) -> Value {
     let files = found.files.iter().map(|file| file.display().to_string());
     json!({
         "name": found.name,
@@ -61,23 +91,24 @@ fn row(found: &Found) -> Value {
         "bytes": found.bytes,
         "from": found.store.to_string(),
         "whole": found.whole,
+        "runs": refused.is_none(),
+        "refused": refused,
         "files": files.collect::<Vec<_>>(),
     })
 }
 
 /// The models as a table with a head.
-fn table(models: &[Found]) -> String {
-    let wide = models.iter().map(|found| found.name.chars().count()).max();
+fn table(models: &[(Found, Option<String>)]) -> String {
+    let wide = models.iter().map(|(found, _)| found.name.chars().count());
+    let wide = wide.max();
     let wide = wide.unwrap_or_default().max("model".len());
     let mut text = format!("{:<wide$}  quantisation       size  from\n", "model");
-    for found in models {
+    for (found, refused) in models {
         let quantisation = found.quantisation.as_deref().unwrap_or("-");
-        let missing = match found.whole {
-            true => "",
-            false => ", shards are missing",
-        };
+        let refused = refused.as_ref().map(|why| format!("  does not run: {why}"));
+        let refused = refused.unwrap_or_default();
         let (name, store, size) = (&found.name, found.store, bytes(found.bytes));
-        text += &format!("{name:<wide$}  {quantisation:<12} {size:>10}  {store}{missing}\n");
+        text += &format!("{name:<wide$}  {quantisation:<12} {size:>10}  {store}{refused}\n");
     }
     text
 }

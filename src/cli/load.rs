@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
-pub(super) use super::bars::{BAR_AFTER, progress_bar, prompt_bar, runs_bar, told};
+pub(super) use super::bars::{progress_bar, prompt_bar, told};
 use super::error::CliError;
 use super::guard::guarded;
 use super::output::{complain, note};
@@ -12,7 +12,7 @@ use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::models::{self, Model};
 use crate::plural::count;
-use crate::tokenizer::Message;
+use crate::tokenizer::{Message, Tokenizer};
 
 /// Opens the model and the device that the flags name.
 pub(super) fn open(
@@ -58,6 +58,16 @@ pub(super) fn no_gpu(error: &GpuError) {
             "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
         )),
     }
+}
+
+/// Checks what a model's file says of its model and vocabulary, without reading the weights or all of the vocabulary.
+///
+/// # Errors
+/// Why it would be refused.
+pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
+    let gguf = Arc::new(source.open()?);
+    models::load(Arc::clone(&gguf))?;
+    Ok(Tokenizer::check(&gguf)?)
 }
 
 /// The model's file and what it says of its model.
@@ -108,9 +118,7 @@ pub(super) fn with_bar<T>(
     work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
 ) -> T {
     let bar = progress_bar(what);
-    let made = work(&mut told(&bar));
-    bar.finish_and_clear();
-    made
+    work(&mut told(&bar))
 }
 
 /// Loads the weights and tells what was chosen.
@@ -132,76 +140,4 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         note(format_args!("{precomposed}"));
     }
     Ok(engine)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
-    use indicatif::{ProgressDrawTarget, TermLike};
-
-    use super::*;
-
-    /// A terminal of so many columns that keeps what is written.
-    #[derive(Debug, Clone)]
-    struct Narrow(u16, Arc<Mutex<Vec<String>>>);
-
-    impl TermLike for Narrow {
-        fn width(&self) -> u16 {
-            self.0
-        }
-        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn write_line(&self, text: &str) -> io::Result<()> {
-            self.write_str(text)
-        }
-        fn write_str(&self, text: &str) -> io::Result<()> {
-            let mut written = self.1.lock().expect("no writer panics");
-            written.push(text.to_owned());
-            Ok(())
-        }
-        fn clear_line(&self) -> io::Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn bars_fit_into_one_line_of_a_narrow_terminal() {
-        for width in [40, 80, 200] {
-            for bar in [progress_bar("writing"), prompt_bar("prompt", 131_072)] {
-                let terminal = Narrow(width, Arc::default());
-                bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
-                bar.set_length(bar.length().filter(|&n| n > 0).unwrap_or(1023 << 30));
-                bar.set_position(bar.length().expect("it is set") - (1 << 10));
-                bar.tick();
-                let written = terminal.1.lock().expect("no writer panics");
-                let lines: Vec<_> = written
-                    .iter()
-                    .filter(|text| text.contains(" of "))
-                    .collect();
-                assert!(!lines.is_empty(), "{written:?}");
-                for line in lines {
-                    let columns = line.trim_end().chars().count();
-                    assert!(
-                        columns <= usize::from(width),
-                        "{columns} of {width}: {line}"
-                    );
-                }
-            }
-        }
-    }
 }

@@ -6,7 +6,8 @@ use super::error::CliError;
 use super::output::note;
 use super::{ask, fetch};
 use crate::engine::ModelSource;
-use crate::hub::{ALIASES, Hub, HubError, Name, Settings, stores};
+use crate::hub::{ALIASES, Hub, HubError, Name, PREFERRED, Settings, stores};
+use crate::synth::ModelName;
 
 /// The model that is named. What is not on this machine is fetched if somebody says so in a terminal.
 ///
@@ -29,6 +30,7 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
         ));
         return Ok(ModelSource::File(first.clone()));
     }
+    refuse_synthetic(&name)?;
     let unknown = |advice| CliError::NoModel {
         text: text.to_string(),
         advice,
@@ -47,9 +49,32 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
         return Err(unknown(format!("fetch it with: glimt pull {text}")));
     }
     let hub = Hub::new(&settings);
-    let offer = fetch::offer(&hub, &name)?;
-    match ask::yes("Fetch it?")? {
+    let (offer, missing) = fetch::offer(&hub, &name)?;
+    match fetch::may(missing)? {
         true => Ok(ModelSource::File(fetch::pull(&hub, &offer)?)),
         false => Err(CliError::NotFetched(text.into_owned())),
+    }
+}
+
+/// Refuses the name of a synthetic model, which nobody offers.
+///
+/// # Errors
+/// [`CliError::OnlySynthetic`].
+pub(super) fn refuse_synthetic(name: &Name) -> Result<(), CliError> {
+    let Name::Ollama {
+        model,
+        tag,
+        told: false,
+    } = name
+    else {
+        return Ok(());
+    };
+    let recipe = tag.as_deref().unwrap_or(PREFERRED).to_ascii_lowercase();
+    match model.parse::<ModelName>() {
+        Ok(model) => Err(CliError::OnlySynthetic {
+            model: model.name(),
+            recipe,
+        }),
+        Err(_) => Ok(()),
     }
 }

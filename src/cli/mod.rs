@@ -42,6 +42,7 @@ mod resumed;
 mod rm;
 mod run;
 mod sampling;
+mod screen;
 mod serve;
 mod served;
 mod sink;
@@ -209,6 +210,7 @@ fn run() -> Result<(), CliError> {
     log_to_stderr();
     fault::install();
     interrupt::install()?;
+    bars::show_compiling();
     match command {
         Command::Chat(command) => command.run(),
         Command::Generate(command) => command.run(),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use super::error::CliError;
+use super::screen;
 
 /// Whether notes are left out.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -31,7 +32,8 @@ pub(super) fn note(message: fmt::Arguments<'_>) {
 
 /// Writes one line to standard error, an error or a warning. A closed standard error is ignored: there is nobody left to tell.
 pub(super) fn complain(message: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{}", clean(&message.to_string()));
+    let line = clean(&message.to_string());
+    let _ = screen::beside(|| writeln!(io::stderr().lock(), "{line}"));
 }
 
 /// `text` with control characters as `\\u{1b}`: names in files may hold what commands a terminal. Line breaks and tabs stay.

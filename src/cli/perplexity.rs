@@ -1,7 +1,6 @@
 //! `glimt perplexity`: how surprised a model is by a text, by llama-perplexity's method.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
@@ -81,15 +80,12 @@ impl Perplexity {
         let count = chunks.len();
         for (i, chunk) in chunks.enumerate() {
             let bar = load::prompt_bar("chunk", n_ctx);
-            let began = Instant::now();
             let on_prompt = &mut |done: usize| {
-                if began.elapsed() >= load::BAR_AFTER {
-                    bar.set_position(done as u64);
-                }
+                bar.at(done as u64);
                 ControlFlow::Continue(())
             };
             let added = scores.add_chunk_watched(&mut session, chunk, on_prompt);
-            bar.finish_and_clear();
+            bar.end();
             added?;
             note(format_args!(
                 "chunk {} of {count}: perplexity {:.4}",

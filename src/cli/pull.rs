@@ -3,8 +3,11 @@
 use clap::Args;
 
 use super::error::CliError;
-use super::{ask, fetch, output};
+use super::{ask, fetch, lookup, output};
 use crate::hub::{Hub, Name, Settings};
+
+/// So many bytes are fetched without a question.
+const UNASKED: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,9 +16,10 @@ Examples:
   HF_TOKEN=hf_... glimt pull user/private-GGUF
   glimt generate -m unsloth/GLM-4.7-Flash-GGUF:Q4_K_M \"Why is the sky blue?\"
 
-A name is user/repo, user/repo:QUANTISATION, or one of glm-4.7-flash, deepseek-v2-lite and youtu-llm, each also with \
+A name is user/repo, user/repo:QUANTISATION, or one of glm-4.7-flash, deepseek-v2-lite and youtu-llm-2b, each also with \
 :QUANTISATION. Without a quantisation Q4_K_M is taken, or the only one there is. The repositories behind the short names \
-are not verified: in a terminal, glimt asks before it fetches one.
+are not verified: in a terminal, glimt asks before it fetches one, and before it fetches more than a GiB. A model of an \
+architecture or quantisation that glimt does not run is not fetched.
 
 Files go to the cache that Python's huggingface_hub uses: ~/.cache/huggingface/hub, or where HF_HUB_CACHE or HF_HOME say. \
 HF_ENDPOINT names another hub, HF_TOKEN an access token, and HF_HUB_OFFLINE=1 forbids to ask the hub. After Ctrl-C or a \
@@ -36,6 +40,7 @@ pub(super) struct Pull {
 impl Pull {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let name = Name::parse(&self.name)?;
+        lookup::refuse_synthetic(&name)?;
         let settings = Settings::from_env()?;
         if settings.offline
             && let Some(found) = crate::hub::stores::find(&settings, &name)?
@@ -44,9 +49,10 @@ impl Pull {
             return output::page(&format!("{}\n", first.display()));
         }
         let hub = Hub::new(&settings);
-        let offer = fetch::offer(&hub, &name)?;
+        let (offer, missing) = fetch::offer(&hub, &name)?;
         let short = matches!(name, Name::Repository { alias: Some(_), .. });
-        if short && !self.yes && ask::possible() && !ask::yes("Fetch it?")? {
+        let asks = !self.yes && ask::possible() && (short || missing > UNASKED);
+        if asks && !fetch::may(missing)? {
             return Err(CliError::NotFetched(self.name.clone()));
         }
         let path = fetch::pull(&hub, &offer)?;

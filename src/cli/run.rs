@@ -1,7 +1,6 @@
 //! Running a session for an answer: a bar while a long prompt is evaluated, and Ctrl-C.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 use super::error::CliError;
 use super::{interrupt, load};
@@ -25,20 +24,15 @@ pub(super) fn run<E>(
     take: &mut dyn FnMut(u32) -> Result<Option<E>, CliError>,
 ) -> Result<Ran<E>, CliError> {
     let bar = load::prompt_bar("prompt", tokens.len());
-    let began = Instant::now();
     let on_prompt = &mut |done: usize| {
         // Between two submissions of a prompt there is something to end in order.
         interrupt::begin_answer();
-        if began.elapsed() >= load::BAR_AFTER {
-            bar.set_position(done as u64);
-        }
+        bar.at(done as u64);
         flow(!interrupt::requested())
     };
     let mut ended = None;
     let on_token = &mut |token| {
-        if !bar.is_finished() {
-            bar.finish_and_clear();
-        }
+        bar.end();
         interrupt::begin_answer();
         ended = take(token).transpose();
         flow(ended.is_none() && !interrupt::requested())
@@ -47,7 +41,7 @@ pub(super) fn run<E>(
         Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
         None => session.generate_watched(tokens, sampling, limit, on_prompt, on_token),
     };
-    bar.finish_and_clear();
+    bar.end();
     Ok(Ran {
         stats: stats?,
         ended: ended.transpose()?,

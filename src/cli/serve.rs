@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
+use super::bars;
 use super::error::CliError;
 use super::interrupt;
 use super::output::{self, complain, note};
 use super::served::ServedArgs;
 use crate::engine::Serving;
-use crate::server::{Ended, Keys, Server, Settings};
+use crate::server::{Ended, Keys, Server, Settings, Start};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,15 +97,19 @@ impl Serve {
             "listening on http://{address} while the model is loaded"
         ));
         let model = self.served.load(&source, self.parallel)?;
-        note(format_args!(
-            "serving {} on http://{address}/v1",
-            model.name
-        ));
-        if !self.no_page && !self.key_everywhere {
-            note(format_args!("a chat for browsers is at http://{address}/"));
-        }
+        let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
-        let Ended { cut, idle } = server.run(model)?;
+        let bar = bars::runs_bar("warming up".to_owned(), 0);
+        let Ended { cut, idle } = server.run(model, move |start| match start {
+            Start::Warming { done, of } => bar.at_of(done as u64, of as u64),
+            Start::Ready => {
+                bar.end();
+                note(format_args!("serving {name} on http://{address}/v1"));
+                if page {
+                    note(format_args!("a chat for browsers is at http://{address}/"));
+                }
+            }
+        })?;
         let ended = match cut {
             true => Err(CliError::CutAnswers),
             false => Ok(()),

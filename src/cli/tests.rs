@@ -7,6 +7,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::{Cli, config};
 
+mod advice;
+
 /// What rewrites the tables.
 const REWRITE: &str = "GLIMT_WRITE=1 cargo test --lib cli::tests";
 const END: &str = "<!-- end of flags -->";

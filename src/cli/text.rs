@@ -21,6 +21,14 @@ pub(super) fn most_bytes(n_ctx: usize) -> u64 {
     (64 << 10) + 256 * n_ctx as u64
 }
 
+/// What else can be done about a text of more than `most` bytes.
+pub(super) fn or_more_context(most: u64) -> &'static str {
+    match most < MAX_BYTES {
+        true => ", or ask for more context with -c",
+        false => "",
+    }
+}
+
 /// A text file.
 #[derive(Args)]
 pub(super) struct FileArgs {
@@ -160,7 +168,8 @@ impl Input {
             Err(source) => return Err(CliError::ReadText { path, source }),
         };
         if bytes.len() as u64 > most {
-            return Err(CliError::TextTooLong { path, most });
+            let advice = or_more_context(most);
+            return Err(CliError::TextTooLong { path, most, advice });
         }
         let text = String::from_utf8(bytes).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();

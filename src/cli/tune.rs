@@ -80,7 +80,7 @@ impl Tune {
             match event {
                 Event::Loading(done, total) => load::told(&bar)(done, total),
                 Event::Loaded(trial) => {
-                    bar.finish_and_clear();
+                    bar.end();
                     if let Some(trial) = trial {
                         note(format_args!("{trial}"));
                     }
@@ -95,7 +95,7 @@ impl Tune {
             // Ctrl-C ends the process at once, and nothing is kept.
             ControlFlow::Continue(())
         });
-        bar.finish_and_clear();
+        bar.end();
         let tuned = tuned?;
         if tuned.faster && keeps {
             // What was found for other models stays.

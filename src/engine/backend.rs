@@ -2,6 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
+use web_time::Duration;
 
 use crate::gpu::GpuError;
 use crate::kernels::sample::all_finite;
@@ -27,6 +28,11 @@ pub trait Backend: Send {
     /// What touches all that a token needs on the device, if a device that is not used forgets it.
     fn warm(&self) -> Option<Touch> {
         None
+    }
+
+    /// The time that compiling for the device took so far, which says nothing about its speed.
+    fn compile_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing so many tokens:

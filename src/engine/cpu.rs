@@ -63,6 +63,23 @@ impl CpuBackend {
         check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
     }
 
+    /// The hidden states of a chunk that begins `first` tokens behind the beginning of a call, at `pos` for the whole call; `None` where
+    /// `on_prompt` breaks. A chunk of a large model takes a minute, so its blocks are told as shares of its tokens.
+    fn chunk(
+        &mut self,
+        chunk: &[u32],
+        first: usize,
+        pos: usize,
+        on_prompt: &mut OnPrompt<'_>,
+    ) -> Option<Vec<f32>> {
+        if first > 0 && on_prompt(first).is_break() {
+            return None;
+        }
+        let blocks = self.model.config().block_count;
+        let on_block = &mut |done| on_prompt(first + chunk.len() * done / blocks);
+        self.reference.forward(chunk, pos + first, on_block)
+    }
+
     /// [`Backend::prefill_async`].
     fn compute(
         &mut self,
@@ -74,10 +91,10 @@ impl CpuBackend {
         self.next = 0;
         let mut x = Vec::new();
         for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-            if i > 0 && on_prompt(i * CHUNK).is_break() {
+            let Some(hidden) = self.chunk(chunk, i * CHUNK, pos, on_prompt) else {
                 return Ok(i * CHUNK);
-            }
-            x = self.reference.forward(chunk, pos + i * CHUNK);
+            };
+            x = hidden;
         }
         self.last_logits = self.reference.head(&x[x.len() - self.embedding_length..]);
         self.next = pos + tokens.len();
@@ -182,11 +199,10 @@ impl Backend for CpuBackend {
             self.check(tokens, pos)?;
             for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
                 let first = i * CHUNK;
-                if i > 0 && on_prompt(first).is_break() {
+                let Some(x) = self.chunk(chunk, first, pos, on_prompt) else {
                     self.next = 0;
                     return Ok(first);
-                }
-                let x = self.reference.forward(chunk, pos + first);
+                };
                 for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
                     let logits = self.reference.head(x);
                     for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
@@ -252,4 +268,43 @@ async fn pause() {
         }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::BackendWait;
+    use crate::engine::testing::small_model;
+    use crate::models;
+
+    #[test]
+    fn a_prompt_is_told_block_by_block_and_ends_between_two_blocks() {
+        let model = models::load(Arc::new(small_model())).expect("it is supported");
+        let mut backend = CpuBackend::new(model, 600).expect("there is memory");
+        let tokens: Vec<u32> = (3..303).collect();
+        let mut told = vec![];
+        let all = &mut |done| {
+            told.push(done);
+            ControlFlow::Continue(())
+        };
+        let done = backend.prefill_watched(&tokens, 0, all).expect("it fits");
+        // Of 256 and of 44 tokens, three blocks each.
+        assert_eq!(told, [85, 170, 256, 270, 285]);
+        assert_eq!(done, 300);
+        let whole = backend.last_logits.clone();
+        for (end, expected) in [(170, 0), (256, 256), (285, 256)] {
+            let some = &mut |done| match done < end {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            };
+            let done = backend.prefill_watched(&tokens, 0, some).expect("it fits");
+            assert_eq!(done, expected, "{end}");
+            assert_eq!(backend.next, 0, "no logits are kept");
+            let on_row = &mut |_: usize, _: &[f32]| ControlFlow::Continue(());
+            let done = backend.logits_watched(&tokens, 0, some, on_row);
+            assert_eq!(done.expect("it fits"), expected, "{end}");
+        }
+        backend.prefill(&tokens, 0).expect("it fits");
+        assert_eq!(backend.last_logits, whole);
+    }
 }

@@ -13,25 +13,34 @@ pub(super) enum Device {
     Gpu(Arc<Gpu>),
 }
 
+/// The first flag for something that only GPU kernels can do.
+fn gpu_flag(options: &GpuOptions, precompose: Option<PrecomposeChoice>) -> Option<&'static str> {
+    let composing = precompose.is_some_and(|choice| choice != PrecomposeChoice::Off);
+    let flags = [
+        (options.tier.is_some(), "--tier"),
+        (composing, "--precompose"),
+        (options.no_matrices, "--no-matrices"),
+        (options.serial_passes.is_some(), "--serial-passes"),
+        (options.packed_halves.is_some(), "--packed-halves"),
+    ];
+    let given = flags.into_iter().find(|(given, _)| *given);
+    given.map(|(_, flag)| flag)
+}
+
 /// Refuses what only GPU kernels can do.
 pub(crate) fn check_cpu(
     options: &GpuOptions,
     precompose: Option<PrecomposeChoice>,
 ) -> Result<(), EngineError> {
-    let flags = [
-        (options.no_matrices, "--no-matrices"),
-        (options.serial_passes.is_some(), "--serial-passes"),
-        (options.packed_halves.is_some(), "--packed-halves"),
-    ];
-    let flag = flags.into_iter().find(|(given, _)| *given);
-    let composing = precompose.filter(|choice| *choice != PrecomposeChoice::Off);
-    Err(match (options.tier, composing, flag) {
-        (None, None, None) => return Ok(()),
-        (Some(tier), ..) => EngineError::TierWithoutGpu { tier: tier.name() },
-        (None, Some(choice), _) => EngineError::PrecomposeWithoutGpu {
+    let Some(flag) = gpu_flag(options, precompose) else {
+        return Ok(());
+    };
+    Err(match (options.tier, precompose, flag) {
+        (Some(tier), _, "--tier") => EngineError::TierWithoutGpu { tier: tier.name() },
+        (_, Some(choice), "--precompose") => EngineError::PrecomposeWithoutGpu {
             choice: choice.name(),
         },
-        (None, None, Some((_, flag))) => EngineError::FlagWithoutGpu { flag },
+        _ => EngineError::FlagWithoutGpu { flag },
     })
 }
 
@@ -50,12 +59,15 @@ fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
 }
 
 /// Why the CPU reference is taken instead of what is wanted, or why that is an error.
-fn instead(wanted: &GpuOptions, error: GpuError) -> Result<GpuError, EngineError> {
-    // What needs no hardware has flags for GPU kernels.
-    let may_be_cpu = wanted.device == DeviceChoice::Auto && wanted.hardware;
-    match error.is_no_gpu() && may_be_cpu {
-        true => Ok(error),
-        false => Err(error.into()),
+fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineError> {
+    let is_auto = options.gpu.device == DeviceChoice::Auto;
+    match gpu_flag(&options.gpu, options.precompose) {
+        None if is_auto && error.is_no_gpu() => Ok(error),
+        Some(flag) if error.advises_cpu() => Err(EngineError::NoGpuForFlag {
+            flag,
+            error: Box::new(error),
+        }),
+        _ => Err(error.into()),
     }
 }
 
@@ -69,7 +81,7 @@ pub async fn adapter_async(options: &EngineOptions) -> Result<Option<AdapterSumm
     };
     match gpu::chosen_async(&wanted.device, wanted.hardware).await {
         Ok(adapter) => Ok(Some(adapter)),
-        Err(error) => instead(&wanted, error).map(|_| None),
+        Err(error) => instead(options, error).map(|_| None),
     }
 }
 
@@ -81,7 +93,7 @@ impl Device {
         };
         match Gpu::open_async(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
-            Err(error) => instead(&wanted, error).map(|because| Self::Cpu {
+            Err(error) => instead(options, error).map(|because| Self::Cpu {
                 because: Some(because),
             }),
         }

@@ -59,6 +59,14 @@ pub enum EngineError {
         /// The flag.
         flag: &'static str,
     },
+    /// A GPU is needed for the sake of a flag, and none can be used.
+    #[error("{}; or leave out {flag} and use --device cpu", .error.of_gpus_alone())]
+    NoGpuForFlag {
+        /// The flag.
+        flag: &'static str,
+        /// Why no GPU can be used.
+        error: Box<GpuError>,
+    },
     /// More context was asked for than the model was made for.
     #[error(
         "a context of {} was asked for, but the model's is {model}; use -c {model} or less (-c 0 is all of it)",
@@ -74,12 +82,12 @@ pub enum EngineError {
     #[error(transparent)]
     NoRoom(#[from] Box<NoRoom>),
     /// The device has no binding for the cache of so long a context.
-    #[error("{reason}; a context of {fitting} tokens fits: -c {fitting}")]
+    #[error("{reason}; {advice}")]
     ContextUnbound {
         /// What does not fit where.
         reason: String,
-        /// The longest context that does, in tokens.
-        fitting: usize,
+        /// The longest context that does.
+        advice: String,
     },
     /// The prompt does not fit.
     #[error(

@@ -70,6 +70,7 @@ impl Opened {
             site: room::Site::of(&device),
             model: &*model,
             ubatch,
+            has_flag: true,
         };
         let n_ctx = match file.n_ctx {
             Some(n_ctx) => n_ctx,

@@ -44,6 +44,8 @@ pub(crate) struct Place<'a> {
     pub site: Site<'a>,
     pub model: &'a dyn Model,
     pub ubatch: Option<u32>,
+    /// Whether `-c` says how long the context is.
+    pub has_flag: bool,
 }
 
 impl Room {
@@ -80,7 +82,7 @@ impl Place<'_> {
                 return Err(match self.longest(n_ctx)? {
                     Some(fitting) => EngineError::ContextUnbound {
                         reason: error.to_string(),
-                        fitting,
+                        advice: fitting_context(fitting, self.has_flag),
                     },
                     None => error.into(),
                 });
@@ -91,7 +93,7 @@ impl Place<'_> {
             return Ok(());
         };
         let advice = match self.longest(n_ctx)? {
-            Some(fitting) => format!("a context of {fitting} tokens fits: -c {fitting}"),
+            Some(fitting) => fitting_context(fitting, self.has_flag),
             None => {
                 let parameters: u64 = (self.model.gguf().tensors().iter())
                     .map(|t| t.element_count())
@@ -201,7 +203,7 @@ pub(super) fn batch_sizes(
     Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
-/// As [`Place::check`], on a GPU and with prompts in chunks as usual.
+/// As [`Place::check`], on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
 /// As for [`Place::check`].
@@ -215,8 +217,18 @@ pub(crate) fn check_gpu(
         site: Site::Gpu(gpu, gpu.memory),
         model,
         ubatch: None,
+        has_flag: false,
     };
     place.check(n_ctx)
+}
+
+/// The advice to take a context of so many tokens, by the flag if there is one.
+fn fitting_context(tokens: usize, has_flag: bool) -> String {
+    let flag = match has_flag {
+        true => format!(": -c {tokens}"),
+        false => String::new(),
+    };
+    format!("a context of {tokens} tokens fits{flag}")
 }
 
 /// The longest context up to `most` that `fits`, in steps of 256 tokens; `None` where not even the shortest does.
@@ -345,6 +357,7 @@ mod tests {
             site: Site::of(&cpu),
             model: &*model,
             ubatch: None,
+            has_flag: true,
         };
         let context = |thinks| place.default_context(thinks).expect("it has room");
         // The built-in model was made for no more.

@@ -33,7 +33,7 @@ pub enum StopReason {
 pub struct GenerateStats {
     /// Tokens of the prompt that were evaluated.
     pub prompt_tokens: usize,
-    /// From the call to the first token of the answer.
+    /// From the call to the first token of the answer, without the time that compiling for the device took.
     pub prompt_time: Duration,
     /// Tokens handed to the callback.
     pub generated: usize,
@@ -153,16 +153,17 @@ impl<'a> Session<'a> {
         on_row: Option<&mut OnRow<'_>>,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<ControlFlow<GenerateStats, Answer<'a>>, EngineError> {
-        let start = Instant::now();
+        let (start, compiled) = (Instant::now(), self.backend.compile_time());
         let on_host = on_row.is_some();
         self.engine.check_tokens(prompt, self.tokens.len())?;
         let end = self.tokens.len() + prompt.len();
         self.append(prompt, prompt.len() - 1, on_row, on_prompt)
             .await?;
+        let compiling = self.backend.compile_time().saturating_sub(compiled);
         if self.tokens.len() < end {
             return Ok(ControlFlow::Break(GenerateStats {
                 prompt_tokens: prompt.len() - (end - self.tokens.len()),
-                prompt_time: start.elapsed(),
+                prompt_time: start.elapsed().saturating_sub(compiling),
                 generated: 0,
                 steps: 0,
                 generate_time: Duration::ZERO,
@@ -183,6 +184,7 @@ impl<'a> Session<'a> {
             tokens: Vec::new(),
             delivered: 0,
             start,
+            compiling,
             first: None,
             ended: None,
         }))
@@ -210,7 +212,7 @@ impl<'a> Session<'a> {
         self.cached += steps;
         GenerateStats {
             prompt_tokens: answer.prompt,
-            prompt_time: first - answer.start,
+            prompt_time: (first - answer.start).saturating_sub(answer.compiling),
             generated: answer.tokens.len(),
             steps,
             generate_time: end - first,
@@ -316,6 +318,8 @@ pub(super) struct Answer<'a> {
     /// Tokens that came back, a stop token included.
     delivered: usize,
     start: Instant,
+    /// How much of the time since then was compiling.
+    compiling: Duration,
     first: Option<Instant>,
     ended: Option<StopReason>,
 }

@@ -112,6 +112,14 @@ impl Gguf {
         Gguf::from_header(path, Bytes::Memory(bytes), header)
     }
 
+    /// The architecture that a file begins with; `None` if it does not stand in these bytes. `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// [`GgufError::File`] if no GGUF file that glimt reads begins so.
+    pub fn architecture_of(start: &[u8], name: &str) -> Result<Option<String>, GgufError> {
+        reader::architecture(start, Path::new(name))
+    }
+
     fn from_header(path: &Path, bytes: Bytes, header: Header) -> Result<Gguf, GgufError> {
         let mut gguf = Gguf {
             path: path.to_owned(),

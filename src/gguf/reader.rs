@@ -9,6 +9,8 @@ use super::metadata::Metadata;
 use super::{DEFAULT_ALIGNMENT, GgufError, Value};
 use crate::quant::GgmlType;
 
+/// The key of the architecture. Converters write it first.
+const ARCHITECTURE: &str = "general.architecture";
 /// The specification limits keys to 2^16 - 1 bytes.
 const MAX_KEY: u64 = 65_535;
 /// The specification limits tensor names to 64 bytes (`GGML_MAX_NAME`).
@@ -110,6 +112,35 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
         metadata,
         tensors,
     })
+}
+
+/// The architecture that a file begins with; `None` if it does not stand in these bytes. `path` is for messages.
+///
+/// # Errors
+/// If no file that glimt reads begins so.
+pub(super) fn architecture(start: &[u8], path: &Path) -> Result<Option<String>, GgufError> {
+    let mut cursor = Cursor {
+        bytes: start,
+        pos: 0,
+        path,
+    };
+    read_version(&mut cursor)?;
+    Ok(find_architecture(&mut cursor))
+}
+
+fn find_architecture(cursor: &mut Cursor<'_>) -> Option<String> {
+    cursor.u64("the tensor count").ok()?;
+    let pairs = cursor.u64("the metadata count").ok()?;
+    for _ in 0..pairs {
+        // What lies behind the bytes that are there ends it.
+        let key = cursor.string(MAX_KEY, String::new).ok()?;
+        let type_id = cursor.u32(String::new).ok()?;
+        let value = Value::read(cursor, &key, type_id).ok()?;
+        if key == ARCHITECTURE {
+            return value.as_str().map(str::to_owned);
+        }
+    }
+    None
 }
 
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {

@@ -2,13 +2,19 @@
 
 use thiserror::Error;
 
+/// The advice that only those can follow who may use the CPU as well.
+const OR_CPU: &str = ", or use --device cpu";
+/// The advice that only those can follow who choose the context, and the tokens of a prompt that are computed at once.
+pub(crate) const BY_CONTEXT: &str = " (-c)";
+const BY_UBATCH: &str = " (--ubatch)";
+
 /// An error of the GPU layer. Each message names what was found, what was expected and what to do.
 #[derive(Debug, Clone, Error)]
 pub enum GpuError {
     /// wgpu lists no adapter at all.
     #[error(
-        "no GPU adapter found: install the driver of your GPU, or use --device cpu (the software driver that the tests use, \
-         mesa-vulkan-drivers on Debian and Ubuntu, is slower than that)"
+        "no GPU adapter found: install the driver of your GPU{OR_CPU} (without a GPU, the software driver that the tests use is enough, and slow: \
+         mesa-vulkan-drivers on Debian and Ubuntu)"
     )]
     NoAdapter,
     /// wgpu lists nothing but software, and hardware was asked for.
@@ -57,7 +63,7 @@ pub enum GpuError {
     },
     /// A limit of the adapter is below what the engine needs at least.
     #[error(
-        "{adapter} is not usable: {limit} is {found}, glimt needs at least {needed}; choose another --device, or --device cpu"
+        "{adapter} is not usable: {limit} is {found}, glimt needs at least {needed}; choose another --device{OR_CPU}"
     )]
     LimitTooSmall {
         /// The adapter's name.
@@ -70,7 +76,7 @@ pub enum GpuError {
         needed: u64,
     },
     /// The driver refused to open the device.
-    #[error("{adapter} cannot be opened: {reason}; choose another --device, or --device cpu")]
+    #[error("{adapter} cannot be opened: {reason}; choose another --device{OR_CPU}")]
     RequestDevice {
         /// The adapter's name.
         adapter: String,
@@ -79,7 +85,7 @@ pub enum GpuError {
     },
     /// The device has no room.
     #[error(
-        "{adapter} is out of memory at {what} ({bytes} bytes; {allocated} bytes were allocated before it): use a smaller model, quantisation or context (-c)"
+        "{adapter} is out of memory at {what} ({bytes} bytes; {allocated} bytes were allocated before it): use a smaller model, quantisation or context{BY_CONTEXT}"
     )]
     OutOfMemory {
         /// The adapter's name.
@@ -106,7 +112,9 @@ pub enum GpuError {
         remedy: &'static str,
     },
     /// A size that the kernels were not made for.
-    #[error("the model's {key} is {found}, the GPU kernels take {supported}: use --device cpu")]
+    #[error(
+        "the model's {key} is {found}, the GPU kernels take {supported}: take another model{OR_CPU}"
+    )]
     UnsupportedSize {
         /// The metadata key, without the architecture.
         key: &'static str,
@@ -126,7 +134,7 @@ pub enum GpuError {
     /// Precomposed weights that the device has no room for, known before anything is loaded.
     #[error(
         "--precompose {choice} takes {extra} bytes beside the {planned} of model and context, {adapter} has {memory}: use \
-         --precompose off, or a smaller context (-c)"
+         --precompose off, or a smaller context{BY_CONTEXT}"
     )]
     PrecomposeTooLarge {
         /// The choice.
@@ -193,7 +201,7 @@ pub enum GpuError {
     /// Work that the device took and did not do, or did not end.
     #[error(
         "{adapter} did not do all its work: {what} should be {expected} and is {found}; {cause}. Nothing of the answer so far is \
-         wrong. Run the command again; if it happens again, compute fewer tokens at once (--ubatch), use a smaller context (-c), \
+         wrong. Run the command again; if it happens again, compute fewer tokens at once{BY_UBATCH}, use a smaller context{BY_CONTEXT}, \
          or close what else uses the GPU"
     )]
     WorkLost {
@@ -228,6 +236,20 @@ impl GpuError {
             self,
             Self::NoTimestamps { .. } | Self::WrongTimestamps { .. }
         )
+    }
+
+    /// Whether it advises to take the CPU.
+    pub fn advises_cpu(&self) -> bool {
+        self.to_string().contains(OR_CPU)
+    }
+
+    /// The error for a command that runs on GPUs alone and chooses its context itself: without advice that it would refuse.
+    pub fn of_gpus_alone(&self) -> String {
+        let others = [OR_CPU, BY_CONTEXT, BY_UBATCH];
+        let text = self.to_string();
+        others
+            .iter()
+            .fold(text, |text, advice| text.replace(advice, ""))
     }
 
     /// Whether the machine has no GPU.

@@ -143,7 +143,7 @@ impl<'a> Loader<'a> {
                 bytes: bytes(step),
                 adapter: self.target.name.clone(),
                 limit: self.target.max_binding,
-                remedy: "use another adapter or --device cpu",
+                remedy: "use another adapter, or use --device cpu",
             });
         }
         let most = low * step;

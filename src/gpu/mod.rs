@@ -12,6 +12,7 @@ pub mod budget;
 pub mod buffer;
 pub mod call;
 pub mod clock;
+pub mod compiling;
 pub mod coop;
 pub mod device;
 pub mod error;

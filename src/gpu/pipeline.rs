@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use web_time::Duration;
 use wgpu::{
     BindGroupLayout, BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
     Features, ShaderStages,
@@ -39,6 +40,8 @@ pub(super) struct Pipelines {
     pub(super) layouts: Mutex<HashMap<Vec<Access>, (BindGroupLayout, wgpu::PipelineLayout)>>,
     pub(super) uniform_layout: BindGroupLayout,
     pub(super) disk: Option<DiskCache>,
+    /// Time that compiling took so far.
+    pub(super) spent: Mutex<Duration>,
 }
 
 impl Pipelines {
@@ -60,6 +63,7 @@ impl Pipelines {
             layouts: Mutex::default(),
             uniform_layout,
             disk,
+            spent: Mutex::default(),
         }
     }
 }

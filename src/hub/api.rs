@@ -4,9 +4,12 @@ use std::io::Read;
 
 use serde::Deserialize;
 
+use super::choice::File;
 use super::http::{Client, Trouble, Wanted, escaped, header};
 use super::{HubError, Sum};
 
+/// Bytes of a file that are read for its architecture. It stands at the beginning of what comes before the weights.
+const HEAD: u64 = 64 << 10;
 /// The longest listing that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
@@ -25,6 +28,8 @@ pub struct OfferedFile {
 pub(super) struct Listing {
     pub(super) commit: String,
     pub(super) files: Vec<Listed>,
+    /// The architecture of its models, where the hub has read it from them.
+    pub(super) architecture: Option<String>,
 }
 
 /// A file as a listing tells it.
@@ -39,6 +44,8 @@ pub(super) struct Listed {
 struct Answer {
     sha: String,
     siblings: Vec<Sibling>,
+    #[serde(default)]
+    gguf: serde_json::Value,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +82,34 @@ pub(super) fn is_commit(text: &str) -> bool {
 pub(super) fn file_url(client: &Client, repo: &str, commit: &str, name: &str) -> String {
     let (endpoint, name) = (&client.endpoint, escaped(name));
     format!("{endpoint}/{repo}/resolve/{commit}/{name}")
+}
+
+impl File for Listed {
+    fn bytes(&self) -> Option<u64> {
+        self.size
+    }
+}
+
+/// The first bytes of a file; no more than tell its architecture.
+///
+/// # Errors
+/// What the line or the hub refuses.
+pub(super) fn head(
+    client: &Client,
+    repo: &str,
+    commit: &str,
+    name: &str,
+) -> Result<Vec<u8>, Trouble> {
+    let url = file_url(client, repo, commit, name);
+    let what = format!("file {name} in {repo}");
+    let mut response = client.ask(&url, &what, Wanted::First(HEAD))?;
+    let mut bytes = vec![];
+    // A hub without ranges sends all. The rest of that is not read.
+    let mut reader = response.body_mut().as_reader().take(HEAD);
+    reader
+        .read_to_end(&mut bytes)
+        .map_err(|error| Trouble::line(&url, error))?;
+    Ok(bytes)
 }
 
 /// Asks what a repository has.
@@ -134,7 +169,12 @@ pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
         })
     };
     let files = models.map(file).collect::<Result<_, _>>()?;
-    Ok(Listing { commit, files })
+    let architecture = answer.gguf["architecture"].as_str().map(str::to_owned);
+    Ok(Listing {
+        commit,
+        files,
+        architecture,
+    })
 }
 
 fn wrong(url: &str, problem: String) -> Trouble {

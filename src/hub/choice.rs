@@ -1,14 +1,36 @@
 //! Which files of a repository make up a model, and which model a quantisation names.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 
 use super::HubError;
+use super::error::size;
 use crate::gguf::split_file_name;
+use crate::quant::GgmlType;
 
-/// What is taken where nothing is asked for.
-const PREFERRED: &str = "Q4_K_M";
+/// The quantisation that is taken where none is asked for.
+pub const PREFERRED: &str = "Q4_K_M";
 /// GGUF files that hold no model of a language.
 const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
+
+/// A file of a model, here or at a hub.
+pub(super) trait File {
+    /// Its length in bytes, where it is known.
+    fn bytes(&self) -> Option<u64>;
+}
+
+impl File for PathBuf {
+    fn bytes(&self) -> Option<u64> {
+        fs::metadata(self).ok().map(|there| there.len())
+    }
+}
+
+impl File for (String, PathBuf) {
+    fn bytes(&self) -> Option<u64> {
+        self.1.bytes()
+    }
+}
 
 /// One model of a repository or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +43,24 @@ pub(super) struct Model<F> {
     pub(super) files: Vec<F>,
     /// The names of shards that are not there.
     missing: Vec<String>,
+}
+
+impl<F: File> Model<F> {
+    /// Its name among others, with its size, and a word if glimt refuses it.
+    pub(super) fn told(&self, name: &str) -> String {
+        let bytes: Option<u64> = self.files.iter().map(File::bytes).sum();
+        let bytes = bytes.map(|bytes| size(&bytes));
+        let refused = self
+            .quantisation
+            .as_deref()
+            .is_some_and(|q| !is_computed(q));
+        let refused = refused.then(|| "glimt does not run it".to_owned());
+        let facts: Vec<_> = bytes.into_iter().chain(refused).collect();
+        match facts.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name} ({})", facts.join(", ")),
+        }
+    }
 }
 
 impl<F> Model<F> {
@@ -113,6 +153,19 @@ fn is_quantisation(word: &str) -> bool {
             .any(digit_after)
 }
 
+/// Whether there is a type of weights of the kind that a quantisation names: `IQ2_XXS` names one of `IQ2`, of which there is none. What it
+/// mixes with that is told by the file alone.
+pub fn is_computed(quantisation: &str) -> bool {
+    let name = quantisation.to_ascii_uppercase();
+    let name = name.strip_prefix("UD-").unwrap_or(&name);
+    // Some write `FP16`.
+    let name = name.replacen("FP", "F", usize::from(name.starts_with("FP")));
+    let kind = name.split('_').next().unwrap_or_default();
+    GgmlType::ALL
+        .iter()
+        .any(|ty| ty.name().split('_').next() == Some(kind))
+}
+
 /// Whether `word` stands in `text` between what is no letter, digit or `_`.
 fn has_word(text: &str, word: &str) -> bool {
     let joins = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -123,11 +176,16 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// What several models are called in a sentence.
-fn listed<'a, F: 'a>(models: impl IntoIterator<Item = &'a Model<F>>) -> String {
-    let mut names: Vec<&str> = models.into_iter().map(Model::label).collect();
-    names.dedup();
-    names.join(", ")
+/// The names of several models in a sentence. If two have the same quantisation, only the names of their files tell them apart.
+fn listed<F: File>(models: &[&Model<F>]) -> String {
+    let mut labels: Vec<&str> = models.iter().map(|model| model.label()).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    let told = |model: &&Model<F>| match labels.len() < models.len() {
+        true => model.told(&model.stem),
+        false => model.told(model.label()),
+    };
+    models.iter().map(told).collect::<Vec<_>>().join(", ")
 }
 
 /// Those of `models` that `wanted` names: by their quantisation, else by a word of their name, else by a part of it.
@@ -152,7 +210,7 @@ fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
 ///
 /// # Errors
 /// [`HubError::MissingShards`], or as for [`choose_any`].
-pub(super) fn choose<'a, F>(
+pub(super) fn choose<'a, F: File>(
     repo: &str,
     models: &'a [Model<F>],
     wanted: Option<&str>,
@@ -173,7 +231,7 @@ pub(super) fn choose<'a, F>(
 ///
 /// # Errors
 /// [`HubError::NoGguf`], [`HubError::NoQuantisation`], [`HubError::Several`].
-pub(super) fn choose_any<'a, F>(
+pub(super) fn choose_any<'a, F: File>(
     repo: &str,
     models: &'a [Model<F>],
     wanted: Option<&str>,
@@ -193,26 +251,26 @@ pub(super) fn choose_any<'a, F>(
         ([], wanted) => Err(HubError::NoQuantisation {
             repo,
             wanted: wanted.unwrap_or(PREFERRED).to_owned(),
-            there: listed(models),
+            there: listed(&models.iter().collect::<Vec<_>>()),
         }),
         ([model], _) => Ok(model),
-        (several, wanted) => {
-            let labels = listed(several.iter().copied());
-            // Where two have the same quantisation, only their names tell them apart.
-            let stems: Vec<&str> = several.iter().map(|model| model.stem.as_str()).collect();
-            let same = labels.split(", ").count() < several.len();
-            Err(HubError::Several {
-                repo,
-                wanted: wanted.map(str::to_owned),
-                found: if same { stems.join(", ") } else { labels },
-            })
-        }
+        (several, wanted) => Err(HubError::Several {
+            repo,
+            wanted: wanted.map(str::to_owned),
+            found: listed(several),
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl File for String {
+        fn bytes(&self) -> Option<u64> {
+            self.contains("Q8_0").then_some(3 << 29)
+        }
+    }
 
     fn of(names: &[&str]) -> Vec<Model<String>> {
         models(
@@ -243,6 +301,36 @@ mod tests {
             ("tales", None),
         ] {
             assert_eq!(quantisation(stem).as_deref(), expected, "{stem}");
+        }
+    }
+
+    #[test]
+    fn a_quantisation_tells_whether_it_is_computed() {
+        for name in [
+            "Q4_K_M",
+            "q8_0",
+            "UD-Q4_K_XL",
+            "UD-Q8_K_XL",
+            "IQ4_XS",
+            "IQ4_NL",
+            "BF16",
+            "FP16",
+            "F32",
+            "Q2_K_L",
+            "Q5_1",
+        ] {
+            assert!(is_computed(name), "{name}");
+        }
+        for name in [
+            "IQ1_S",
+            "UD-IQ2_XXS",
+            "IQ3_M",
+            "TQ1_0",
+            "MXFP4_MOE",
+            "NVFP4",
+            "Q1_0",
+        ] {
+            assert!(!is_computed(name), "{name}");
         }
     }
 
@@ -291,7 +379,7 @@ mod tests {
             (
                 &REPO[..],
                 Some("Q5_K_M"),
-                "a/b has no Q5_K_M; it has Q4_0, Q4_K_M, Q4_K_S, UD-Q4_K_M, Q8_0",
+                "a/b has no Q5_K_M; it has Q4_0, Q4_K_M, Q4_K_S, UD-Q4_K_M, Q8_0 (3.0 GiB)",
             ),
             (
                 &REPO,
@@ -307,6 +395,11 @@ mod tests {
                 &["a-Q2_K.gguf", "b-Q2_K.gguf"],
                 None,
                 "name one: a-Q2_K, b-Q2_K",
+            ),
+            (
+                &["a-IQ2_XS.gguf", "b-Q8_0.gguf"],
+                None,
+                "name one: IQ2_XS (glimt does not run it), Q8_0 (1.5 GiB)",
             ),
             (&["README.md"], None, "a/b has no GGUF file"),
             (

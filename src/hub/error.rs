@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::gguf::GgufError;
+
 /// Bytes with a binary unit, for sentences.
-fn size(bytes: &u64) -> String {
+pub(super) fn size(bytes: &u64) -> String {
     match *bytes {
         0..1_048_576 => format!("{bytes} bytes"),
         1_048_576..1_073_741_824 => format!("{:.1} MiB", *bytes as f64 / 1_048_576.0),
@@ -12,12 +14,22 @@ fn size(bytes: &u64) -> String {
     }
 }
 
+/// A request that came to nothing.
+fn failed(problem: &str, url: &str) -> String {
+    format!("asking the hub failed: {problem} ({url})")
+}
+
+/// An answer that carries nothing.
+fn answered(status: u16, url: &str) -> String {
+    format!("the hub answered with status {status} ({url})")
+}
+
 /// What ends the search, the fetching or the removal of a model. `Display` is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// A text is no name of a model.
     #[error(
-        "'{text}' is no name of a model: {problem}; names are user/repo, user/repo:QUANTISATION, ollama:NAME:TAG, {aliases}"
+        "no model can have the name '{text}': {problem}; names are user/repo, user/repo:QUANTISATION, ollama:NAME:TAG, {aliases}"
     )]
     Name {
         /// What was given.
@@ -28,7 +40,7 @@ pub enum HubError {
         aliases: String,
     },
     /// A variable of the environment cannot be used.
-    #[error("{variable}: found '{found}', expected {expected}")]
+    #[error("the variable {variable} cannot be used: found '{found}', expected {expected}")]
     Variable {
         /// Its name.
         variable: &'static str,
@@ -45,11 +57,11 @@ pub enum HubError {
     NoHome,
     /// This model may not be fetched.
     #[error(
-        "{0} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; unset it to fetch the model"
+        "cannot fetch {0}: it is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; unset it to fetch the model"
     )]
     Offline(String),
     /// The hub does not answer, or not as it should.
-    #[error("{url}: {problem}; {advice}")]
+    #[error("{}; {advice}", failed(problem, url))]
     Answer {
         /// What was asked for.
         url: String,
@@ -90,7 +102,7 @@ pub enum HubError {
     #[error("the hub has had too many requests from this address (429){}; try again later, or set HF_TOKEN", .0.map_or(String::new(), |s| format!(" and asks to wait {s} s")))]
     Busy(Option<u64>),
     /// The hub answers in a way that means nothing here.
-    #[error("{url} answered with status {status}; {advice}")]
+    #[error("{}; {advice}", answered(*status, url))]
     Status {
         /// What was asked for.
         url: String,
@@ -99,6 +111,9 @@ pub enum HubError {
         /// What to do.
         advice: &'static str,
     },
+    /// A file that is offered as a model is none.
+    #[error("the hub offers no model: {0}; take another file or repository")]
+    Head(#[from] GgufError),
     /// This repository has no model for this program.
     #[error("{0} has no GGUF file; look for a repository whose name ends in -GGUF")]
     NoGguf(String),
@@ -134,7 +149,7 @@ pub enum HubError {
     },
     /// A name that would leave the cache.
     #[error(
-        "{repo} names a file '{file}', which would be written outside of the cache; do not use this repository"
+        "cannot fetch {repo}: it names a file '{file}', which would be written outside of the cache; do not use this repository"
     )]
     UnsafeName {
         /// The repository.
@@ -146,7 +161,7 @@ pub enum HubError {
     #[error("the hub tells no checksum of {0}; without one it is not fetched")]
     NoChecksum(String),
     /// The disk is too small.
-    #[error("{needed} are needed in {}, and {available} are free; make room, or name another folder in HF_HOME", path.display(), needed = size(needed), available = size(available))]
+    #[error("the disk is too small: {needed} are needed in {}, and {available} are free; make room, or name another folder in HF_HOME", path.display(), needed = size(needed), available = size(available))]
     NoSpace {
         /// Bytes still to be fetched.
         needed: u64,
@@ -169,7 +184,7 @@ pub enum HubError {
     },
     /// More came than the hub promised.
     #[error(
-        "{file}: the hub sends more than the {size} bytes that it told; pull it again, or take another hub"
+        "fetching {file} failed: the hub sends more than the {size} bytes that it told; pull it again, or take another hub"
     )]
     TooLong {
         /// The file.
@@ -235,8 +250,8 @@ impl HubError {
     /// What happened, without what to do about it: for what is tried again by itself.
     pub fn cause(&self) -> String {
         match self {
-            Self::Answer { url, problem, .. } => format!("{url}: {problem}"),
-            Self::Status { url, status, .. } => format!("{url} answered with status {status}"),
+            Self::Answer { url, problem, .. } => failed(problem, url),
+            Self::Status { url, status, .. } => answered(*status, url),
             Self::Busy(_) => "the hub has had too many requests from this address (429)".to_owned(),
             other => other.to_string(),
         }

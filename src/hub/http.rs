@@ -106,6 +106,8 @@ impl Trouble {
 pub(super) enum Wanted {
     /// Only the headers.
     Head,
+    /// So many bytes from the beginning on, or more if the hub knows no ranges.
+    First(u64),
     /// All bytes from this one on.
     From(u64),
 }
@@ -235,14 +237,19 @@ impl Client {
     fn once(&self, url: &str, wanted: Wanted, is_own: bool) -> Result<Response<Body>, Trouble> {
         let mut asked = match wanted {
             Wanted::Head => self.agent.head(url),
-            Wanted::From(_) => self.agent.get(url),
+            Wanted::First(_) | Wanted::From(_) => self.agent.get(url),
         };
         asked = asked.header("accept-encoding", "identity");
         if let Some(token) = self.token.as_ref().filter(|_| is_own) {
             asked = asked.header("authorization", token.header());
         }
-        if let Wanted::From(first @ 1..) = wanted {
-            asked = asked.header("range", format!("bytes={first}-"));
+        let range = match wanted {
+            Wanted::From(first @ 1..) => Some(format!("bytes={first}-")),
+            Wanted::First(count) => Some(format!("bytes=0-{}", count.saturating_sub(1))),
+            Wanted::Head | Wanted::From(0) => None,
+        };
+        if let Some(range) = range {
+            asked = asked.header("range", range);
         }
         asked.call().map_err(|error| Trouble::line(url, error))
     }

@@ -24,7 +24,7 @@ pub mod stores;
 
 pub use api::OfferedFile;
 pub use check::Sum;
-pub use choice::quantisation;
+pub use choice::{PREFERRED, is_computed, quantisation};
 pub use error::HubError;
 pub use event::Event;
 pub use name::{ALIASES, Name};

@@ -12,6 +12,7 @@ use super::http::{Client, Trouble};
 use super::lock::Lock;
 use super::name::no_name;
 use super::{HubError, Name, Settings, space};
+use crate::gguf::Gguf;
 
 /// How often the list of files is asked for.
 const LIST_TRIES: u32 = 4;
@@ -25,8 +26,10 @@ pub struct Offer {
     pub commit: String,
     /// The quantisation, or the name of the file where that tells none.
     pub label: String,
-    /// What else the repository has.
+    /// What else the repository has, with its size.
     pub others: Vec<String>,
+    /// The architecture of the repository's models, where the hub has read it from them.
+    pub architecture: Option<String>,
     /// The file, or the shards in order.
     pub files: Vec<OfferedFile>,
 }
@@ -78,8 +81,11 @@ impl<'a> Hub<'a> {
         if self.settings.offline {
             return Err(HubError::Offline(name.to_string()));
         }
-        let Listing { commit, files } =
-            self.patiently(told, || api::listing(&self.client, repo))?;
+        let Listing {
+            commit,
+            files,
+            architecture,
+        } = self.patiently(told, || api::listing(&self.client, repo))?;
         let there = models(files.into_iter().map(|file| (file.name.clone(), file)));
         let chosen = choose(repo, &there, quantisation)?;
         let fact = |file: &api::Listed| {
@@ -90,10 +96,29 @@ impl<'a> Hub<'a> {
         Ok(Offer {
             repo: repo.clone(),
             label: chosen.label().to_owned(),
-            others: others.map(|other| other.label().to_owned()).collect(),
+            others: others.map(|other| other.told(other.label())).collect(),
+            architecture,
             files,
             commit,
         })
+    }
+
+    /// The architecture that the first file of an offer begins with; `None` if it does not stand where files have it.
+    ///
+    /// # Errors
+    /// What the line or the hub refuses, or [`HubError::Head`].
+    pub fn architecture(
+        &self,
+        offer: &Offer,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<String>, HubError> {
+        let Some(first) = offer.files.first() else {
+            return Ok(None);
+        };
+        let head = || api::head(&self.client, &offer.repo, &offer.commit, &first.name);
+        let bytes = self.patiently(told, head)?;
+        let name = format!("{} of {}", first.name, offer.repo);
+        Ok(Gguf::architecture_of(&bytes, &name)?)
     }
 
     /// Tries again what passes.

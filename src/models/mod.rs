@@ -7,6 +7,7 @@ pub mod mla;
 mod places;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -54,17 +55,32 @@ pub fn load(gguf: Arc<Gguf>) -> Loaded {
         .iter()
         .find(|f| f.architectures.contains(&architecture));
     let Some(family) = family else {
-        let runs = FAMILIES.iter().map(|family| {
-            let quoted = family.architectures.iter().map(|a| format!("{a:?}"));
-            let quoted: Vec<_> = quoted.collect();
-            format!("{}: {}", quoted.join(", "), family.models)
-        });
         return Err(ModelError::Architecture {
             found: architecture.to_owned(),
-            runs: runs.collect::<Vec<_>>().join("; "),
+            runs: all_that_run(),
         });
     };
     (family.load)(gguf)
+}
+
+/// Whether a family has this architecture.
+pub fn runs(architecture: &str) -> bool {
+    FAMILIES
+        .iter()
+        .any(|family| family.architectures.contains(&architecture))
+}
+
+/// The architectures of all families and their models, for a message.
+pub fn all_that_run() -> String {
+    let runs = FAMILIES.iter().map(|family| {
+        let quoted: Vec<_> = family
+            .architectures
+            .iter()
+            .map(|a| format!("{a:?}"))
+            .collect();
+        format!("{}: {}", quoted.join(", "), family.models)
+    });
+    runs.collect::<Vec<_>>().join("; ")
 }
 
 /// A model: its sizes, and weights that are views of its file.
@@ -110,10 +126,20 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
+/// Is told how many blocks of a forward pass are done.
+pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+
 /// The forward pass on the CPU: the twins of the kernels, composed, with a cache.
 pub trait Reference: Send {
     /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
-    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32>;
+    /// Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then
+    /// undefined.
+    fn forward(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_block: &mut OnBlock<'_>,
+    ) -> Option<Vec<f32>>;
 
     /// The logits (T, vocab_size) of hidden states (T, embedding_length).
     fn head(&self, x: &[f32]) -> Vec<f32>;

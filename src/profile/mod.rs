@@ -91,6 +91,13 @@ pub fn run(
     if options.gpu.device == DeviceChoice::Cpu {
         return Err(BenchError::ProfileOnCpu);
     }
+    on_gpu(options, on_load).map_err(BenchError::of_gpus_alone)
+}
+
+fn on_gpu(
+    options: &ProfileOptions,
+    on_load: &mut dyn FnMut(u64, u64),
+) -> Result<Profile, BenchError> {
     let model = options.source.load()?;
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;

@@ -90,7 +90,7 @@ impl Batch {
     pub fn start(model: Model) -> Result<Self, ServerError> {
         let runtime = work::runtime("batch")?;
         let app = Arc::new(App::new(settings())?);
-        let mut worked = work::start(&app, model)?;
+        let mut worked = work::start(&app, model, None)?;
         let mut phase = app.phase.subscribe();
         runtime.block_on(async {
             tokio::select! {

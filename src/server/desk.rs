@@ -368,9 +368,13 @@ pub(super) fn work(
     queue: usize,
     metrics: Arc<Metrics>,
     arriving: Arc<()>,
+    warmed: Option<&mut dyn FnMut(usize, usize)>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine)?;
+    if let Some(warmed) = warmed {
+        scheduler.warm_up(warmed)?;
+    }
     let (messages, inbox) = unbounded_channel();
     let capacity = scheduler.slots().saturating_add(queue);
     let mut clerk = Clerk {

@@ -51,6 +51,7 @@ pub use folder::Folder;
 pub use keys::Keys;
 pub use model::Model;
 pub use settings::Settings;
+pub use work::Start;
 
 use app::{App, Phase, Served};
 use listen::Connections;
@@ -116,12 +117,17 @@ impl Server {
         }
     }
 
-    /// Answers requests with `model` until the server is asked to end, and those that have come by then.
+    /// Answers requests with `model` until the server is asked to end, and those that have come by then. `told` hears how
+    /// far it is before it takes them.
     ///
     /// # Errors
     /// [`ServerError::Engine`] where the device fails, from the start or later.
-    pub fn run(self, model: Model) -> Result<Ended, ServerError> {
-        let worked = work::start(&self.app, model)?;
+    pub fn run(
+        self,
+        model: Model,
+        told: impl Fn(Start) + Send + 'static,
+    ) -> Result<Ended, ServerError> {
+        let worked = work::start(&self.app, model, Some(Box::new(told)))?;
         let ended = self.runtime.block_on(self.serve(worked));
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_WORDS);

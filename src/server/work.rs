@@ -18,6 +18,23 @@ const THREADS: [usize; 2] = [2, 4];
 /// How long the thread of the scheduler may take to end: a piece of a prompt.
 pub(super) const LAST_STEP: Duration = Duration::from_secs(20);
 
+/// How far a server is before it takes requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// So many steps of the device ran once, of so many.
+    Warming {
+        /// Steps that ran.
+        done: usize,
+        /// Steps in all.
+        of: usize,
+    },
+    /// Requests are taken.
+    Ready,
+}
+
+/// Hears how far a server is.
+pub(super) type Told = dyn Fn(Start) + Send;
+
 /// How the thread has ended.
 pub(super) type Worked = oneshot::Receiver<Result<(), ServerError>>;
 
@@ -42,17 +59,22 @@ pub(super) fn runtime(name: &str) -> io::Result<Runtime> {
         .build()
 }
 
-/// Starts it. What it returns comes when it ends.
+/// Starts it. What it returns comes when it ends. If it tells somebody of its start, it runs every step of the device once
+/// before.
 ///
 /// # Errors
 /// If the system gives no thread.
-pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError> {
+pub(super) fn start(
+    app: &Arc<App>,
+    model: Model,
+    told: Option<Box<Told>>,
+) -> Result<Worked, ServerError> {
     app.metrics.figures().model.clone_from(&model.name);
     let (app, model) = (Arc::clone(app), Arc::new(model));
     let (done, worked) = oneshot::channel();
     let thread = std::thread::Builder::new().name("scheduler".to_owned());
     thread.spawn(move || {
-        let ready = |desk| {
+        let begin = |desk| {
             let model = Arc::clone(&model);
             let served = Served { model, desk };
             // It is set once: here.
@@ -64,13 +86,24 @@ pub(super) fn start(app: &Arc<App>, model: Model) -> Result<Worked, ServerError>
                 }
                 begins
             });
-            if !begins {
-                served.desk.end();
+            match (begins, &told) {
+                (true, Some(told)) => told(Start::Ready),
+                (true, None) => {}
+                (false, _) => served.desk.end(),
             }
         };
         let (queue, metrics) = (app.settings.queue, Arc::clone(&app.metrics));
         let arriving = Arc::clone(&app.arriving);
-        let result = desk::work(&model, queue, metrics, arriving, ready);
+        let warmed = &mut |done, of| {
+            if let Some(told) = &told {
+                told(Start::Warming { done, of });
+            }
+        };
+        let warmed: Option<&mut dyn FnMut(usize, usize)> = match &told {
+            Some(_) => Some(warmed),
+            None => None,
+        };
+        let result = desk::work(&model, queue, metrics, arriving, warmed, begin);
         // Whoever is told that this has ended may end the process, and then nothing may still take the device down.
         drop((app, model));
         let _ = done.send(result.map_err(ServerError::from));

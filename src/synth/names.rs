@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::SynthError;
+use crate::hub::ALIASES;
 use crate::quant::GgmlType;
 
 named! {
@@ -28,8 +29,17 @@ named! {
 impl FromStr for ModelName {
     type Err = SynthError;
 
+    /// Its name in any capitals, or another short name of the model that has it.
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::named(name)
+        let lower = name.to_ascii_lowercase();
+        let of = |alias: &str| ALIASES.iter().find(|(one, _)| *one == alias);
+        let same = || {
+            let (_, repo) = of(&lower)?;
+            let mut names = ALIASES.iter().filter(|(_, other)| other == repo);
+            names.find_map(|(other, _)| Self::named(other))
+        };
+        Self::named(&lower)
+            .or_else(same)
             .ok_or_else(|| unknown("synthetic model", name, &Self::ALL.map(Self::name)))
     }
 }
@@ -88,7 +98,8 @@ impl FromStr for Recipe {
     type Err = SynthError;
 
     fn from_str(name: &str) -> Result<Self, SynthError> {
-        Self::named(name).ok_or_else(|| unknown("recipe", name, &Self::ALL.map(Self::name)))
+        Self::named(&name.to_ascii_lowercase())
+            .ok_or_else(|| unknown("recipe", name, &Self::ALL.map(Self::name)))
     }
 }
 
@@ -117,10 +128,29 @@ mod tests {
             message.contains("\"glm\"") && message.contains("glm-4.7-flash, deepseek-v2-lite"),
             "{message}"
         );
-        let message = "Q4_0".parse::<Recipe>().unwrap_err().to_string();
+        let message = "Q4".parse::<Recipe>().unwrap_err().to_string();
         assert!(
-            message.contains("\"Q4_0\"") && message.contains("q4_0, q4_k_m"),
+            message.contains("\"Q4\"") && message.contains("q4_0, q4_k_m"),
             "{message}"
+        );
+        assert_eq!("Q4_K_M".parse::<Recipe>().unwrap(), Recipe::Q4KM);
+    }
+
+    #[test]
+    fn short_names_mean_the_same_model_as_for_the_hub() {
+        for (alias, repo) in ALIASES {
+            let model: ModelName = alias.parse().unwrap();
+            let names = ALIASES.iter().filter(|(_, other)| *other == repo);
+            let names: Vec<_> = names.map(|(name, _)| *name).collect();
+            assert!(names.contains(&model.name()), "{alias} is {model}");
+        }
+        let real = ModelName::ALL.map(ModelName::name);
+        for name in real.iter().filter(|name| !name.starts_with("tiny")) {
+            assert!(ALIASES.iter().any(|(alias, _)| alias == name), "{name}");
+        }
+        assert_eq!(
+            "GLM-4.7-Flash".parse::<ModelName>().unwrap(),
+            ModelName::Glm47Flash
         );
     }
 }

@@ -53,7 +53,7 @@ pub enum TokenizerError {
     },
     /// A chat template that was stopped because it did not come to an end.
     #[error(
-        "{key} did not come to an end within {fuel} instructions, line {line}; give the prompt without it (--raw), or use a file with another template"
+        "{key} did not come to an end within {fuel} instructions, line {line}; give the prompt without it (glimt generate --raw), or use a file with another template"
     )]
     TemplateEndless {
         /// The metadata key of the template.

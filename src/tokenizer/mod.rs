@@ -38,6 +38,14 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
+    /// Checks that the vocabulary of `gguf` is of a kind that is known, which takes no time.
+    ///
+    /// # Errors
+    /// Another model of vocabulary or pre-tokenizer.
+    pub fn check(gguf: &Gguf) -> Result<(), TokenizerError> {
+        Vocabulary::pre_tokenizer(gguf).map(drop)
+    }
+
     /// Builds the tokenizer that the `tokenizer.ggml.*` keys of `gguf` describe.
     ///
     /// # Errors

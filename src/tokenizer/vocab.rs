@@ -152,23 +152,31 @@ impl Vocabulary {
         id.filter(|&id| (id as usize) < self.n_tokens())
     }
 
-    /// Reads the `tokenizer.ggml.*` keys.
-    pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
+    /// How words are cut.
+    ///
+    /// # Errors
+    /// If the vocabulary is of a kind that is not known.
+    pub(super) fn pre_tokenizer(gguf: &Gguf) -> Result<PreTokenizer, TokenizerError> {
         let model = gguf.require_str("tokenizer.ggml.model")?;
         if model != "gpt2" {
             return Err(TokenizerError::Vocabulary(format!(
                 "tokenizer.ggml.model is {model:?}; only \"gpt2\" (byte-level BPE) is supported"
             )));
         }
-        let pre = match gguf.get_str("tokenizer.ggml.pre")? {
-            Some(name) => PreTokenizer::named(name)?,
+        match gguf.get_str("tokenizer.ggml.pre")? {
+            Some(name) => Ok(PreTokenizer::named(name)?),
             None => {
                 let known = pre::known_names().join(", ");
-                return Err(TokenizerError::Vocabulary(format!(
+                Err(TokenizerError::Vocabulary(format!(
                     "tokenizer.ggml.pre is missing, so how to split words is unknown; convert the model again, or add the key with one of {known}"
-                )));
+                )))
             }
-        };
+        }
+    }
+
+    /// Reads the `tokenizer.ggml.*` keys.
+    pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
+        let pre = Self::pre_tokenizer(gguf)?;
         let tokens = gguf.require_str_array("tokenizer.ggml.tokens")?;
         let mut types = token_types(gguf, tokens.len())?;
         let merges = gguf.require_str_array("tokenizer.ggml.merges")?;

@@ -65,17 +65,27 @@ pub enum TuneError {
     #[error("the CPU reference has nothing to tune: name a GPU with --device")]
     OnCpu,
     /// The kernels of the tier are made in one way only.
-    #[error("the kernels of tier '{tier}' have no choices to measure: use --tier subgroup or int8")]
+    #[error("the kernels of tier '{tier}' have no choices to measure{}", nothing_else(*.asked))]
     NothingToTune {
         /// The tier.
         tier: &'static str,
+        /// Whether it was asked for.
+        asked: bool,
     },
     /// The model.
     #[error(transparent)]
     Model(#[from] BenchError),
     /// The device.
-    #[error(transparent)]
+    #[error("{}", .0.of_gpus_alone())]
     Gpu(#[from] GpuError),
+}
+
+/// What can be done where a tier has nothing to tune.
+fn nothing_else(asked: bool) -> &'static str {
+    match asked {
+        true => ": leave out --tier",
+        false => ", and the device runs no other; choose another with --device",
+    }
 }
 
 /// What is told while tuning.
@@ -292,14 +302,16 @@ impl Bench {
         let gpu = Arc::new(Gpu::open(&options.gpu)?);
         if !gpu.tier.has_subgroups() {
             let tier = gpu.tier.name();
-            return Err(TuneError::NothingToTune { tier });
+            let asked = options.gpu.tier.is_some();
+            return Err(TuneError::NothingToTune { tier, asked });
         }
         let n_ctx = model
             .config()
             .context_length
             .min(DEPTHS[DEPTHS.len() - 1] + 1);
         if !options.force {
-            check_gpu(&gpu, &*model, n_ctx).map_err(BenchError::from)?;
+            let checked = check_gpu(&gpu, &*model, n_ctx).map_err(BenchError::from);
+            checked.map_err(BenchError::of_gpus_alone)?;
         }
         let mut flow = ControlFlow::Continue(());
         let told = &mut |done, total| {
@@ -312,7 +324,8 @@ impl Bench {
         let gpu = Arc::clone(&weights.gpu);
         flow = on_event(Event::Loaded(weights.tier_trial.as_ref()));
         let mut backend = GpuBackend::new(weights, n_ctx)?;
-        backend.fill_cache(n_ctx).map_err(BenchError::from)?;
+        let filled = backend.fill_cache(n_ctx).map_err(BenchError::from);
+        filled.map_err(BenchError::of_gpus_alone)?;
         let bench = Self {
             gpu,
             backend,
@@ -570,7 +583,7 @@ mod tests {
         };
         let told = &mut |_: Event<'_>| ControlFlow::Continue(());
         let tuned = match lies::with(Lie::Zeros, || run(&options, told)) {
-            Err(TuneError::NothingToTune { tier }) => {
+            Err(TuneError::NothingToTune { tier, .. }) => {
                 eprintln!("skipped: tier {tier} has nothing to tune");
                 return;
             }

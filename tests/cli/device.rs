@@ -6,7 +6,7 @@ use super::{error_line, glimt, json, run, stderr, stdout};
 
 /// Runs the program as on a machine without any driver.
 #[cfg(target_os = "linux")]
-fn without_drivers(args: &[&str]) -> Output {
+pub(super) fn without_drivers(args: &[&str]) -> Output {
     let mut command = glimt(args);
     command
         .env("VK_DRIVER_FILES", "/dev/null")

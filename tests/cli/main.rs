@@ -1,6 +1,7 @@
 //! Protects the program as a user meets it: output, errors, exit codes. Nearly everything runs on the CPU reference and the built-in
 //! model, so that no adapter and no file is needed.
 
+mod advice;
 mod batch;
 #[cfg(unix)]
 mod chat;
@@ -36,6 +37,8 @@ mod templates;
 mod terminal;
 mod thinking;
 mod tune;
+#[cfg(unix)]
+mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

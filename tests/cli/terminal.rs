@@ -39,7 +39,17 @@ fn size(rows: u16, cols: u16) -> PtySize {
 
 impl Terminal {
     /// Starts the program with `args` and its state in `home`.
-    pub fn start(args: &[&str], home: &std::path::Path, [rows, cols]: [u16; 2]) -> Self {
+    pub fn start(args: &[&str], home: &std::path::Path, size: [u16; 2]) -> Self {
+        Self::of_kind("xterm-256color", args, home, size)
+    }
+
+    /// As [`start`](Self::start), in a terminal of this kind.
+    pub fn of_kind(
+        kind: &str,
+        args: &[&str],
+        home: &std::path::Path,
+        [rows, cols]: [u16; 2],
+    ) -> Self {
         let pair = native_pty_system()
             .openpty(size(rows, cols))
             .expect("the system has pseudo-terminals");
@@ -49,7 +59,7 @@ impl Terminal {
             command.env_remove(name);
         }
         command.env("GLIMT_CONFIG", "");
-        command.env("TERM", "xterm-256color");
+        command.env("TERM", kind);
         command.env("HOME", home);
         command.env("XDG_STATE_HOME", home.join("state"));
         let child = pair.slave.spawn_command(command);
@@ -121,8 +131,14 @@ impl Terminal {
         }
     }
 
+    /// Whether anything was written that moves the cursor or colours text.
+    pub fn is_controlled(&self) -> bool {
+        let written = self.written.lock().expect("no test panics with it");
+        written.bytes.contains(&0x1b)
+    }
+
     /// What was written, without control sequences.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let written = self.written.lock().expect("no test panics with it");
         plain(&String::from_utf8_lossy(&written.bytes))
     }

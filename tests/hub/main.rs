@@ -8,6 +8,7 @@ mod kills;
 mod others;
 mod pull;
 mod python;
+mod runs;
 mod server;
 mod stores;
 #[cfg(unix)]

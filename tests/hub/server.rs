@@ -38,6 +38,8 @@ pub struct Manners {
     pub token: Option<&'static str>,
     /// The listing is this text.
     pub listing: Option<String>,
+    /// The architecture that the listing tells, in place of one that runs; none if the text is empty.
+    pub architecture: Option<&'static str>,
     /// The names of files in the listing, in place of the real ones.
     pub rename: Option<String>,
 }
@@ -332,8 +334,14 @@ fn listing(state: &State, repo: &str) -> Reply {
         told
     };
     let siblings: Vec<Value> = files.iter().map(sibling).collect();
-    let answer =
+    let mut answer =
         json!({ "id": repo, "modelId": repo, "sha": commit(&files), "siblings": siblings });
+    match manners.architecture.unwrap_or("deepseek2") {
+        "" => {}
+        told => {
+            answer["gguf"] = json!({ "total": 1000, "architecture": told, "context_length": 4096 })
+        }
+    }
     Reply::new(
         200,
         "Content-Type: application/json\r\n",
@@ -396,7 +404,9 @@ fn file(state: &State, asked: &Asked, path: &str) -> Reply {
         .headers
         .get("range")
         .and_then(|range| range.strip_prefix("bytes="));
-    let from = range.and_then(|range| range.split('-').next()?.parse::<usize>().ok());
+    let mut ends = range.iter().flat_map(|range| range.split('-'));
+    let mut end = || ends.next()?.parse::<usize>().ok();
+    let (from, to) = (end(), end());
     let mut reply = Reply {
         status: 200,
         headers,
@@ -413,7 +423,9 @@ fn file(state: &State, asked: &Asked, path: &str) -> Reply {
         None if from >= reply.body.len() => Reply::new(416, "", ""),
         None => {
             let length = reply.body.len();
-            reply.headers += &format!("Content-Range: bytes {from}-{}/{length}\r\n", length - 1);
+            let to = to.unwrap_or(length).min(length - 1);
+            reply.headers += &format!("Content-Range: bytes {from}-{to}/{length}\r\n");
+            reply.body = Arc::new(reply.body[..=to].to_vec());
             (reply.status, reply.from) = (206, from);
             reply
         }

@@ -6,9 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
-
 use super::client::{Client, Timed};
+use crate::cli::bars::Bar;
 
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
@@ -40,7 +39,7 @@ impl Load<'_> {
     ///
     /// # Errors
     /// If the system gives no threads.
-    pub(super) fn run(&self, bar: &ProgressBar) -> std::io::Result<Came> {
+    pub(super) fn run(&self, bar: &Bar) -> std::io::Result<Came> {
         let (jobs, next) = channel::<&str>();
         let next = Mutex::new(next);
         let decoding = AtomicUsize::new(0);
@@ -93,7 +92,7 @@ impl Load<'_> {
         told: &Sender<Result<Timed, String>>,
         decoding: &AtomicUsize,
         ended: &AtomicUsize,
-        bar: &ProgressBar,
+        bar: &Bar,
     ) {
         loop {
             let job = next.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -108,7 +107,7 @@ impl Load<'_> {
                 }
             });
             ended.fetch_add(1, Ordering::Relaxed);
-            bar.inc(1);
+            bar.step();
             if told.send(answer).is_err() {
                 return;
             }

@@ -123,7 +123,7 @@ impl BenchServe {
         let load = self.load(&client, vocabulary, seed)?;
         let bar = runs_bar("requests".to_owned(), self.requests.into());
         let came = load.run(&bar);
-        bar.finish_and_clear();
+        bar.end();
         let came = came.map_err(CliError::Threads)?;
         let report = self.report(&client, seed, &came)?;
         output::print(&report.text(self.output))

@@ -13,6 +13,7 @@ use reedline::{
 use super::commands;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
+use crate::cli::text::or_more_context;
 
 /// Messages that the history keeps.
 const HISTORY: usize = 1000;
@@ -87,7 +88,8 @@ fn piped(most: u64) -> Result<Line, CliError> {
         let ended = read.map_err(CliError::Input)? == 0;
         if text.len() as u64 > most {
             let path = "standard input".to_owned();
-            return Err(CliError::TextTooLong { path, most });
+            let advice = or_more_context(most);
+            return Err(CliError::TextTooLong { path, most, advice });
         }
         if ended && text.is_empty() {
             return Ok(Line::End);

@@ -27,7 +27,7 @@ const OF_DRAWING: [&str; 12] = [
 pub(super) fn list(made: &mut Made) {
     let adapters = gpu::adapters();
     if adapters.is_empty() {
-        made.text += &format!("{}\n", GpuError::NoAdapter);
+        made.text += &format!("{}\n", GpuError::NoAdapter.of_gpus_alone());
     }
     made.text += &devices::page(&adapters);
 }

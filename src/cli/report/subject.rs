@@ -72,7 +72,7 @@ impl Subject {
         let source = model.source()?;
         let choice = match device {
             DeviceChoice::Auto if gpu::adapters().is_empty() => {
-                note(format_args!("{}", GpuError::NoAdapter));
+                note(format_args!("{}", GpuError::NoAdapter.of_gpus_alone()));
                 DeviceChoice::Cpu
             }
             DeviceChoice::Auto => DeviceChoice::Index(0),

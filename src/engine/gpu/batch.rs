@@ -528,6 +528,7 @@ pub(super) mod copies;
 mod measure;
 mod rows;
 mod wait;
+mod warm_up;
 
 use biases::BiasRows;
 use copies::Copies;

@@ -284,6 +284,10 @@ impl Backend for GpuBackend {
         warm::touch(&self.model.gpu, &self.needed)
     }
 
+    fn compile_time(&self) -> Duration {
+        self.gpu().compile_time()
+    }
+
     fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
         check_rows(rows, self.n_ctx)?;
         Ok(self.fill_cache_waiting(rows)?)

@@ -494,3 +494,28 @@ fn decode(backend: &mut GpuBackend, context: &[u32]) -> (Vec<u32>, Result<(), Ba
     });
     (out, ended)
 }
+
+#[test]
+fn compiling_is_told_and_counted_once() {
+    use crate::gpu::compiling;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    compiling::listen(|_| {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    });
+    let Some(mut backend) = backend(Tier::Plain, 64, 32) else {
+        return;
+    };
+    // Other tests of this process may compile as well.
+    assert!(TOLD.load(Ordering::Relaxed) > 0);
+    let made = backend.compile_time();
+    assert!(made > Duration::ZERO);
+    backend.prefill(&tokens(20), 0).expect("it fits");
+    let prompt = backend.compile_time();
+    assert!(
+        prompt > made,
+        "the steps of a prompt are compiled when the first comes"
+    );
+    backend.prefill(&tokens(20), 0).expect("it fits");
+    assert_eq!(backend.compile_time(), prompt);
+}

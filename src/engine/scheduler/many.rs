@@ -15,6 +15,7 @@ mod sequence;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use web_time::Duration;
 
 use super::pages::{Pages, ROWS};
 use super::request::{Counts, Request, RequestId, Told};
@@ -99,6 +100,15 @@ impl<'a> Many<'a> {
     /// Compiles all steps, so that no answer waits for that.
     pub(super) async fn prepare(&mut self) -> Result<(), EngineError> {
         Ok(self.batch.prepare_all_async().await?)
+    }
+
+    /// Runs all steps once, as far as there is time.
+    pub(super) async fn warm_up(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), EngineError> {
+        Ok(self.batch.warm_up_async(most, told).await?)
     }
 
     pub(super) fn slots(&self) -> usize {

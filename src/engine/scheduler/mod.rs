@@ -20,6 +20,10 @@ use super::{Engine, EngineError};
 use guarded::Guarded;
 use many::Many;
 use single::Single;
+use web_time::Duration;
+
+/// Time that warming up may take, and the step that is under way then.
+const WARM_UP: Duration = Duration::from_secs(60);
 
 /// Requests, and what answers them.
 pub struct Scheduler<'a> {
@@ -52,6 +56,22 @@ impl<'a> Scheduler<'a> {
             work,
             submitted: 0,
         })
+    }
+
+    /// Computes with every step once before there are requests, so that the first request is answered as fast as the second: drivers may
+    /// finish compiling only then, and weights come into memory. `told` hears how many steps ran, and of how many. A device that is too
+    /// slow for all of them does without the longest.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn warm_up_async(
+        &mut self,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), EngineError> {
+        match &mut self.work {
+            Work::Single(single) => single.warm_up(WARM_UP, told).await,
+            Work::Many(many) => many.warm_up(WARM_UP, told).await,
+        }
     }
 
     /// Requests that are answered at the same time, at most.

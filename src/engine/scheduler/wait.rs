@@ -13,6 +13,9 @@ use crate::gpu::wait::{complete, waits};
 impl<'a> Scheduler<'a> {
     waits! {
         pub fn new(engine: &'a Engine) -> Result<Self, EngineError> = Self::new_async(engine);
+
+        pub fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> =
+            self.warm_up_async(told);
     }
 
     /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more

@@ -2,6 +2,7 @@
 
 #[cfg(target_arch = "wasm32")]
 use crate::gpu::browser as translate;
+use crate::gpu::compiling::{self, Compiling};
 use crate::gpu::pipeline::{Pipeline, Spec, layout_entry};
 use crate::gpu::shader::{self, Access};
 use crate::gpu::tier::MAX_PARAMS;
@@ -9,7 +10,9 @@ use crate::gpu::tier::MAX_PARAMS;
 use crate::gpu::translate;
 use crate::gpu::{Gpu, GpuError, Tier};
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use web_time::{Duration, Instant};
 use wgpu::{BindGroupLayout, BufferBindingType};
 
 impl Gpu {
@@ -18,6 +21,7 @@ impl Gpu {
     /// # Errors
     /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
     pub async fn pipelines_async(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+        let began = Instant::now();
         let missing: Vec<&Spec> = {
             let made = lock(&self.pipelines.made);
             let mut seen = std::collections::HashSet::new();
@@ -27,9 +31,15 @@ impl Gpu {
                 .filter(|s| !made.contains_key(*s) && seen.insert(*s))
                 .collect()
         };
+        let (done, of) = (AtomicUsize::new(0), missing.len());
         let compiled = missing
             .par_iter()
-            .map(|spec| self.compile(spec))
+            .map(|spec| {
+                let compiled = self.compile(spec);
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                compiling::tell(Compiling { done, of });
+                compiled
+            })
             .collect::<Result<Vec<_>, GpuError>>()?;
         let mut fresh = vec![];
         for (spec, (pipeline, invalid)) in missing.into_iter().zip(compiled) {
@@ -43,10 +53,18 @@ impl Gpu {
         made.extend(fresh);
         let found = specs.iter().map(|s| made[*s].clone()).collect();
         drop(made);
-        if any && let Some(disk) = &self.pipelines.disk {
-            disk.save();
+        if any {
+            if let Some(disk) = &self.pipelines.disk {
+                disk.save();
+            }
+            *lock(&self.pipelines.spent) += began.elapsed();
         }
         Ok(found)
+    }
+
+    /// The time that compiling pipelines took so far.
+    pub fn compile_time(&self) -> Duration {
+        *lock(&self.pipelines.spent)
     }
 
     /// A pipeline, and what the device has against it.

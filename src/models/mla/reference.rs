@@ -12,7 +12,7 @@ use crate::kernels::products::{MatvecOptions, gate_up, matvec, moe_down};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
-use crate::models::{self, OutOfMemory};
+use crate::models::{self, OnBlock, OutOfMemory};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
 ///
@@ -173,15 +173,23 @@ impl Reference {
 }
 
 impl models::Reference for Reference {
-    fn forward(&mut self, tokens: &[u32], pos: usize) -> Vec<f32> {
+    fn forward(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        on_block: &mut OnBlock<'_>,
+    ) -> Option<Vec<f32>> {
         let model = Arc::clone(&self.model);
         let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
         embed(&model.token_embd, tokens, &mut x);
         for (il, layer) in model.layers.iter().enumerate() {
+            if il > 0 && on_block(il).is_break() {
+                return None;
+            }
             x = self.attention_block(il, layer, &x, tokens.len(), pos);
             x = self.ffn_block(layer, &x, tokens.len());
         }
-        x
+        Some(x)
     }
 
     fn head(&self, x: &[f32]) -> Vec<f32> {

@@ -53,6 +53,7 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     let target = known.target(tier);
     let site = room::Site::Gpu(&target, Some(known.memory()));
     let place = room::Place {
+        has_flag: true,
         site,
         model,
         ubatch: None,

@@ -49,8 +49,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
             at: std::time::Instant::now(),
         };
         for _ in 0..20 {
-            many.pace
-                .took(full, std::time::Duration::from_millis(millis));
+            many.pace.took(full, Duration::from_millis(millis));
         }
         assert!(complete(many.fly()).expect("the device works"));
         let flight = many.flights.back().expect("it was submitted");

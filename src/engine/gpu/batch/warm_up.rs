@@ -1,0 +1,81 @@
+//! Runs every step once before anybody waits for one: some drivers finish compiling with the first run, and only then do weights come into
+//! the memory of the device.
+
+use super::{BatchStep, BatchToken, GpuBatch, classes, head_classes};
+use crate::gpu::GpuError;
+use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
+use std::collections::BTreeSet;
+use web_time::{Duration, Instant};
+
+impl GpuBatch {
+    /// Runs its steps once each, the small ones first, until it is through or has taken `most`. `told` hears how many ran, and of how many.
+    /// The cache must be empty: rows of its first page and the ids of sequences are overwritten.
+    ///
+    /// # Errors
+    /// Those of [`submit_async`](Self::submit_async), or what the device reports.
+    pub async fn warm_up_async(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), GpuError> {
+        let began = Instant::now();
+        let sequences = self.sizes.sequences;
+        let pages = vec![0; self.pages_per_sequence()];
+        for sequence in 0..sequences {
+            self.write_pages(sequence, 0, &pages);
+        }
+        let steps = self.all_once();
+        for (done, (tokens, drawn)) in steps.iter().enumerate() {
+            told(done, steps.len());
+            if began.elapsed() >= most {
+                break;
+            }
+            self.run_once(*tokens, *drawn).await?;
+        }
+        told(steps.len(), steps.len());
+        Ok(())
+    }
+
+    /// Steps with which each of its steps and heads runs, as numbers of tokens and of those after which one is chosen. A step has the fewest
+    /// tokens that it is for.
+    fn all_once(&self) -> Vec<(u32, usize)> {
+        let sequences = self.sizes.sequences;
+        let (mut classes_run, mut heads_run) = (BTreeSet::new(), BTreeSet::new());
+        let mut steps = vec![];
+        for class in classes(self.sizes) {
+            let tokens = class / 2 + 1;
+            if tokens.div_ceil(sequences) as usize > self.sizes.n_ctx {
+                break;
+            }
+            for drawn in head_classes(self.sizes) {
+                let drawn = drawn.min(tokens).min(sequences) as usize;
+                let is_new = heads_run.insert(self.head_of(tokens as usize, drawn));
+                if classes_run.insert(class) || is_new {
+                    steps.push((tokens, drawn));
+                }
+            }
+        }
+        steps
+    }
+
+    /// Runs a step of so many tokens, spread over the sequences, and waits for it.
+    async fn run_once(&mut self, tokens: u32, drawn: usize) -> Result<(), GpuError> {
+        let sequences = self.sizes.sequences;
+        let token = |index: u32| BatchToken {
+            sequence: index % sequences,
+            position: index / sequences,
+        };
+        let tokens: Vec<_> = (0..tokens).map(token).collect();
+        let choices = vec![sample::words(&Sampling::GREEDY, 0); drawn];
+        let step = BatchStep {
+            tokens: &tokens,
+            choices: &choices,
+            biases: &[],
+            logits: &[],
+        };
+        let flight = self.submit_async(step).await?;
+        // What it computes means nothing, so neither does whether it is finite.
+        self.land_async(flight).await.map(drop)
+    }
+}

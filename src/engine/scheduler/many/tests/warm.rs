@@ -1,0 +1,50 @@
+//! Protects who asks first: nothing is compiled for them, and they get what others get.
+
+use super::*;
+
+#[test]
+fn a_first_request_compiles_nothing_and_is_answered_as_if_nothing_had_been() {
+    let Some(engine) = engine(Tier::Plain, 4 * N_CTX) else {
+        return;
+    };
+    let mut rng = Rng::fresh();
+    let jobs: Vec<_> = (0..3)
+        .map(|_| Job {
+            goes: None,
+            ..random_job(&mut rng, 100)
+        })
+        .collect();
+    let expected: Vec<_> = run(&mut many(&engine), &jobs)
+        .iter()
+        .map(|events| text(events))
+        .collect();
+    let mut warm = many(&engine);
+    complete(warm.prepare()).expect("it compiles");
+    let mut told = vec![];
+    let on_step = &mut |done, of| told.push((done, of));
+    complete(warm.warm_up(Duration::from_secs(600), on_step)).expect("it runs");
+    let of = told.len() - 1;
+    assert!(
+        of > 2
+            && told
+                .iter()
+                .enumerate()
+                .all(|(done, one)| *one == (done, of)),
+        "{told:?}"
+    );
+    assert!(warm.is_idle());
+    let counts = warm.counts();
+    assert_eq!(
+        (counts.prefix_asked, counts.prefix_found, counts.rows),
+        (0, 0, 0)
+    );
+    let gpu = &engine.weights.as_ref().expect("it is on a GPU").gpu;
+    let compiled = gpu.compile_time();
+    assert!(compiled > Duration::ZERO);
+    let found: Vec<_> = run(&mut warm, &jobs)
+        .iter()
+        .map(|events| text(events))
+        .collect();
+    assert_eq!(gpu.compile_time(), compiled);
+    assert_eq!(found, expected);
+}
