@@ -10,7 +10,7 @@ use super::sampling;
 use crate::engine::chooser::{ChainSettings, Grammar, Language};
 
 /// Texts that may end an answer.
-const MOST_STOPS: usize = 4;
+const MOST_STOPS: usize = 32;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
@@ -27,8 +27,8 @@ pub(super) struct Ask {
     pub(super) stops: Vec<String>,
     /// How many of the best tokens are told with each, where that is asked for.
     pub(super) log_probs: Option<usize>,
-    limit: usize,
-    chain: ChainSettings,
+    pub(super) limit: usize,
+    pub(super) chain: ChainSettings,
     /// What an answer has to be, and the field that says so.
     form: Option<(&'static str, Language)>,
 }
@@ -136,7 +136,7 @@ impl Ask {
 }
 
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let message = "must be a text, or a list of up to 4 texts that are not empty";
+    let message = "must be a text, or a list of up to 32 texts that are not empty";
     let wrong = || fields.wrong("stop", message);
     let texts: Vec<&Value> = match fields.get("stop") {
         None => vec![],
@@ -159,7 +159,10 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
 /// If it names another.
 pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiError> {
     match fields.text("model")? {
-        Some(asked) if asked != model.name => Err(ApiError::no_model(asked, &model.name)),
+        // Clients of ollama add the tag that stands for none.
+        Some(asked) if asked.strip_suffix(":latest").unwrap_or(asked) != model.name => {
+            Err(ApiError::no_model(asked, &model.name))
+        }
         _ => Ok(()),
     }
 }
@@ -169,8 +172,8 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
 /// # Errors
 /// If it does not, or has no tokens.
 pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result<(), ApiError> {
-    let too_long = |message| ApiError::field(param, message).with_code("context_length_exceeded");
     let (tokens, n_ctx) = (prompt.len(), model.engine.n_ctx());
+    let too_long = |message| ApiError::field(param, message).too_many(tokens, n_ctx);
     if tokens >= n_ctx {
         let message = format!(
             "the prompt has {tokens} tokens, but the context holds {n_ctx}, the answer included; shorten it"

@@ -32,7 +32,7 @@ fn of_chats() -> Vec<(Value, &'static str)> {
             json!({"max_completion_tokens": -1}),
             "max_completion_tokens",
         ),
-        (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
+        (json!({"stop": vec!["a"; 33]}), "stop"),
         (json!({"stop": [""]}), "stop"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (
