@@ -58,24 +58,37 @@ impl Words {
     }
 
     /// Has `text` follow the token `last`, in pieces that occur nowhere else. Returned is its last token.
-    fn follow(&mut self, mut last: usize, text: &str) -> usize {
+    fn follow(&mut self, last: usize, text: &str) -> usize {
         let alphabet = byte_level_alphabet();
-        let mut piece = String::new();
-        for byte in text.bytes() {
-            piece.push(alphabet[usize::from(byte)]);
-            // Long enough to be its own, and so that texts are streamed in several.
-            if piece.chars().count() >= 12 && !self.ids.contains_key(&piece) {
-                last = self.link(last, std::mem::take(&mut piece));
+        let letters: Vec<char> = text
+            .bytes()
+            .map(|byte| alphabet[usize::from(byte)])
+            .collect();
+        let mut pieces: Vec<String> = letters
+            .chunks(12)
+            .map(|chunk| chunk.iter().collect())
+            .collect();
+        let taken = |pieces: &[String], at: usize| {
+            self.ids.contains_key(&pieces[at]) || pieces[..at].contains(&pieces[at])
+        };
+        // One that has another place already is joined with its neighbour.
+        let mut at = 0;
+        while at < pieces.len() {
+            if !taken(&pieces, at) {
+                at += 1;
+            } else if at + 1 < pieces.len() {
+                let next = pieces.remove(at + 1);
+                pieces[at] += &next;
+            } else {
+                assert!(at > 0, "{text:?} has another place");
+                let rest = pieces.remove(at);
+                at -= 1;
+                pieces[at] += &rest;
             }
         }
-        if !piece.is_empty() {
-            assert!(
-                !self.ids.contains_key(&piece),
-                "{piece:?} has another place"
-            );
-            last = self.link(last, piece);
-        }
-        last
+        pieces
+            .into_iter()
+            .fold(last, |last, piece| self.link(last, piece))
     }
 
     fn link(&mut self, last: usize, text: String) -> usize {

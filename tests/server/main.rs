@@ -1,6 +1,8 @@
 //! Protects the server as its clients meet it: the program runs on a free port with the built-in model, mostly on the CPU, and is spoken
 //! to over HTTP.
 
+#[cfg(unix)]
+mod agents;
 mod anthropic;
 #[cfg(unix)]
 mod browser;

@@ -1,6 +1,6 @@
 //! The items of a response: what the blocks of an answer become.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -22,6 +22,11 @@ pub(super) fn unsealed(text: &str) -> Option<&str> {
     text.strip_prefix(SEAL)
 }
 
+/// What the model calls a tool of a namespace.
+pub(super) fn spaced(space: &str, name: &str) -> String {
+    format!("{}__{name}", space.trim_end_matches('_'))
+}
+
 /// The one argument of a custom tool, which models are told of as of a function.
 pub(super) const INPUT: &str = "input";
 
@@ -30,6 +35,8 @@ pub(super) const INPUT: &str = "input";
 pub(super) struct Shape {
     /// The names of custom tools.
     pub(super) custom: HashSet<String>,
+    /// The tools of namespaces, by what the model calls them: the namespace and the name in it.
+    pub(super) spaced: HashMap<String, [String; 2]>,
     /// Whether thoughts also come sealed.
     pub(super) sealed: bool,
     /// Whether the tokens of texts have log-probabilities.
@@ -122,8 +129,14 @@ pub(super) fn begun(shape: &Shape, block: &Block) -> Value {
         Kind::Call(name) if shape.is_custom(block) => {
             json!({"id": id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name, "input": ""})
         }
-        Kind::Call(name) => {
-            json!({"id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": ""})
+        Kind::Call(called) => {
+            let spaced = shape.spaced.get(called);
+            let name = spaced.map_or(called, |[_, name]| name);
+            let mut call = json!({"id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": ""});
+            if let Some([space, _]) = spaced {
+                call["namespace"] = space.as_str().into();
+            }
+            call
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::items::{INPUT, Shape, unsealed};
+use super::items::{INPUT, Shape, spaced, unsealed};
 use crate::server::app::number;
 use crate::server::error::ApiError;
 use crate::server::fields::Fields;
@@ -11,7 +11,7 @@ use crate::server::messages::content;
 use crate::server::translated::{Messages, call, demand, refuse, shared, tool};
 
 /// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
-const OWN: [&str; 24] = [
+const OWN: [&str; 25] = [
     "input",
     "instructions",
     "previous_response_id",
@@ -36,6 +36,7 @@ const OWN: [&str; 24] = [
     "prompt_cache_retention",
     "service_tier",
     "context_management",
+    "client_metadata",
 ];
 
 /// Fields that cannot be met.
@@ -200,20 +201,21 @@ fn read_tools(
 ) -> Result<Vec<Value>, ApiError> {
     let (mut described, mut kept) = (vec![], vec![]);
     for given in fields.objects("tools")?.unwrap_or_default() {
-        described.extend(match given.needed_text("type")? {
+        let kind = given.needed_text("type")?;
+        match kind {
             "function" => {
                 let name = given.needed_text("name")?;
-                let [about, parameters] = ["description", "parameters"].map(|n| given.get(n));
-                Some(tool(name, about, parameters))
+                described.push(function(name, &given));
             }
-            "custom" => Some(custom(&given, shape)?),
-            hosted if HOSTED.contains(&hosted) => None,
+            "custom" => described.push(custom(&given, shape)?),
+            "namespace" => described.extend(of_namespace(&given, shape)?),
+            hosted if HOSTED.contains(&hosted) => {}
             other => {
-                let message = format!("is '{other}', but must be function or custom");
+                let message = format!("is '{other}', but must be function, custom or namespace");
                 return Err(given.wrong("type", &message));
             }
-        });
-        if described.len() > kept.len() {
+        }
+        if !HOSTED.contains(&kind) {
             kept.push(given.all().clone().into());
         }
     }
@@ -224,6 +226,28 @@ fn read_tools(
         chat.insert("tools".to_owned(), described.into());
     }
     Ok(kept)
+}
+
+/// A function by the name that the model calls.
+fn function(name: &str, given: &Fields<'_>) -> Value {
+    let [about, parameters] = ["description", "parameters"].map(|name| given.get(name));
+    tool(name, about, parameters)
+}
+
+/// The functions of a namespace.
+fn of_namespace(given: &Fields<'_>, shape: &mut Shape) -> Result<Vec<Value>, ApiError> {
+    let space = given.needed_text("name")?;
+    let mut described = vec![];
+    for inner in given.objects("tools")?.unwrap_or_default() {
+        if inner.one_of("type", &["function"])?.is_some() {
+            let name = inner.needed_text("name")?;
+            let called = spaced(space, name);
+            described.push(function(&called, &inner));
+            let names = [space, name].map(str::to_owned);
+            shape.spaced.insert(called, names);
+        }
+    }
+    Ok(described)
 }
 
 /// A tool whose input is a text: a function with one argument.
@@ -352,8 +376,10 @@ fn add(item: &Fields<'_>, all: &mut Messages) -> Result<(), ApiError> {
         }
         "function_call" => {
             let (id, name) = (item.needed_text("call_id")?, item.needed_text("name")?);
+            let space = item.text("namespace")?;
+            let name = space.map_or_else(|| name.to_owned(), |space| spaced(space, name));
             let arguments = item.needed_text("arguments")?;
-            all.called(call(id, name, &arguments.into()));
+            all.called(call(id, &name, &arguments.into()));
         }
         "custom_tool_call" => {
             let (id, name) = (item.needed_text("call_id")?, item.needed_text("name")?);
