@@ -4,6 +4,7 @@
 pub struct StopFilter {
     stops: Vec<String>,
     held: String,
+    found: Option<usize>,
 }
 
 impl StopFilter {
@@ -17,7 +18,13 @@ impl StopFilter {
         Self {
             stops,
             held: String::new(),
+            found: None,
         }
+    }
+
+    /// The stop text that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|stop| self.stops[stop].as_str())
     }
 
     /// Takes the next piece of the answer; returns what may be printed now, and whether a stop text was found. The
@@ -27,9 +34,11 @@ impl StopFilter {
         let found = self
             .stops
             .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()))
+            .enumerate()
+            .filter_map(|(i, stop)| Some((self.held.find(stop.as_str())?, i)))
             .min();
-        if let Some(at) = found {
+        if let Some((at, stop)) = found {
+            self.found = Some(stop);
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }
@@ -110,5 +119,19 @@ mod tests {
         assert_eq!(filter.push("two"), ("\ntwo".to_owned(), false));
         assert_eq!(filter.push("\n"), (String::new(), false));
         assert_eq!(filter.push("\nx"), (String::new(), true));
+    }
+
+    #[test]
+    fn tells_which_stop_text_was_found() {
+        let stops = ["END".to_owned(), String::new(), "\n".to_owned()];
+        for (text, expected) in [
+            ("a\nEND", Some("\n")),
+            ("aEND\n", Some("END")),
+            ("aEN", None),
+        ] {
+            let mut filter = StopFilter::new(&stops);
+            filter.push(text);
+            assert_eq!(filter.found(), expected, "{text:?}");
+        }
     }
 }

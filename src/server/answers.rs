@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
 
 use super::desk::{Answering, Told};
 use super::error::ApiError;
@@ -19,11 +18,34 @@ use crate::engine::{EngineError, StopReason};
 pub(super) struct Step {
     /// Of which answer.
     pub(super) choice: usize,
+    /// The token, unless it is the one that ends the answer.
+    pub(super) token: Option<u32>,
     pub(super) deltas: Vec<Delta>,
     /// What the model expected of the token, if that is asked for.
     pub(super) log_probs: Option<TokenLogProbs>,
     /// Why the answer has ended, if it has.
     pub(super) reason: Option<&'static str>,
+    /// The stop text that has ended it.
+    pub(super) stopped_by: Option<String>,
+}
+
+/// What answers took so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Tokens of the prompts.
+    pub(super) prompt: usize,
+    /// How many of these had been computed before.
+    pub(super) cached: usize,
+    /// Tokens of the answers, thoughts included.
+    pub(super) generated: usize,
+    /// Tokens of the thoughts.
+    pub(super) thoughts: usize,
+    /// Time since the request came.
+    pub(super) whole: Duration,
+    /// Time from the beginning of the first prompt to the first token.
+    pub(super) of_prompt: Duration,
+    /// Time since the first token.
+    pub(super) of_answer: Duration,
 }
 
 struct Choice<'a> {
@@ -57,6 +79,10 @@ pub(super) struct Answers<'a> {
     cached: usize,
     timeout: Option<Duration>,
     until: Option<Instant>,
+    /// When the computation of the first prompt began.
+    begun: Option<Instant>,
+    /// When the first token came.
+    first: Option<Instant>,
 }
 
 impl<'a> Answers<'a> {
@@ -84,6 +110,8 @@ impl<'a> Answers<'a> {
             prompt,
             each,
             cached: 0,
+            begun: None,
+            first: None,
             timeout,
             until: timeout.and_then(|timeout| record.began.checked_add(timeout)),
             record,
@@ -126,6 +154,7 @@ impl<'a> Answers<'a> {
         match told {
             Told::LogProbs(log_probs) => state.log_probs = Some(log_probs),
             Told::Event(Event::Prompt { cached, .. }) => {
+                self.begun.get_or_insert_with(Instant::now);
                 let first = !std::mem::replace(&mut state.begun, true);
                 // The other answers to a prompt find its rows.
                 if first && choice.is_multiple_of(self.each) {
@@ -144,6 +173,7 @@ impl<'a> Answers<'a> {
     fn token(&mut self, choice: usize, token: u32) -> Step {
         let state = &mut self.choices[choice];
         state.generated += 1;
+        self.first.get_or_insert_with(Instant::now);
         self.record.token();
         let mut deltas = vec![];
         let over = state.reader.push(token, &mut deltas);
@@ -153,8 +183,10 @@ impl<'a> Answers<'a> {
         }
         Step {
             choice,
+            token: Some(token),
             deltas,
             log_probs: state.log_probs.take(),
+            stopped_by: state.reader.stopped_by().map(str::to_owned),
             reason: over.then(|| self.end(choice, "stop")),
         }
     }
@@ -169,8 +201,10 @@ impl<'a> Answers<'a> {
         reader.finish(whole, false, &mut deltas);
         Step {
             choice,
+            token: None,
             deltas,
             log_probs: None,
+            stopped_by: reader.stopped_by().map(str::to_owned),
             reason: Some(self.end(choice, reason)),
         }
     }
@@ -188,16 +222,19 @@ impl<'a> Answers<'a> {
         reason
     }
 
-    /// What the answers took, in the form of OpenAI's API.
-    pub(super) fn usage(&self) -> Value {
-        let generated: usize = self.choices.iter().map(|choice| choice.generated).sum();
+    /// What the answers took so far.
+    pub(super) fn usage(&self) -> Usage {
+        let now = Instant::now();
+        let first = self.first.unwrap_or(now);
         let thoughts = self.choices.iter().map(|c| c.reader.thought_tokens);
-        json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": generated,
-            "total_tokens": self.prompt + generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-            "completion_tokens_details": {"reasoning_tokens": thoughts.sum::<usize>()},
-        })
+        Usage {
+            prompt: self.prompt,
+            cached: self.cached,
+            generated: self.choices.iter().map(|choice| choice.generated).sum(),
+            thoughts: thoughts.sum(),
+            whole: now - self.record.began,
+            of_prompt: first - self.begun.unwrap_or(first),
+            of_answer: now - first,
+        }
     }
 }

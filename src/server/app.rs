@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::desk::{Answering, Desk, Order};
 use super::error::ApiError;
+use super::kept::Kept;
 use super::log::Log;
 use super::metrics::Metrics;
 use super::model::Model;
@@ -36,6 +37,8 @@ pub(super) struct App {
     pub(super) log: Arc<Log>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) served: OnceLock<Served>,
+    /// Answers that later requests can go on from.
+    pub(super) kept: Arc<Kept>,
 }
 
 impl App {
@@ -47,6 +50,7 @@ impl App {
             log: Arc::new(Log::new()?),
             phase: watch::Sender::new(Phase::Loading),
             served: OnceLock::new(),
+            kept: Arc::default(),
         })
     }
 

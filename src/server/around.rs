@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 use super::app::{App, number};
-use super::error::{ApiError, Code};
+use super::error::ApiError;
 use super::keys::bearer;
 use super::log::{IGNORED, NOT_ENFORCED, Record};
-use super::page;
+use super::{anthropic, ollama, page};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Routes that are asked again and again.
 const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
 /// Characters of a request's id, and of a route in the log, at most.
@@ -68,10 +71,25 @@ pub(super) async fn around(
         }
     }
     record.status(response.status().as_u16());
-    if let Some(Code(code)) = response.extensions().get() {
-        record.failed(code);
+    let failed = response.extensions_mut().remove::<ApiError>();
+    if let Some(error) = failed {
+        record.failed(error.code());
+        if let Some(body) = in_own_form(&path, &error, &id) {
+            *response.body_mut() = Body::from(body.to_string());
+        }
     }
     response
+}
+
+/// The body that tells of an error, where the API of a route has a form of its own.
+fn in_own_form(path: &str, error: &ApiError, id: &str) -> Option<Value> {
+    if path.starts_with(anthropic::PATH) {
+        let mut body = anthropic::error(error);
+        body["request_id"] = id.into();
+        return Some(body);
+    }
+    let is_ollamas = path.starts_with(ollama::PATH);
+    is_ollamas.then(|| ollama::error(error))
 }
 
 /// The id that a request brings, or a new one.
@@ -92,6 +110,8 @@ fn check_key(app: &App, headers: &HeaderMap, is_open: bool) -> Result<(), ApiErr
     }
     let given = headers.get(header::AUTHORIZATION);
     let given = given.and_then(|value| bearer(value.to_str().ok()?));
+    // Anthropic's clients have a header of their own.
+    let given = given.or_else(|| headers.get(API_KEY)?.to_str().ok());
     match given {
         Some(key) if settings.keys.accept(key) => Ok(()),
         given => {
@@ -120,7 +140,10 @@ fn is_preflight(request: &Request) -> bool {
 }
 
 fn preflight(headers: &HeaderMap) -> Response {
-    let methods = [(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS")];
+    let methods = [(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        "GET, POST, DELETE, OPTIONS",
+    )];
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let wanted = wanted.map(|wanted| [(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted)]);
     let age = [(header::ACCESS_CONTROL_MAX_AGE, "600")];

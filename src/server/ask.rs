@@ -28,8 +28,8 @@ pub(super) struct Ask {
     pub(super) stops: Vec<String>,
     /// How many of the best tokens are told with each, where that is asked for.
     pub(super) log_probs: Option<usize>,
-    limit: usize,
-    chain: ChainSettings,
+    pub(super) limit: usize,
+    pub(super) chain: ChainSettings,
     /// What an answer has to be, and the field that says so.
     form: Option<(&'static str, Language)>,
 }
@@ -178,7 +178,11 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
 /// If it names another and names are strict.
 pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiError> {
     match fields.text("model")? {
-        Some(asked) if model.strict_name && asked != model.name => {
+        // Clients of ollama add the tag that stands for none.
+        Some(asked)
+            if model.strict_name
+                && asked.strip_suffix(":latest").unwrap_or(asked) != model.name =>
+        {
             Err(ApiError::no_model(asked, &model.name))
         }
         _ => Ok(()),
@@ -196,7 +200,7 @@ pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result
         let message = format!(
             "This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in {tokens} tokens. Please reduce the length of the {param}. The prompt is too long: it exceeds the available context size ({n_ctx} tokens). {message}"
         );
-        ApiError::field(param, message).with_code("context_length_exceeded")
+        ApiError::field(param, message).too_many(tokens, n_ctx)
     };
     if tokens >= n_ctx {
         let message =

@@ -1,27 +1,32 @@
 //! `/v1/chat/completions`: a conversation in, the model's next message out.
 
 use std::mem::take;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::answers::Step;
+use super::answers::{Step, Usage};
 use super::app::number;
 use super::ask::{Ask, check_prompt};
-use super::deliver::{Collected, Form};
+use super::blocks::Block;
+use super::deliver::{Collected, Events, Form, Head};
 use super::desk::Order;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::kept::Kept;
 use super::messages;
 use super::model::Model;
+use super::openai::{self, Choices};
 use super::probabilities;
 use super::reader::Reader;
+use super::sse::Framing;
 use super::tools::{self, Delta, Format, Tools, forced};
 use crate::engine::EngineError;
-use crate::tokenizer::{ChatTemplate, Rendering};
+use crate::tokenizer::{ChatTemplate, Message, Rendering};
 
 /// A conversation in the model's template.
 pub(super) struct Rendered {
-    text: String,
+    pub(super) text: String,
     pub(super) prompt: Vec<u32>,
     tools: Option<(Format, Tools)>,
     /// Whether the model is told not to think.
@@ -64,12 +69,29 @@ fn thinking(
     Ok((think.filter(|_| model.may_switch_thinking()), variables))
 }
 
+/// The beginning of the answer, where the last message is one that the model is to go on with. It is then no message any more.
+fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<String>, ApiError> {
+    if fields.flag("continue_final_message")? != Some(true) {
+        return Ok(None);
+    }
+    let is_text =
+        |message: &mut Message| message.role == "assistant" && message.tool_calls.is_empty();
+    match messages.pop_if(is_text) {
+        Some(message) => Ok(Some(message.content)),
+        None => {
+            let message = "needs a last message of the assistant that calls no tools";
+            Err(fields.wrong("continue_final_message", message))
+        }
+    }
+}
+
 /// The conversation of a request in the model's template.
 ///
 /// # Errors
 /// What is wrong with it, by its field.
 pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, ApiError> {
     let mut messages = messages::read(fields)?;
+    let begun = begun(fields, &mut messages)?;
     let tools = tools::read(fields)?;
     let (mut think, variables) = thinking(fields, model)?;
     let engine = &model.engine;
@@ -82,7 +104,7 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     let with_format = |tools| Ok((format(template)?, tools));
     let tools = tools.map(with_format).transpose()?;
     let is_forced = tools.as_ref().is_some_and(|(_, tools)| tools.forced);
-    if is_forced && model.may_switch_thinking() {
+    if (is_forced || begun.is_some()) && model.may_switch_thinking() {
         think = Some(false);
     }
     let mut described = tools.as_ref().map(|(_, tools)| tools.described.clone());
@@ -107,10 +129,11 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     };
     let rendered = template.render_with(&messages, &rendering);
     let mut text = rendered.map_err(|error| wrong(&error))?;
+    if (is_forced || begun.is_some()) && text.trim_end().ends_with("<think>") {
+        text += "</think>";
+    }
+    text += &begun.unwrap_or_default();
     if let Some((format, _)) = tools.as_ref().filter(|_| is_forced) {
-        if text.trim_end().ends_with("<think>") {
-            text += "</think>";
-        }
         text += &format.opening();
     }
     let prompt = engine.tokenizer().encode_chat(&text);
@@ -153,9 +176,14 @@ impl Chat {
 }
 
 impl Form for Chat {
-    const ID: &'static str = "chatcmpl";
+    const ID: &'static str = "chatcmpl-";
+    const FRAMING: Framing = Framing::Marked;
 
-    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(
+        fields: &Fields<'_>,
+        model: &Model,
+        _: &Arc<Kept>,
+    ) -> Result<(Self, Vec<Order>), ApiError> {
         let log_probs = log_probs(fields)?;
         let rendered = render(fields, model)?;
         let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
@@ -178,6 +206,22 @@ impl Form for Chat {
         &self.ask
     }
 
+    fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
+        let tokenizer = model.engine.tokenizer();
+        let Rendered { text, tools, .. } = &self.rendered;
+        Reader::new(tokenizer, Some(text), &self.ask.stops, tools.as_ref())
+    }
+
+    fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {
+        openai::whole(self, head, answers, usage)
+    }
+
+    fn events<'a>(&'a self, head: &'a Head) -> impl Events + 'a {
+        openai::events(self, head)
+    }
+}
+
+impl Choices for Chat {
     fn object(&self) -> &'static str {
         match self.ask.stream {
             true => "chat.completion.chunk",
@@ -185,33 +229,22 @@ impl Form for Chat {
         }
     }
 
-    fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
-        let tokenizer = model.engine.tokenizer();
-        let Rendered { text, tools, .. } = &self.rendered;
-        Reader::new(tokenizer, Some(text), &self.ask.stops, tools.as_ref())
-    }
-
-    fn choice(&self, model: &Model, index: usize, answer: Collected) -> Value {
-        let text_is_all = answer.calls.is_empty() && answer.thoughts.is_empty();
-        let content = match answer.text.is_empty() && !text_is_all {
+    fn choice(&self, head: &Head, index: usize, answer: Collected) -> Value {
+        let blocks = &answer.blocks;
+        let (text, thoughts) = (blocks.text(), blocks.thoughts());
+        let calls: Vec<_> = blocks.calls().map(called).collect();
+        let content = match text.is_empty() && !(calls.is_empty() && thoughts.is_empty()) {
             true => Value::Null,
-            false => Value::from(answer.text),
+            false => Value::from(text),
         };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-        if !answer.thoughts.is_empty() {
-            message["reasoning_content"] = answer.thoughts.into();
+        if !thoughts.is_empty() {
+            message["reasoning_content"] = thoughts.into();
         }
-        if !answer.calls.is_empty() {
-            let calls = answer.calls.into_iter().map(|call| {
-                json!({
-                    "id": call_id(),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                })
-            });
-            message["tool_calls"] = calls.collect();
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
         }
-        let log_probs = probabilities::list(model.engine.tokenizer(), &answer.log_probs);
+        let log_probs = probabilities::list(head.model.engine.tokenizer(), &answer.log_probs);
         json!({
             "index": index,
             "message": message,
@@ -225,8 +258,8 @@ impl Form for Chat {
         (0..self.ask.n).map(|i| part(i, &begun, None)).collect()
     }
 
-    fn parts(&self, model: &Model) -> impl FnMut(Step) -> Vec<Value> + Send {
-        let tokenizer = model.engine.tokenizer();
+    fn parts(&self, head: &Head) -> impl FnMut(Step) -> Vec<Value> + Send {
+        let tokenizer = head.model.engine.tokenizer();
         // Of each answer, the log-probabilities that are not sent yet.
         let mut unsent = vec![vec![]; self.ask.n];
         move |step| {
@@ -251,6 +284,15 @@ impl Form for Chat {
 
 fn call_id() -> String {
     format!("call_{:016x}", number())
+}
+
+/// A call that is whole.
+fn called((call, name): (&Block, &str)) -> Value {
+    json!({
+        "id": format!("call_{}", call.id),
+        "type": "function",
+        "function": {"name": name, "arguments": call.text},
+    })
 }
 
 /// A part of an answer.

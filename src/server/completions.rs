@@ -1,16 +1,21 @@
 //! `/v1/completions`: a text in, what continues it out.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
-use super::answers::Step;
+use super::answers::{Step, Usage};
 use super::ask::{Ask, check_prompt};
-use super::deliver::{Collected, Form};
+use super::deliver::{Collected, Events, Form, Head};
 use super::desk::Order;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::kept::Kept;
 use super::model::Model;
+use super::openai::{self, Choices};
 use super::probabilities;
 use super::reader::Reader;
+use super::sse::Framing;
 use super::tools::Delta;
 
 /// Prompts of a request at most.
@@ -58,9 +63,14 @@ fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError
 }
 
 impl Form for Completion {
-    const ID: &'static str = "cmpl";
+    const ID: &'static str = "cmpl-";
+    const FRAMING: Framing = Framing::Marked;
 
-    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(
+        fields: &Fields<'_>,
+        model: &Model,
+        _: &Arc<Kept>,
+    ) -> Result<(Self, Vec<Order>), ApiError> {
         if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
             let message = "is not supported: the model only continues a text";
             return Err(fields.wrong("suffix", message));
@@ -96,17 +106,31 @@ impl Form for Completion {
         &self.ask
     }
 
-    fn object(&self) -> &'static str {
-        "text_completion"
-    }
-
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
         Reader::new(model.engine.tokenizer(), None, &self.ask.stops, None)
     }
 
-    fn choice(&self, model: &Model, index: usize, answer: Collected) -> Value {
-        let text = format!("{}{}", self.echoes[index / self.ask.n], answer.text);
-        let tokenizer = model.engine.tokenizer();
+    fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {
+        openai::whole(self, head, answers, usage)
+    }
+
+    fn events<'a>(&'a self, head: &'a Head) -> impl Events + 'a {
+        openai::events(self, head)
+    }
+}
+
+impl Choices for Completion {
+    fn object(&self) -> &'static str {
+        "text_completion"
+    }
+
+    fn choice(&self, head: &Head, index: usize, answer: Collected) -> Value {
+        let text = format!(
+            "{}{}",
+            self.echoes[index / self.ask.n],
+            answer.blocks.text()
+        );
+        let tokenizer = head.model.engine.tokenizer();
         let table = |_| probabilities::table(tokenizer, &answer.log_probs, &mut 0);
         let log_probs = self.ask.log_probs.map(table);
         choice(index, text, log_probs, Some(answer.reason))
@@ -121,8 +145,8 @@ impl Form for Completion {
             .collect()
     }
 
-    fn parts(&self, model: &Model) -> impl FnMut(Step) -> Vec<Value> + Send {
-        let tokenizer = model.engine.tokenizer();
+    fn parts(&self, head: &Head) -> impl FnMut(Step) -> Vec<Value> + Send {
+        let tokenizer = head.model.engine.tokenizer();
         let mut offsets = vec![0; self.ask.n * self.echoes.len()];
         move |step| {
             let mut text = String::new();

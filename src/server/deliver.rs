@@ -5,89 +5,108 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::answers::{Answers, Step};
+use super::answers::{Answers, Step, Usage};
 use super::app::{App, number};
 use super::ask::{Ask, check_model};
+use super::blocks::Blocks;
 use super::body::away;
 use super::desk::{Answering, Order};
 use super::error::{ApiError, json_response};
 use super::fields::Fields;
+use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
 use super::reader::Reader;
-use super::sse::{Gone, Stream, stream};
-use super::tools::Delta;
+use super::sse::{Framing, Gone, Stream, stream};
 use crate::engine::chooser::TokenLogProbs;
 
 /// A stream that has nothing to send says so after this time.
 const SILENT: Duration = Duration::from_secs(15);
 
-/// A request for answers. Its methods are what chats and completions do differently.
+/// A request for answers. Its methods are what APIs do differently.
 pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What the ids of answers begin with.
     const ID: &'static str;
+    /// How the events of a stream are written.
+    const FRAMING: Framing;
 
-    /// Reads a request. For each prompt there are `n` orders, and these stand together.
+    /// Reads a request, which may go on from answers that are kept. For each prompt there are `n` orders, and these stand together.
     ///
     /// # Errors
     /// What is wrong with it, by its field.
-    fn read(fields: &Fields<'_>, model: &Model) -> Result<(Self, Vec<Order>), ApiError>;
+    fn read(
+        fields: &Fields<'_>,
+        model: &Model,
+        kept: &Arc<Kept>,
+    ) -> Result<(Self, Vec<Order>), ApiError>;
+
+    /// The answer to a request for which nothing has to be generated.
+    fn at_once(_body: &Value, _model: &Model) -> Option<Value> {
+        None
+    }
 
     /// What all requests have in common.
     fn ask(&self) -> &Ask;
 
-    /// The field `object` of a body or an event.
-    fn object(&self) -> &'static str;
-
     /// A reader of one answer.
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a>;
 
-    /// An answer as a whole.
-    fn choice(&self, model: &Model, index: usize, answer: Collected) -> Value;
+    /// The body with all answers.
+    fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value;
 
-    /// What stands before the answers of a stream.
-    fn first(&self) -> Vec<Value>;
-
-    /// A function that makes the parts of a stream from a step.
-    fn parts(&self, model: &Model) -> impl FnMut(Step) -> Vec<Value> + Send;
+    /// What makes the events of a stream.
+    fn events<'a>(&'a self, head: &'a Head) -> impl Events + 'a;
 }
 
-/// A call of a tool.
-pub(super) struct Call {
-    pub(super) name: String,
-    pub(super) arguments: String,
+/// Makes the events of a stream.
+pub(super) trait Events: Send {
+    /// Those that stand before all answers.
+    fn begin(&mut self, usage: &Usage) -> Vec<Value>;
+
+    /// Those of a step.
+    fn step(&mut self, step: Step, usage: &Usage) -> Vec<Value>;
+
+    /// Those that stand behind all answers.
+    fn end(&mut self, usage: &Usage) -> Vec<Value>;
+
+    /// Those that tell of an error, after which nothing comes.
+    fn failed(&mut self, error: &ApiError) -> Vec<Value>;
+
+    /// The one that tells that the stream lives; `None` leaves that to the framing.
+    fn alive(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// What is said of an answer beside the answer itself.
+pub(super) struct Head {
+    pub(super) id: String,
+    /// In seconds since 1970.
+    pub(super) created: i64,
+    pub(super) model: Arc<Model>,
 }
 
 /// An answer that is complete.
 #[derive(Default)]
 pub(super) struct Collected {
-    pub(super) thoughts: String,
-    pub(super) text: String,
-    pub(super) calls: Vec<Call>,
+    pub(super) blocks: Blocks,
+    pub(super) tokens: Vec<u32>,
     pub(super) log_probs: Vec<TokenLogProbs>,
     pub(super) reason: &'static str,
+    /// The stop text that has ended it.
+    pub(super) stopped_by: Option<String>,
 }
 
 impl Collected {
     fn add(&mut self, step: Step) {
+        self.tokens.extend(step.token);
         self.log_probs.extend(step.log_probs);
         self.reason = step.reason.unwrap_or(self.reason);
+        self.stopped_by = step.stopped_by.or(self.stopped_by.take());
         for delta in step.deltas {
-            match delta {
-                Delta::Thought(text) => self.thoughts += &text,
-                Delta::Text(text) => self.text += &text,
-                Delta::Call { name, .. } => self.calls.push(Call {
-                    name,
-                    arguments: String::new(),
-                }),
-                Delta::Arguments { text, .. } => {
-                    if let Some(call) = self.calls.last_mut() {
-                        call.arguments += &text;
-                    }
-                }
-            }
+            self.blocks.take(delta, &mut |_, _| {});
         }
     }
 }
@@ -95,10 +114,8 @@ impl Collected {
 /// A request whose answers are on their way.
 struct Begun<F> {
     form: F,
-    model: Arc<Model>,
+    head: Head,
     record: Arc<Record>,
-    id: String,
-    created: i64,
     /// How many answers there are.
     count: usize,
     /// Tokens of all prompts.
@@ -117,10 +134,11 @@ impl<F: Form> Begun<F> {
         let model = Arc::clone(&app.served()?.model);
         let read = away({
             let (model, record) = (Arc::clone(&model), Arc::clone(&record));
+            let kept = Arc::clone(&app.kept);
             move || {
                 let fields = Fields::of_body(&body)?;
                 check_model(&fields, &model)?;
-                let (form, orders) = F::read(&fields, &model)?;
+                let (form, orders) = F::read(&fields, &model, &kept)?;
                 let grammar = orders.first().and_then(|order| order.grammar.as_ref());
                 let lost = grammar.map_or(&[][..], |grammar| grammar.not_enforced());
                 let lost = lost.iter().map(ToString::to_string).collect();
@@ -136,12 +154,15 @@ impl<F: Form> Begun<F> {
         let prompt = prompts.map(|order| order.prompt.len()).sum();
         let count = orders.len();
         let answering = app.hand_in(orders, record.began)?;
+        let head = Head {
+            id: format!("{}{:016x}", F::ID, number()),
+            created: jiff::Timestamp::now().as_second(),
+            model,
+        };
         let begun = Self {
             form,
-            model,
+            head,
             record,
-            id: format!("{}-{:016x}", F::ID, number()),
-            created: jiff::Timestamp::now().as_second(),
             count,
             prompt,
             timeout: app.settings.timeout,
@@ -151,34 +172,13 @@ impl<F: Form> Begun<F> {
 
     /// The answers while they come.
     fn answers(&self, answering: Answering) -> Answers<'_> {
-        let readers = (0..self.count).map(|_| self.form.reader(&self.model));
+        let readers = (0..self.count).map(|_| self.form.reader(&self.head.model));
         let sizes = (self.prompt, self.form.ask().n);
         let record = Arc::clone(&self.record);
         Answers::new(answering, readers.collect(), sizes, record, self.timeout)
     }
 
-    /// A message with these answers.
-    fn around(&self, choices: Vec<Value>) -> Value {
-        json!({
-            "id": self.id,
-            "object": self.form.object(),
-            "created": self.created,
-            "model": self.model.name,
-            "system_fingerprint": concat!("glimt-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
-    }
-
-    /// An event of a stream.
-    fn event(&self, choices: Vec<Value>) -> Value {
-        let mut event = self.around(choices);
-        if self.form.ask().include_usage {
-            event["usage"] = Value::Null;
-        }
-        event
-    }
-
-    /// The body with all answers and what they took, when they are there.
+    /// The body with all answers, when they are there.
     async fn whole(&self, answering: Answering) -> Result<Value, ApiError> {
         let mut answers = self.answers(answering);
         let mut all: Vec<Collected> = vec![];
@@ -188,10 +188,7 @@ impl<F: Form> Begun<F> {
                 one.add(step);
             }
         }
-        let choices = all.into_iter().enumerate();
-        let choices = choices.map(|(i, answer)| self.form.choice(&self.model, i, answer));
-        let mut body = self.around(choices.collect());
-        body["usage"] = answers.usage();
+        let body = self.form.whole(&self.head, all, &answers.usage());
         self.record.ended();
         Ok(body)
     }
@@ -199,38 +196,27 @@ impl<F: Form> Begun<F> {
     /// Sends the answers as they come.
     async fn pour(&self, stream: &Stream, answering: Answering) -> Result<(), Gone> {
         let mut answers = self.answers(answering);
-        for choice in self.form.first() {
-            stream.send(&self.event(vec![choice])).await?;
-        }
-        let mut parts = self.form.parts(&self.model);
+        let mut events = self.form.events(&self.head);
+        stream.send(events.begin(&answers.usage())).await?;
         loop {
             let Ok(next) = tokio::time::timeout(SILENT, answers.next()).await else {
-                stream.comment().await?;
+                match events.alive() {
+                    Some(event) => stream.send(vec![event]).await?,
+                    None => stream.comment().await?,
+                }
                 continue;
             };
             match next {
-                Ok(Some(step)) => {
-                    for choice in parts(step) {
-                        let mut event = self.event(vec![choice]);
-                        if self.form.ask().usage_with_each {
-                            event["usage"] = answers.usage();
-                        }
-                        stream.send(&event).await?;
-                    }
-                }
+                Ok(Some(step)) => stream.send(events.step(step, &answers.usage())).await?,
                 Ok(None) => break,
                 Err(error) => {
                     self.record.failed(error.status.as_str());
-                    stream.send(&error.json()).await?;
+                    stream.send(events.failed(&error)).await?;
                     return stream.done().await;
                 }
             }
         }
-        if self.form.ask().include_usage {
-            let mut last = self.event(vec![]);
-            last["usage"] = answers.usage();
-            stream.send(&last).await?;
-        }
+        stream.send(events.end(&answers.usage())).await?;
         stream.done().await?;
         self.record.ended();
         Ok(())
@@ -259,12 +245,15 @@ pub(super) async fn answer<F: Form>(
     body: Value,
     record: Arc<Record>,
 ) -> Result<Response, ApiError> {
+    if let Some(body) = F::at_once(&body, &app.served()?.model) {
+        return Ok(json_response(StatusCode::OK, body.to_string()));
+    }
     let (begun, answering) = Begun::<F>::new(app, body, record, true).await?;
     if !begun.form.ask().stream {
         let body = begun.whole(answering).await?;
         return Ok(json_response(StatusCode::OK, body.to_string()));
     }
-    let (response, stream) = stream();
+    let (response, stream) = stream(F::FRAMING);
     tokio::spawn(async move {
         tokio::select! {
             () = stream.gone() => {}

@@ -31,11 +31,7 @@ pub enum ServerError {
     Panicked,
 }
 
-/// What the log says of a request that was refused.
-#[derive(Clone)]
-pub(super) struct Code(pub(super) &'static str);
-
-/// A request that is refused.
+/// A request that is refused. A response that tells of it has it as an extension.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -43,6 +39,8 @@ pub(super) struct ApiError {
     /// The field of the request that is wrong.
     param: Option<String>,
     code: Option<&'static str>,
+    /// Tokens of a prompt that is too long, and how many there is room for.
+    too_many: Option<[usize; 2]>,
     /// Whether asking again can help, where clients would assume otherwise.
     no_retry: bool,
 }
@@ -54,6 +52,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             code: None,
+            too_many: None,
             no_retry: false,
         }
     }
@@ -76,6 +75,52 @@ impl ApiError {
             code: Some(code),
             ..self
         }
+    }
+
+    /// What is wrong with a prompt of so many tokens where there is room for fewer.
+    pub(super) fn too_many(self, tokens: usize, room: usize) -> Self {
+        Self {
+            too_many: Some([tokens, room]),
+            ..self.with_code("context_length_exceeded")
+        }
+    }
+
+    /// The error with the names that its fields have in another API. Each is a name from the left, or from the right where it begins
+    /// with a point.
+    pub(super) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let Some(param) = self.param.take() else {
+            return self;
+        };
+        let mut named = param.clone();
+        for (here, there) in names {
+            let inner = named.strip_suffix(here).filter(|_| here.starts_with('.'));
+            let outer = named.strip_prefix(here);
+            let outer = outer.filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+            if let Some(before) = inner {
+                named = format!("{before}{there}");
+            } else if let Some(rest) = outer {
+                named = format!("{there}{rest}");
+            }
+        }
+        let quoted = |name: &str| format!("'{name}'");
+        self.message = self.message.replace(&quoted(&param), &quoted(&named));
+        self.param = Some(named);
+        self
+    }
+
+    /// What is told.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Tokens of a prompt that is too long, and how many there is room for.
+    pub(super) fn sizes(&self) -> Option<[usize; 2]> {
+        self.too_many
+    }
+
+    /// What the log says of it.
+    pub(super) fn code(&self) -> &'static str {
+        self.code.unwrap_or(self.kind())
     }
 
     pub(super) fn no_model(asked: &str, served: &str) -> Self {
@@ -157,8 +202,7 @@ impl IntoResponse for ApiError {
             // OpenAI's clients go by it.
             put(HeaderName::from_static("x-should-retry"), "false");
         }
-        let code = Code(self.code.unwrap_or(self.kind()));
-        response.extensions_mut().insert(code);
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -190,5 +234,23 @@ mod tests {
         assert_eq!(late.json()["error"]["type"], "timeout_error");
         assert_eq!(late.json()["error"]["param"], Value::Null);
         assert_eq!(late.into_response().headers()["x-should-retry"], "false");
+    }
+
+    #[test]
+    fn fields_are_told_by_the_names_of_the_api() {
+        let names = [("stop", "stop_sequences"), (".function.name", ".name")];
+        for (field, expected) in [
+            ("stop", "stop_sequences"),
+            ("stop[1]", "stop_sequences[1]"),
+            ("stops", "stops"),
+            ("tools[0].function.name", "tools[0].name"),
+        ] {
+            let error = ApiError::field(field, format!("'{field}' is wrong")).renamed(&names);
+            let told = format!("'{expected}' is wrong");
+            assert_eq!(
+                (error.param.as_deref(), error.message()),
+                (Some(expected), told.as_str())
+            );
+        }
     }
 }

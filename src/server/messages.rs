@@ -39,7 +39,7 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
         None => fields.text("reasoning")?,
         found => found,
     };
-    let content = content(fields)?;
+    let content = content(fields, "content")?;
     // Clients send back answers that have only thoughts or nothing, and results of tools that return nothing.
     let may_be_missing =
         ["assistant", "tool"].contains(&role) || fields.all().contains_key("content");
@@ -61,16 +61,16 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
     })
 }
 
-/// The text of a message; `None` if there is none.
-fn content(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
-    match fields.get("content") {
+/// The text of a field that has the form of a message's content; `None` if there is none.
+pub(super) fn content(fields: &Fields<'_>, name: &str) -> Result<Option<String>, ApiError> {
+    match fields.get(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Array(_)) => {
-            let parts = fields.objects("content")?.unwrap_or_default();
+            let parts = fields.objects(name)?.unwrap_or_default();
             parts.iter().map(part).collect::<Result<_, _>>().map(Some)
         }
-        Some(_) => Err(fields.wrong("content", "must be a text or a list of parts")),
+        Some(_) => Err(fields.wrong(name, "must be a text or a list of parts")),
     }
 }
 

@@ -5,10 +5,12 @@
 //! which nobody waits for. What users send is checked away from the threads that serve others, and a panic there refuses one request.
 
 mod answers;
+mod anthropic;
 mod app;
 mod around;
 mod ask;
 mod batch;
+mod blocks;
 mod body;
 mod chat;
 mod completions;
@@ -17,16 +19,22 @@ mod desk;
 mod error;
 mod fields;
 mod folder;
+mod kept;
 mod keys;
 mod known;
 mod listen;
+mod llama;
 mod log;
 mod messages;
 mod metrics;
+mod missing;
 mod model;
+mod ollama;
+mod openai;
 mod page;
 mod probabilities;
 mod reader;
+mod responses;
 mod routes;
 mod samplers;
 mod sampling;
@@ -34,6 +42,7 @@ mod settings;
 mod sse;
 mod text;
 mod tools;
+mod translated;
 mod work;
 
 use std::net::SocketAddr;

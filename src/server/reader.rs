@@ -60,6 +60,11 @@ impl<'a> Reader<'a> {
         self.parser.as_ref().is_some_and(|p| p.ended > 0)
     }
 
+    /// The stop text that has ended the answer.
+    pub(super) fn stopped_by(&self) -> Option<&str> {
+        self.stop.found()
+    }
+
     /// Takes the next token; returns whether the answer is over with it.
     pub(super) fn push(&mut self, token: u32, deltas: &mut Vec<Delta>) -> bool {
         deltas.append(&mut self.begun);

@@ -10,15 +10,16 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use serde_json::{Value, json};
 
-use super::app::{App, Phase};
+use super::app::{App, Phase, Served};
 use super::around::around;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
 use super::error::{ApiError, json_response};
+use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
-use super::{body, deliver, page, text};
+use super::{anthropic, body, deliver, llama, missing, ollama, page, responses, text};
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, ApiError>;
@@ -32,14 +33,19 @@ pub(super) fn router(app: Arc<App>) -> Router {
     router
         .route("/v1/chat/completions", post(answers::<Chat>))
         .route("/v1/completions", post(answers::<Completion>))
+        // llama.cpp's clients leave the version out.
+        .route("/chat/completions", post(answers::<Chat>))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
+        .route("/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post_to(text::tokenize))
         .route("/detokenize", post_to(text::detokenize))
         .route("/health", get(health))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
+        .merge(of_responses())
+        .merge(of_others())
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(&app), around))
@@ -64,6 +70,73 @@ async fn embeddings() -> Answer {
     Err(ApiError::bad(message).with_code("unsupported"))
 }
 
+/// The routes of OpenAI's responses.
+fn of_responses() -> Router<Arc<App>> {
+    let one = get(async |State(app): Shared, Path(id): Path<String>| {
+        kept(&app, |kept| responses::get(kept, &id))
+    });
+    let one = one.delete(async |State(app): Shared, Path(id): Path<String>| {
+        kept(&app, |kept| responses::delete(kept, &id))
+    });
+    let input = get(async |State(app): Shared, Path(id): Path<String>| {
+        kept(&app, |kept| responses::input_items(kept, &id))
+    });
+    let count = async |State(app): Shared, request: Request| -> Answer {
+        let (model, kept) = (Arc::clone(&app.served()?.model), Arc::clone(&app.kept));
+        let body = body::json(&app, request).await?;
+        let found = body::away(move || responses::input_tokens(&body, &model, &kept)).await?;
+        Ok(json_response(StatusCode::OK, found))
+    };
+    Router::new()
+        .route("/v1/responses", post(answers::<responses::Response>))
+        .route("/responses", post(answers::<responses::Response>))
+        .route("/v1/responses/input_tokens", post(count))
+        .route("/v1/responses/{id}", one)
+        .route("/v1/responses/{id}/input_items", input)
+}
+
+/// The routes of Anthropic's, llama.cpp's and ollama's APIs.
+fn of_others() -> Router<Arc<App>> {
+    Router::new()
+        .route(anthropic::PATH, post(answers::<anthropic::Message>))
+        .route(
+            "/v1/messages/count_tokens",
+            post_to(anthropic::count_tokens),
+        )
+        .route("/completion", post(answers::<llama::Continued>))
+        .route("/completions", post(answers::<llama::Continued>))
+        .route("/props", get_from(llama::props))
+        .route("/slots", get_from(llama::slots))
+        .route("/apply-template", post_to(llama::apply_template))
+        .route("/api/chat", post(answers::<ollama::Talk>))
+        .route("/api/generate", post(answers::<ollama::Generate>))
+        .route("/api/show", post_to(ollama::show))
+        .route(
+            "/api/tags",
+            get_from(|_, served| ollama::tags(&served.model)),
+        )
+        .route(
+            "/api/ps",
+            get_from(|_, served| ollama::running(&served.model)),
+        )
+        .route("/api/version", get_from(|_, _| ollama::version()))
+        .route("/api/embed", post(embeddings))
+        .route("/api/embeddings", post(embeddings))
+}
+
+/// Answers with what is kept.
+fn kept(app: &App, found: impl FnOnce(&Kept) -> Result<Value, ApiError>) -> Answer {
+    Ok(json_response(StatusCode::OK, found(&app.kept)?.to_string()))
+}
+
+/// A route that tells what `told` makes of the server.
+fn get_from(told: fn(&App, &Served) -> Value) -> MethodRouter<Arc<App>> {
+    get(async move |State(app): Shared| -> Answer {
+        let told = told(&app, app.served()?);
+        Ok(json_response(StatusCode::OK, told.to_string()))
+    })
+}
+
 /// A number as it was written: the nearest in double precision to one in single precision has more digits.
 fn decimal(number: f32) -> Value {
     number
@@ -78,6 +151,10 @@ fn described(model: &Model) -> Value {
     json!({
         "id": model.name,
         "object": "model",
+        // As Anthropic's API has it.
+        "type": "model",
+        "display_name": model.name,
+        "created_at": jiff::Timestamp::from_second(model.created).unwrap_or_default().to_string(),
         "created": model.created,
         "owned_by": "glimt",
         "root": model.engine.model().config().name,
@@ -96,7 +173,13 @@ fn described(model: &Model) -> Value {
 
 async fn models(State(app): Shared) -> Answer {
     let model = described(&app.served()?.model);
-    let list = json!({"object": "list", "data": [model]});
+    let list = json!({
+        "object": "list",
+        "first_id": model["id"],
+        "last_id": model["id"],
+        "has_more": false,
+        "data": [model],
+    });
     Ok(json_response(StatusCode::OK, list.to_string()))
 }
 
@@ -144,12 +227,9 @@ async fn metrics(State(app): Shared) -> impl IntoResponse {
 }
 
 async fn nothing(method: Method, uri: Uri) -> ApiError {
-    let path = uri.path();
-    let message = format!("there is no {method} {path}; docs/serving.md lists what is served");
-    ApiError::new(StatusCode::NOT_FOUND, message).with_code("not_found")
+    missing::no_route(&method, uri.path())
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} does not take {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).with_code("method_not_allowed")
+    missing::wrong_method(&method, uri.path())
 }

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, in vLLM's forms.
+//! `/tokenize` and `/detokenize`, in the forms of vLLM and of llama.cpp.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +8,7 @@ use super::chat::render;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
+use crate::tokenizer::Tokenizer;
 
 /// What a text comes to. Long ones have millions of tokens, so it is no [`Value`].
 #[derive(Serialize)]
@@ -23,6 +24,9 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
     let tokenizer = model.engine.tokenizer();
+    if fields.get("content").is_some() {
+        return tokens_of_content(&fields, tokenizer);
+    }
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let add = fields.flag("add_special_tokens")?.unwrap_or(true);
@@ -43,6 +47,21 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
     serde_json::to_string(&tokens).map_err(|error| ApiError::internal(error.to_string()))
 }
 
+/// The tokens of a text as llama.cpp's clients ask for them.
+fn tokens_of_content(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<String, ApiError> {
+    let add = fields.flag("add_special")?.unwrap_or(false);
+    let encoded = tokenizer.encode(fields.needed_text("content")?, add);
+    let tokens =
+        encoded.map_err(|error| fields.wrong("content", &format!("cannot be read: {error}")))?;
+    let pieces = fields.flag("with_pieces")?.unwrap_or(false);
+    let one = |id: u32| match pieces {
+        true => json!({"id": id, "piece": tokenizer.piece(id)}),
+        false => id.into(),
+    };
+    let tokens: Value = tokens.into_iter().map(one).collect();
+    Ok(json!({ "tokens": tokens }).to_string())
+}
+
 /// The text of tokens.
 pub(super) fn detokenize(body: &Value, model: &Model) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
@@ -58,5 +77,6 @@ pub(super) fn detokenize(body: &Value, model: &Model) -> Result<String, ApiError
         let message = format!("must be ids from 0 to {}", tokenizer.vocab_size() - 1);
         return Err(fields.wrong("tokens", &message));
     };
-    Ok(json!({ "prompt": tokenizer.decode(&ids) }).to_string())
+    let text = tokenizer.decode(&ids);
+    Ok(json!({"prompt": text, "content": text}).to_string())
 }

@@ -44,6 +44,30 @@ impl Response {
         let event = |line: &&str| serde_json::from_str(line).expect("events are JSON");
         lines.iter().map(event).collect()
     }
+
+    /// The events of a stream in which each has the name that its data has as its type.
+    pub fn named_events(&self) -> Vec<Value> {
+        assert_eq!(
+            self.header("content-type"),
+            Some("text/event-stream; charset=utf-8")
+        );
+        let events = self.body.split("\n\n").filter(|event| !event.is_empty());
+        let event = |event: &str| {
+            let rest = event.strip_prefix("event: ").expect("events are named");
+            let (name, data) = rest.split_once("\ndata: ").expect("a name and data");
+            let data: Value = serde_json::from_str(data).expect("events are JSON");
+            assert_eq!(data["type"], name);
+            data
+        };
+        events.map(event).collect()
+    }
+
+    /// The lines of a stream of JSON.
+    pub fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.header("content-type"), Some("application/x-ndjson"));
+        let line = |line: &str| serde_json::from_str(line).expect("lines are JSON");
+        self.body.lines().map(line).collect()
+    }
 }
 
 /// A connection on which a request was sent.

@@ -2,6 +2,9 @@
 //! to over HTTP.
 
 #[cfg(unix)]
+mod agents;
+mod anthropic;
+#[cfg(unix)]
 mod browser;
 mod chat;
 mod client;
@@ -12,10 +15,12 @@ mod completions;
 #[allow(dead_code)]
 mod edited;
 mod forms;
+mod llama;
 mod load;
 #[cfg(unix)]
 mod manners;
 mod many;
+mod ollama;
 #[cfg(unix)]
 #[path = "../common/others.rs"]
 mod others;
@@ -25,6 +30,9 @@ mod page_in_chromium;
 #[cfg(unix)]
 mod page_markdown;
 mod refusals;
+mod responses;
+#[path = "../common/scripted.rs"]
+mod scripted;
 #[cfg(target_os = "linux")]
 mod soak;
 mod tools;
@@ -183,6 +191,26 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What the scripted model answers: two steps of an agent and an end, and to conversations without tools a text with thoughts.
+const SCRIPT: scripted::Script<'_> = scripted::Script {
+    steps: &[
+        "Reading it first.<tool_call>read<arg_key>path</arg_key><arg_value>a \"b\".txt</arg_value></tool_call>",
+        "<tool_call>write<arg_key>input</arg_key><arg_value>one\ntwo ✓</arg_value></tool_call>",
+        "Both steps are done.",
+    ],
+    thoughts: "Somebody greets me, so I greet back.",
+    text: "Good morning to all of you! END of this text.",
+    context: 4096,
+};
+
+/// A server of the scripted model.
+fn scripted_server() -> (Server, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let model = scripted::scripted(folder.path(), "script", &SCRIPT);
+    let model = model.to_str().expect("temporary paths are UTF-8 here");
+    (Server::start(&["-m", model, "--temp", "0"]), folder)
 }
 
 const CHAT: &str = "/v1/chat/completions";

@@ -1,0 +1,140 @@
+//! Protects who uses llama.cpp's own API, and who asks for a route that does not exist.
+
+use serde_json::{Value, json};
+
+use super::{Server, scripted_server, with};
+
+const TEXT: &str = "Good morning to all of you! END of this text.";
+
+fn ask(more: Value) -> Value {
+    with(json!({"prompt": "<|quiet|>", "temperature": 0}), more)
+}
+
+/// The events of a stream without a mark of its end.
+fn events(server: &Server, body: Value) -> Vec<Value> {
+    let response = server.post("/completion", &with(body, json!({"stream": true})));
+    assert_eq!(response.status, 200, "{response:?}");
+    let lines = response
+        .body
+        .split("\n\n")
+        .filter_map(|line| line.strip_prefix("data: "));
+    lines
+        .map(|line| serde_json::from_str(line).expect("events are JSON"))
+        .collect()
+}
+
+#[test]
+fn texts_are_continued() {
+    let (server, _folder) = scripted_server();
+    let whole = server.answer(
+        "/completion",
+        &ask(json!({"n_predict": -1, "cache_prompt": true, "return_tokens": true})),
+    );
+    assert_eq!(whole["content"], TEXT);
+    assert_eq!(
+        (&whole["stop"], &whole["stop_type"]),
+        (&json!(true), &json!("eos"))
+    );
+    assert_eq!(whole["tokens_evaluated"], 1);
+    let tokens = whole["tokens"].as_array().expect("a list");
+    assert_eq!(whole["tokens_predicted"], tokens.len());
+    let timings = &whole["timings"];
+    assert_eq!(timings["predicted_n"], tokens.len());
+    assert!(timings["predicted_per_second"].is_f64());
+    let text = server.answer("/detokenize", &json!({"tokens": tokens}));
+    assert_eq!(
+        (&text["content"], &text["prompt"]),
+        (&json!(TEXT), &json!(TEXT))
+    );
+    let parts = events(&server, ask(json!({})));
+    let texts: String = parts
+        .iter()
+        .filter_map(|part| part["content"].as_str())
+        .collect();
+    assert_eq!(texts, TEXT);
+    let (last, others) = parts.split_last().expect("there are some");
+    assert!(others.iter().all(|part| part["stop"] == false));
+    assert_eq!(
+        (&last["stop"], &last["stop_type"], &last["content"]),
+        (&json!(true), &json!("eos"), &json!(""))
+    );
+    for path in ["/completion", "/completions"] {
+        let stopped = server.answer(path, &ask(json!({"stop": ["", " END"]})));
+        assert_eq!(
+            (&stopped["stop_type"], &stopped["stopping_word"]),
+            (&json!("word"), &json!(" END"))
+        );
+    }
+    let cut = server.answer("/completion", &ask(json!({"n_predict": 2, "n_probs": 3})));
+    assert_eq!(cut["stop_type"], "limit");
+    let found = &cut["completion_probabilities"];
+    assert_eq!(found.as_array().map(Vec::len), Some(2));
+    assert_eq!(found[0]["top_logprobs"].as_array().map(Vec::len), Some(3));
+    assert_eq!(found[0]["top_logprobs"][0]["id"], found[0]["id"]);
+    let two = server.answer(
+        "/completion",
+        &json!({"prompt": ["<|quiet|>", [3, 4]], "temperature": 0}),
+    );
+    assert_eq!(
+        (&two[0]["content"], &two[1]["content"]),
+        (&json!(TEXT), &json!(""))
+    );
+    for (more, name) in [
+        (json!({"n_predict": 0}), "n_predict"),
+        (json!({"image_data": [{"id": 1}]}), "image_data"),
+        (json!({"n_probs": 99}), "n_probs"),
+    ] {
+        let refused = server.post("/completion", &ask(more));
+        assert_eq!((refused.status, refused.error().0.as_str()), (400, name));
+    }
+}
+
+#[test]
+fn the_server_is_told_of() {
+    let (server, _folder) = scripted_server();
+    let props = server.get("/props").json();
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 4096);
+    assert_eq!(
+        (&props["eos_token"], &props["total_slots"]),
+        (&json!("<|end|>"), &json!(1))
+    );
+    assert!(
+        props["chat_template"]
+            .as_str()
+            .is_some_and(|text| text.contains("<tool_call>"))
+    );
+    let slots = server.get("/slots").json();
+    assert_eq!(slots.as_array().map(Vec::len), Some(1));
+    assert_eq!(slots[0]["is_processing"], false);
+    let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let prompt = server.answer("/apply-template", &messages);
+    assert_eq!(prompt, json!({"prompt": "user: Hi\n<|none|>"}));
+    let tokens = server.answer("/tokenize", &json!({"content": "ab", "with_pieces": true}));
+    assert_eq!(tokens["tokens"].as_array().map(Vec::len), Some(2));
+    assert_eq!(tokens["tokens"][1]["piece"], "b");
+    assert_eq!(server.get("/models").json()["data"][0]["id"], "script");
+    let answer = server.answer("/chat/completions", &messages);
+    assert_eq!(answer["choices"][0]["message"]["content"], TEXT);
+}
+
+#[test]
+fn a_missing_route_names_the_one_to_use() {
+    let (server, _folder) = scripted_server();
+    for (path, expected) in [
+        ("/v1/chat/completion", "use POST /v1/chat/completions"),
+        ("/v1/v1/messages", "leave it out of the address"),
+        ("/api/embedding", "no embeddings"),
+        ("/v1/audio/speech", "only text"),
+    ] {
+        let missing = server.post(path, &json!({}));
+        assert_eq!(missing.status, 404);
+        assert!(missing.body.contains(expected), "{path}: {}", missing.body);
+    }
+    let wrong = server.get("/v1/responses");
+    assert_eq!(wrong.status, 405);
+    assert!(
+        wrong.body.contains("use POST /v1/responses"),
+        "{}",
+        wrong.body
+    );
+}
