@@ -147,7 +147,8 @@ impl Form for Chat {
         let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
         check_prompt("messages", &rendered.prompt, model)?;
         if let Some((format, tools)) = rendered.tools.as_ref().filter(|(_, tools)| tools.forced) {
-            ask.demand("tool_choice", forced(*format, tools))?;
+            let form = forced(*format, tools, model.engine.tokenizer());
+            ask.demand("tool_choice", form)?;
         }
         let chat = Self { ask, rendered };
         let begins_after = chat.reader(model).begins_after();
