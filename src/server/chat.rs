@@ -190,7 +190,8 @@ impl Form for Chat {
         check_prompt("messages", &rendered.prompt, model)?;
         match &rendered.tools {
             Some((format, tools)) if tools.forced => {
-                ask.demand("tool_choice", forced(*format, tools))?;
+                let form = forced(*format, tools, model.engine.tokenizer());
+                ask.demand("tool_choice", form)?;
             }
             Some((format, _)) => ask.or_call(format.marks()),
             None => {}

@@ -9,20 +9,22 @@ use super::typed;
 use super::{Format, KEY_BEGIN, KEY_END, SEPARATOR, Tool, Tools, VALUE_BEGIN, VALUE_END};
 use crate::engine::chooser::Language;
 use crate::server::sampling::one_of;
+use crate::tokenizer::Tokenizer;
 
-/// What stands behind [`Format::opening`] where one of the tools has to be called: all of the call but the marks that close it.
-pub(in crate::server) fn forced(format: Format, tools: &Tools) -> Language {
+/// The grammar of the text behind [`Format::opening`] where one of the tools has to be called: all of the call but the marks that close
+/// it. Marks that are tokens of the vocabulary are written as these tokens.
+pub(in crate::server) fn forced(format: Format, tools: &Tools, tokenizer: &Tokenizer) -> Language {
     let mut rules = String::new();
     let mut calls = vec![];
     for (i, tool) in tools.all.iter().enumerate() {
+        let name = quoted(&tool.name);
+        let separator = mark(tokenizer, SEPARATOR);
         let call = match format {
-            Format::Tagged => tagged(i, tool, &mut rules),
+            Format::Tagged => tagged(i, tool, tokenizer, &mut rules),
             Format::Json => json_call(tool),
-            Format::DeepSeek => {
-                format!("{} {}", quoted(&[&tool.name, SEPARATOR]), arguments(tool))
-            }
+            Format::DeepSeek => format!("{name} {separator} {}", arguments(tool)),
             Format::DeepSeekFenced => {
-                let before = quoted(&[&tool.name, "\n```json\n"]);
+                let before = quoted(&format!("{}\n```json\n", tool.name));
                 format!("{before} {} \"\\n```\"", arguments(tool))
             }
         };
@@ -33,8 +35,21 @@ pub(in crate::server) fn forced(format: Format, tools: &Tools) -> Language {
 }
 
 /// A text in the notation of Lark.
-fn quoted(parts: &[&str]) -> String {
-    Value::from(parts.concat()).to_string()
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// The token of a mark, if the vocabulary has one.
+fn token(tokenizer: &Tokenizer, mark: &str) -> Option<u32> {
+    match tokenizer.encode(mark, false).ok()?.as_slice() {
+        [token] => Some(*token),
+        _ => None,
+    }
+}
+
+/// A mark in the notation of Lark.
+fn mark(tokenizer: &Tokenizer, mark: &str) -> String {
+    token(tokenizer, mark).map_or_else(|| quoted(mark), |token| format!("<[{token}]>"))
 }
 
 /// The schema of a tool's arguments. Those that it does not name are none, unless it says otherwise.
@@ -97,34 +112,47 @@ fn json_call(tool: &Tool) -> String {
 }
 
 /// A call in tags, in one of the forms that the schema has.
-fn tagged(call: usize, tool: &Tool, rules: &mut String) -> String {
+fn tagged(call: usize, tool: &Tool, tokenizer: &Tokenizer, rules: &mut String) -> String {
     let forms = schema::forms(&tool.parameters).into_iter().enumerate();
-    let forms = forms.map(|(i, form)| tagged_form(&format!("{call}_{i}"), tool, &form, rules));
+    let forms = forms.map(|(i, form)| {
+        let number = format!("{call}_{i}");
+        tagged_form(&number, tool, &form, tokenizer, rules)
+    });
     forms.collect::<Vec<_>>().join(" | ")
 }
 
 /// A call in tags: its arguments in the order of the schema, those that are not required left out or not.
-fn tagged_form(number: &str, tool: &Tool, form: &Form, rules: &mut String) -> String {
+fn tagged_form(
+    number: &str,
+    tool: &Tool,
+    form: &Form,
+    tokenizer: &Tokenizer,
+    rules: &mut String,
+) -> String {
     let is_required = |name: &str| form.required.iter().any(|n| n == name);
-    let mut text = quoted(&[&tool.name]);
+    let mark = |text| mark(tokenizer, text);
+    let end = mark(VALUE_END);
+    // A special token is never taken for its text.
+    let is_special = token(tokenizer, VALUE_END).is_some_and(|end| tokenizer.is_special(end));
+    let mut text = quoted(&tool.name);
     for (i, (name, schema)) in form.properties.iter().enumerate() {
         let value = format!("value_{number}_{i}");
-        let before = quoted(&[KEY_BEGIN, name, KEY_END, VALUE_BEGIN]);
+        let key = [
+            mark(KEY_BEGIN),
+            quoted(name),
+            mark(KEY_END),
+            mark(VALUE_BEGIN),
+        ];
         let is_text = typed::of_schema(&tool.parameters, schema).is_text_or_null();
-        let behind = match typed::texts(&tool.parameters, schema) {
-            Some(texts) if is_text => {
-                format!("{value}: ({}) {}", one_of(&texts), quoted(&[VALUE_END]))
-            }
-            None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(&[VALUE_END])),
-            _ => format!(
-                "{value}: {} {}",
-                in_lark(tool, schema),
-                quoted(&[VALUE_END])
-            ),
+        let rule = match typed::texts(&tool.parameters, schema) {
+            Some(texts) if is_text => format!("{value}: ({}) {end}", one_of(&texts)),
+            None if is_text && is_special => format!("{value}: /(?s:.*)/ {end}"),
+            None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(VALUE_END)),
+            _ => format!("{value}: {} {end}", in_lark(tool, schema)),
         };
-        let _ = writeln!(rules, "{behind}");
+        let _ = writeln!(rules, "{rule}");
         let optional = if is_required(name) { "" } else { "?" };
-        let _ = write!(text, " ({before} {value}){optional}");
+        let _ = write!(text, " ({} {value}){optional}", key.join(" "));
     }
     text
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::engine::ModelSource;
 use crate::engine::chooser::Grammar;
+use crate::gguf::{Array, Gguf, GgufWriter, Value as Meta};
 use crate::tokenizer::{ChatTemplate, Message, Rendering, Tokenizer, ToolCall};
 
 fn tools() -> Vec<Tool> {
@@ -130,7 +131,7 @@ fn a_call_that_is_cut_keeps_what_there_is() {
     assert_eq!(text, "");
     assert_eq!(
         calls,
-        [("weather".to_owned(), "{\"place\": \"Kö".to_owned())]
+        [("weather".to_owned(), "{\"place\": \"Kö\"}".to_owned())]
     );
 }
 
@@ -240,7 +241,8 @@ fn a_forced_answer_is_a_call() {
             "weather\n```json\n{\"place\": \"x\"}\n```",
         ),
     ] {
-        let grammar = Grammar::new(&tokenizer, forced(format, &tools)).expect("it can be read");
+        let grammar =
+            Grammar::new(&tokenizer, forced(format, &tools, &tokenizer)).expect("it can be read");
         let tokens = tokenizer.encode(answer, false).expect("it has tokens");
         assert!(grammar.accepts(&tokens), "{answer}");
         for wrong in ["", "wind", "weather<arg_key>place</arg_key><arg_value>x"] {
@@ -314,7 +316,8 @@ fn a_forced_call_follows_combined_schemas() {
                 Format::Json => format!("{{\"name\": \"f\", \"arguments\": {json}}}"),
                 _ => format!("f{SEPARATOR}{json}"),
             };
-            let grammar = Grammar::new(&tokenizer, forced(format, &tools)).expect("it can be read");
+            let grammar = Grammar::new(&tokenizer, forced(format, &tools, &tokenizer))
+                .expect("it can be read");
             let accepts = |answer: &str| {
                 let tokens = tokenizer.encode(answer, false).expect("it has tokens");
                 grammar.accepts(&tokens)
@@ -326,6 +329,58 @@ fn a_forced_call_follows_combined_schemas() {
                 assert!(!accepts(&written(call)), "{} {parameters}", written(call));
             }
         }
+    }
+}
+
+/// The built-in vocabulary with all marks, each of which is a token of this kind.
+fn with_marks(kind: i32) -> Tokenizer {
+    let gguf = ModelSource::Embedded.open().expect("it is whole");
+    let mut writer = GgufWriter::new(Vec::new());
+    for (key, value) in gguf.metadata() {
+        let mut value = value.clone();
+        match &mut value {
+            Meta::Array(Array::String(all)) if key == "tokenizer.ggml.tokens" => {
+                all.extend(MARKS.map(str::to_owned));
+            }
+            Meta::Array(Array::I32(all)) if key == "tokenizer.ggml.token_type" => {
+                all.extend(MARKS.map(|_| kind));
+            }
+            _ => {}
+        }
+        writer.metadata(key, value).expect("keys are unique");
+    }
+    let data = writer.begin_data().expect("memory takes it");
+    let bytes = data.finish().expect("there are no tensors");
+    let gguf = Gguf::from_bytes(bytes, "marks").expect("it is sound");
+    Tokenizer::from_gguf(&gguf).expect("it has one")
+}
+
+#[test]
+fn a_forced_call_has_the_tokens_of_marks() {
+    let (control, user_defined) = (3, 4);
+    for kind in [control, user_defined] {
+        let tokenizer = with_marks(kind);
+        let tools = Tools {
+            all: tools(),
+            ..Tools::default()
+        };
+        let accepts = |format, tokens: &[u32]| {
+            let language = forced(format, &tools, &tokenizer);
+            let grammar = Grammar::new(&tokenizer, language).expect("it can be read");
+            grammar.accepts(tokens)
+        };
+        let encoded = |text: &str| tokenizer.encode(text, false).expect("it has tokens");
+        let answer = "weather<arg_key>place</arg_key><arg_value>a < b</arg_value>\
+             <arg_key>days</arg_key><arg_value>3</arg_value>";
+        assert!(accepts(Format::Tagged, &encoded(answer)), "{kind}");
+        // The same text without these tokens.
+        let spelled: Vec<u32> = answer
+            .chars()
+            .flat_map(|c| encoded(&c.to_string()))
+            .collect();
+        assert!(!accepts(Format::Tagged, &spelled), "{kind}");
+        let answer = format!("weather{SEPARATOR}{{\"place\": \"x\"}}");
+        assert!(accepts(Format::DeepSeek, &encoded(&answer)), "{kind}");
     }
 }
 
