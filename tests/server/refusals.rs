@@ -33,7 +33,7 @@ fn of_chats() -> Vec<(Value, &'static str)> {
             "max_completion_tokens",
         ),
         (json!({"n_predict": 0}), "n_predict"),
-        (json!({"stop": ["a"; 33]}), "stop"),
+        (json!({"stop": vec!["a"; 33]}), "stop"),
         (json!({"stop": [7]}), "stop"),
         (json!({"guided_regex": "[0-9]+"}), "guided_regex"),
         (json!({"mirostat": 1}), "mirostat"),

@@ -448,6 +448,28 @@ fn references_are_followed_wherever_they_lead() {
 }
 
 #[test]
+fn schemas_that_fan_out_are_read_in_time() {
+    let fan = |keyword: &str| {
+        let of = |i: usize| {
+            let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
+            json!({keyword: vec![next; 10]})
+        };
+        let mut all: serde_json::Map<_, _> = (0..12).map(|i| (format!("d{i}"), of(i))).collect();
+        all.insert("d12".to_owned(), json!({"type": "object"}));
+        all
+    };
+    let began = std::time::Instant::now();
+    for schema in [
+        json!({"$ref": "#/$defs/d0", "unevaluatedProperties": false, "$defs": fan("allOf")}),
+        json!({"oneOf": [{"$ref": "#/$defs/d0"}, {"$ref": "#/$defs/d1"}], "$defs": fan("anyOf")}),
+        json!({"oneOf": vec![json!({"type": "object", "properties": {"a": {"const": 1}}}); 2000]}),
+    ] {
+        assert!(schema::taken(&schema).is_ok());
+    }
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+}
+
+#[test]
 fn what_is_no_schema_is_told_by_place_and_keyword() {
     let grammars = Grammars::new();
     for (schema, expected) in [

@@ -1,27 +1,31 @@
 //! Whether two schemas have no value in common. Then `oneOf` of them is `anyOf`, which a grammar can follow.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::references::{References, Target};
 
-/// References and compositions that are looked into, one within the other.
+/// References that are followed, one to the next.
 const DEEPEST: usize = 8;
 
-/// Whether no value can be of both schemas, as far as their types, constants and required properties tell.
+/// Whether no value can be of both schemas, as far as their types, constants and required properties tell, and as `budget` allows
+/// comparisons.
 pub(super) fn disjoint<'a>(
     references: &References<'a>,
     one: Target<'a>,
     other: Target<'a>,
-    depth: usize,
+    budget: &Cell<usize>,
 ) -> bool {
-    if depth > DEEPEST {
+    let Some(left) = budget.get().checked_sub(1) else {
         return false;
-    }
+    };
+    budget.set(left);
     let (one, other) = (plain(references, one), plain(references, other));
     let (Value::Object(a), Value::Object(b)) = (one.value, other.value) else {
         return one.value == &Value::Bool(false) || other.value == &Value::Bool(false);
     };
-    let again = |a, b| disjoint(references, a, b, depth + 1);
+    let again = |a, b| disjoint(references, a, b, budget);
     // A choice is apart from what all that it chooses from are apart from.
     for (choice, of, rest) in [(a, one, other), (b, other, one)] {
         for keyword in ["anyOf", "oneOf"] {

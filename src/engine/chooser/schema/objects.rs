@@ -1,5 +1,7 @@
 //! Objects: their properties, names and counts.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value, json};
 
 use super::SchemaError;
@@ -10,7 +12,9 @@ use super::walk::Walker;
 
 /// Properties of which one at least may be demanded: each is an alternative.
 const MOST_ALTERNATIVES: usize = 32;
-/// References that are followed to what describes names or properties.
+/// Schemas that are looked into for the properties that a composed one names.
+const MOST_DESCRIBED: usize = 1000;
+/// References that are followed to what describes names.
 const DEEPEST: usize = 16;
 
 impl<'a> Walker<'a> {
@@ -103,7 +107,7 @@ impl<'a> Walker<'a> {
         }
         let mut names = vec![];
         let resource = self.resource;
-        if !self.described(map, resource, &mut names, 0) {
+        if !self.described(map, resource, &mut names, &Cell::new(MOST_DESCRIBED)) {
             self.lose("unevaluatedProperties");
             return Ok(());
         }
@@ -124,7 +128,7 @@ impl<'a> Walker<'a> {
         map: &'a Map<String, Value>,
         resource: &'a Value,
         names: &mut Vec<String>,
-        depth: usize,
+        budget: &Cell<usize>,
     ) -> bool {
         const OTHERS: [&str; 7] = [
             "patternProperties",
@@ -135,7 +139,11 @@ impl<'a> Walker<'a> {
             "$dynamicRef",
             "$recursiveRef",
         ];
-        if depth > DEEPEST || OTHERS.iter().any(|keyword| map.contains_key(*keyword)) {
+        let Some(left) = budget.get().checked_sub(1) else {
+            return false;
+        };
+        budget.set(left);
+        if OTHERS.iter().any(|keyword| map.contains_key(*keyword)) {
             return false;
         }
         if let Some(Value::Object(properties)) = map.get("properties") {
@@ -144,7 +152,7 @@ impl<'a> Walker<'a> {
         let of = |target: Target<'a>, names: &mut Vec<String>| match target.value {
             Value::Object(map) => {
                 !map.contains_key("additionalProperties")
-                    && self.described(map, target.resource, names, depth + 1)
+                    && self.described(map, target.resource, names, budget)
             }
             _ => true,
         };

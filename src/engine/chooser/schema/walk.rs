@@ -1,5 +1,8 @@
 //! Goes through a schema and writes it anew.
 
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use super::disjoint::disjoint;
@@ -8,6 +11,9 @@ use super::{Lost, SchemaError, Taken, shown};
 
 /// Definitions that are read one within the other.
 const MOST_DEEP: usize = 500;
+
+/// Pairs of schemas that are compared to find that no value is of both.
+const MOST_COMPARED: usize = 20_000;
 
 /// Keywords that no grammar follows.
 const UNFOLLOWED: [&str; 4] = [
@@ -67,7 +73,8 @@ pub(in crate::engine::chooser) fn taken(schema: &Value) -> Result<Taken, SchemaE
         place: "#".to_owned(),
         resource: schema,
         definitions: Map::new(),
-        names: vec![],
+        names: HashMap::new(),
+        taken: HashSet::new(),
         open: vec![],
         depth: 0,
         typed: false,
@@ -93,7 +100,9 @@ pub(super) struct Walker<'a> {
     /// What was referred to, rewritten.
     definitions: Map<String, Value>,
     /// The names of these, also of those that are being written.
-    names: Vec<(*const Value, String)>,
+    names: HashMap<*const Value, String>,
+    /// All names of definitions.
+    taken: HashSet<String>,
     /// Those that are being written, and the depth at which each began.
     open: Vec<(*const Value, usize)>,
     /// Properties and items that it is within.
@@ -109,7 +118,8 @@ impl<'a> Walker<'a> {
             keyword: keyword.into(),
             place: self.place.clone(),
         };
-        if !self.lost.contains(&lost) {
+        // The same is only told twice of one place.
+        if !self.lost.iter().rev().take(8).any(|known| *known == lost) {
             self.lost.push(lost);
         }
     }
@@ -334,9 +344,10 @@ impl<'a> Walker<'a> {
         if keyword == "oneOf" {
             let resource = self.resource;
             let target = |value| Target { value, resource };
+            let budget = Cell::new(MOST_COMPARED);
             let apart = |(i, one): (usize, &'a Value)| {
                 let mut others = options[i + 1..].iter();
-                others.all(|other| disjoint(&self.references, target(one), target(other), 0))
+                others.all(|other| disjoint(&self.references, target(one), target(other), &budget))
             };
             if !options.iter().enumerate().all(apart) {
                 self.lose("oneOf, which is followed as anyOf");
@@ -398,7 +409,7 @@ impl<'a> Walker<'a> {
         {
             return Err(SchemaError::Endless { reference, place });
         }
-        if let Some((_, name)) = self.names.iter().find(|(known, _)| *known == address) {
+        if let Some(name) = self.names.get(&address) {
             return Ok(format!("#/$defs/{name}"));
         }
         if self.open.len() >= MOST_DEEP {
@@ -408,7 +419,7 @@ impl<'a> Walker<'a> {
             });
         }
         let name = self.new_name(text);
-        self.names.push((address, name.clone()));
+        self.names.insert(address, name.clone());
         self.open.push((address, self.depth));
         let resource = std::mem::replace(&mut self.resource, target.resource);
         let place = std::mem::replace(&mut self.place, text.clone());
@@ -428,22 +439,24 @@ impl<'a> Walker<'a> {
     }
 
     /// A name for a definition: the end of the reference to it, and a number if that is taken.
-    fn new_name(&self, reference: &str) -> String {
+    fn new_name(&mut self, reference: &str) -> String {
         let last = reference.rsplit(['/', '#']).next().unwrap_or_default();
         let name: String = last.chars().filter(char::is_ascii_alphanumeric).collect();
-        match name.is_empty() || self.names.iter().any(|(_, taken)| *taken == name) {
-            true => format!("{name}-{}", self.names.len()),
+        let name = match name.is_empty() || self.taken.contains(&name) {
+            true => format!("{name}-{}", self.taken.len()),
             false => name,
-        }
+        };
+        self.taken.insert(name.clone());
+        name
     }
 
     /// Whether the definition that a pointer names is being written.
     fn is_circular(&self, pointer: &str) -> bool {
-        let named = self
-            .names
-            .iter()
-            .find(|(_, name)| pointer.ends_with(&format!("/{name}")));
-        named.is_some_and(|(address, _)| self.open.iter().any(|(open, _)| open == address))
+        let is_named = |address: &*const Value| {
+            let name = self.names.get(address);
+            name.is_some_and(|name| pointer.strip_prefix("#/$defs/") == Some(name))
+        };
+        self.open.iter().any(|(address, _)| is_named(address))
     }
 
     /// Whether `map` demands more than the reference in it.
