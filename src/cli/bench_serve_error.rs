@@ -19,7 +19,7 @@ pub(super) enum LoadError {
     NoVocabulary { url: String },
     #[error(
         "a request would have {}, but the server's context holds {most}; use a smaller -p, -n, --shared-prefix or --join, or give the \
-         server more (-c)",
+         server more (glimt serve -c)",
         count(*needed, "token")
     )]
     TooLong {

@@ -102,7 +102,7 @@ pub(super) enum CliError {
     #[error("cannot read the config file {path}: {source}")]
     ReadConfig { path: String, source: io::Error },
     /// The config file or an environment variable says what no flag takes.
-    #[error("the setting in {origin} cannot be used: {problem}")]
+    #[error("{origin}: {problem}")]
     Setting {
         /// The file with the line and the key, or the variable.
         origin: String,
@@ -182,7 +182,7 @@ pub(super) enum CliError {
     StillThinking { why: String },
     #[error("the answer is cut before the grammar ends it ({why}): {advice}")]
     CutAnswer { why: String, advice: &'static str },
-    #[error("the grammar in {path} cannot be used: {source}")]
+    #[error("{path}: {source}")]
     Grammar {
         /// The file, or the flag.
         path: String,

@@ -163,11 +163,11 @@ fn a_quantisation_that_is_not_there_is_told_with_those_that_are() {
     let error = home.failure(&server, &["pull", &format!("{REPO}:Q5_K_M")], 1);
     assert_eq!(
         error,
-        format!("{REPO} has no Q5_K_M; it has Q4_K_M (9.4 MiB), Q8_0 (5000 bytes)")
+        format!("{REPO} has no Q5_K_M; it has Q4_K_M (9.5 MiB), Q8_0 (5000 bytes)")
     );
     let error = home.failure(&server, &["pull", &format!("{REPO}:Q")], 1);
     assert!(
-        error.contains("name one: Q4_K_M (9.4 MiB), Q8_0 (5000 bytes)"),
+        error.contains("name one: Q4_K_M (9.5 MiB), Q8_0 (5000 bytes)"),
         "{error}"
     );
     assert!(files(&home.hub()).is_empty());

@@ -104,8 +104,8 @@ fn what_is_no_model_is_refused_by_its_first_bytes() {
 #[test]
 fn quantisations_that_are_not_computed_are_marked_and_refused() {
     let (server, home) = (Server::start(), Home::new());
-    for quantisation in ["Q4_K_M", "IQ2_XXS", "Q8_0"] {
-        server.put("a/b", &format!("m-{quantisation}.gguf"), noise(5000, 5));
+    for (quantisation, seed) in [("Q4_K_M", 1), ("IQ2_XXS", 2), ("Q8_0", 3)] {
+        server.put("a/b", &format!("m-{quantisation}.gguf"), noise(5000, seed));
     }
     let told = stderr(&home.run(&server, &["pull", "a/b"]));
     let expected = "it also has IQ2_XXS (5000 bytes, glimt does not run it), Q8_0 (5000 bytes)";

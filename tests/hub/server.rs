@@ -349,6 +349,17 @@ fn listing(state: &State, repo: &str) -> Reply {
     )
 }
 
+/// The first and the last byte that are asked for.
+fn range(asked: &Asked) -> (Option<usize>, Option<usize>) {
+    let range = asked
+        .headers
+        .get("range")
+        .and_then(|range| range.strip_prefix("bytes="));
+    let mut ends = range.iter().flat_map(|range| range.split('-'));
+    let mut end = || ends.next()?.parse::<usize>().ok();
+    (end(), end())
+}
+
 /// `/user/repo/resolve/REVISION/NAME`, and with `/storage` before it where redirects lead.
 fn file(state: &State, asked: &Asked, path: &str) -> Reply {
     let manners = &state.manners;
@@ -400,13 +411,7 @@ fn file(state: &State, asked: &Asked, path: &str) -> Reply {
         );
     }
     headers += &format!("ETag: \"{etag}\"\r\n");
-    let range = asked
-        .headers
-        .get("range")
-        .and_then(|range| range.strip_prefix("bytes="));
-    let mut ends = range.iter().flat_map(|range| range.split('-'));
-    let mut end = || ends.next()?.parse::<usize>().ok();
-    let (from, to) = (end(), end());
+    let (from, to) = range(asked);
     let mut reply = Reply {
         status: 200,
         headers,

@@ -56,7 +56,7 @@ fn a_model_that_is_not_here_is_fetched_if_the_answer_is_yes() {
         "a/b:Q4_K_M",
         "MiB in 1 file",
         "it also has Q8_0",
-        "Fetch it? [y/N]",
+        "Fetch 9.5 MiB? [y/N]",
         "a/b was not fetched",
     ] {
         assert!(screen.contains(expected), "{expected}: {screen}");
@@ -73,7 +73,7 @@ fn short_names_and_removals_are_asked_about() {
     server.put(repo, "m-Q4_K_M.gguf", noise(5000, 1));
     let (succeeded, _, screen) = typed(&home, &server, &["pull", alias], "\n");
     assert!(
-        !succeeded && screen.contains(repo) && screen.contains("Fetch it?"),
+        !succeeded && screen.contains(repo) && screen.contains("Fetch 4.9 KiB?"),
         "{screen}"
     );
     let (succeeded, path, screen) = typed(&home, &server, &["pull", alias], "yes\n");
