@@ -36,7 +36,7 @@ const ROUTES: [(&str, &str); 27] = [
 ];
 
 /// Beginnings of routes of other servers, and what is said of them.
-const OTHERS: [(&str, &str); 18] = [
+const OTHERS: [(&str, &str); 19] = [
     ("/v1/complete", "use POST /v1/messages"),
     ("/v1/engines", "use POST /v1/completions"),
     ("/v1/chat", "use POST /v1/chat/completions"),
@@ -89,6 +89,10 @@ const OTHERS: [(&str, &str); 18] = [
     (
         "/v1/files",
         "answer files of requests with the command glimt batch",
+    ),
+    (
+        "/api/embed",
+        "this server has no embeddings: its models generate text",
     ),
     (
         "/api/",
@@ -180,6 +184,7 @@ mod tests {
             ("/v1/response", "use POST /v1/responses"),
             ("/v1/model", "use GET /v1/models"),
             ("/api/tag", "use GET /api/tags"),
+            ("/api/embedding", "this server has no embeddings"),
             ("/api/pull", "this server has the one model"),
             ("/v1/chat", "use POST /v1/chat/completions"),
             ("/v1/audio/speech", "this server knows only text"),

@@ -59,7 +59,7 @@ impl Words {
 
     /// Has `text` follow the token `last`, in pieces that occur nowhere else. Returned is its last token.
     fn follow(&mut self, last: usize, text: &str) -> usize {
-        let alphabet = byte_level_alphabet();
+        let alphabet = letters();
         let letters: Vec<char> = text
             .bytes()
             .map(|byte| alphabet[usize::from(byte)])
@@ -96,6 +96,19 @@ impl Words {
         self.next.insert(last, id);
         id
     }
+}
+
+/// The letter that stands for each byte: itself, where it can be seen, or else the next of those behind all bytes.
+fn letters() -> Vec<char> {
+    let (own, mut others): (Vec<char>, Vec<char>) = byte_level_alphabet()
+        .into_iter()
+        .partition(|c| u32::from(*c) < 256);
+    others.reverse();
+    let letter = |byte: u8| {
+        let own = own.contains(&char::from(byte));
+        own.then(|| char::from(byte)).or_else(|| others.pop())
+    };
+    (0..=255).filter_map(letter).collect()
 }
 
 fn words(script: &Script<'_>) -> Words {

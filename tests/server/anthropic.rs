@@ -239,11 +239,11 @@ fn a_last_message_of_the_model_is_gone_on_with() {
         json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Good"}]);
     let asked = json!({"messages": turns, "continue_final_message": true});
     let prompt = server.answer("/apply-template", &asked)["prompt"].clone();
-    assert_eq!(prompt, "user: Hi\n<|quiet|>Good");
+    assert_eq!(prompt, "user: Hi<|quiet|>Good");
     let counted = server.answer(
         "/v1/messages/count_tokens",
         &ask(json!({"messages": turns})),
     );
     // One for each letter, and one for the special token.
-    assert_eq!(counted["input_tokens"], "user: Hi\nGood".len() + 1);
+    assert_eq!(counted["input_tokens"], "user: HiGood".len() + 1);
 }

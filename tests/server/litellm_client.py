@@ -9,6 +9,7 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 import litellm
 
 litellm.telemetry = False
+litellm.suppress_debug_info = True
 TEXT = "Good morning to all of you! END of this text."
 MORNING = [{"role": "user", "content": "Good morning!"}]
 ADDRESS = sys.argv[1]

@@ -108,7 +108,7 @@ fn the_server_is_told_of() {
     assert_eq!(slots[0]["is_processing"], false);
     let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let prompt = server.answer("/apply-template", &messages);
-    assert_eq!(prompt, json!({"prompt": "user: Hi\n<|none|>"}));
+    assert_eq!(prompt, json!({"prompt": "user: Hi<|none|>"}));
     let tokens = server.answer("/tokenize", &json!({"content": "ab", "with_pieces": true}));
     assert_eq!(tokens["tokens"].as_array().map(Vec::len), Some(2));
     assert_eq!(tokens["tokens"][1]["piece"], "b");
