@@ -5,10 +5,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::is_quiet;
+use crate::pictures::terminal::is_dumb;
 
-/// A bar in the form of `template`, which is a constant. It is hidden where standard error is no terminal, and where notes are left out.
+/// A bar in the form of `template`, which is a constant. It is hidden where standard error is no terminal or one that knows plain lines
+/// alone, and where notes are left out.
 pub(super) fn bar(length: Option<u64>, template: &str) -> ProgressBar {
-    let target = match is_quiet() {
+    let target = match is_quiet() || is_dumb() {
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     };

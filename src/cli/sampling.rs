@@ -4,10 +4,12 @@ mod choice;
 
 use clap::Args;
 
+use super::args::SAMPLING;
 pub(super) use choice::Choice;
 
 /// How the next token is drawn; names and meaning are llama.cpp's.
 #[derive(Args, Clone)]
+#[command(next_help_heading = SAMPLING)]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most probable token [default: what is recommended for the model, else 0.8]
     #[arg(long, alias = "temperature", value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
@@ -21,67 +23,75 @@ pub(super) struct SamplingArgs {
     /// Drop tokens less probable than P times the most probable; 0 is off [default: what is recommended for the model, else 0.05]
     #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1; the built-in model: 1.1
-    /// where --temp is above 0]
+    /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1]
+    ///
+    /// For the built-in model it is 1.1 where --temp is above 0.
     #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// Lower the logits of recent tokens by X; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true, hide_short_help = true)]
     presence_penalty: Option<f32>,
     /// Lower the logit of a recent token by X for each time that it occurs; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true, hide_short_help = true)]
     frequency_penalty: Option<f32>,
     /// How many tokens are recent for these penalties; 0 is off, -1 is the whole context [default: 64]
-    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true, hide_short_help = true)]
     repeat_last_n: Option<u32>,
     #[command(flatten)]
     host: HostArgs,
-    /// Seed of the draws: the same seed and flags on the same device give the same answer; -1 is random
-    /// [default: random, printed]
+    /// Seed of the draws; -1 is random [default: random, printed]
+    ///
+    /// The same seed and flags on the same device give the same answer.
     #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<Seed>,
 }
 
 /// Samplers that no device has: with them the host chooses.
 #[derive(Args, Clone)]
+#[command(next_help_heading = SAMPLING)]
 struct HostArgs {
     /// Add BIAS to the logit of a token, as 15043+1 or 15043-1; 15043-inf excludes it; may be given several times
-    #[arg(long, value_name = "TOKEN(+|-)BIAS", value_parser = bias)]
+    #[arg(long, value_name = "TOKEN(+|-)BIAS", value_parser = bias, hide_short_help = true)]
     logit_bias: Vec<(u32, f32)>,
     /// Penalise tokens that would continue a repetition (DRY): X at the allowed length; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true)]
     dry_multiplier: Option<f32>,
     /// What each token beyond the allowed length multiplies the penalty of DRY by [default: 1.75]
-    #[arg(long, value_name = "X", value_parser = at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = at_least_one, allow_negative_numbers = true, hide_short_help = true)]
     dry_base: Option<f32>,
     /// The shortest repetition that DRY penalises when it is continued [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     dry_allowed_length: Option<u32>,
     /// How many of the last tokens DRY searches; 0 is off, -1 is the whole context [default: 64]
-    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true, hide_short_help = true)]
     dry_penalty_last_n: Option<u32>,
     /// A text that ends repetitions for DRY, in place of the default ones; may be given several times; none is none
     /// [default: \n, :, ", *]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
     dry_sequence_breaker: Vec<String>,
     /// Keep the tokens that are about as surprising as the model expects, which sum up to P; 1 is off [default: 1]
-    #[arg(long = "typical", alias = "typical-p", value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long = "typical", alias = "typical-p", value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true)]
     typical: Option<f32>,
     /// How often the most probable tokens are left out (XTC); 0 is off [default: 0]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true)]
     xtc_probability: Option<f32>,
     /// XTC leaves out all tokens at least so probable but the last of them; above 0.5 it is off [default: 0.1]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true)]
     xtc_threshold: Option<f32>,
     /// Keep the surprise of the answer near a target (2), in place of all samplers but biases and temperature; 0 is off
     /// [default: 0]
-    #[arg(long, value_name = "0|2", value_parser = mirostat, allow_negative_numbers = true)]
+    #[arg(long, value_name = "0|2", value_parser = mirostat, allow_negative_numbers = true, hide_short_help = true)]
     mirostat: Option<u32>,
     /// How fast Mirostat learns (eta) [default: 0.1]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true)]
     mirostat_lr: Option<f32>,
     /// The target of Mirostat, in bits per token (tau) [default: 5]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true)]
     mirostat_ent: Option<f32>,
 }
 

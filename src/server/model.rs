@@ -9,6 +9,8 @@ pub struct Model {
     pub engine: Engine,
     /// What requests call it.
     pub name: String,
+    /// What people read on the page.
+    pub title: String,
     /// How tokens are chosen where a request does not say it, of a model that may think.
     pub thinking: ChainSettings,
     /// The same where it is told not to think.

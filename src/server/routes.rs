@@ -77,6 +77,7 @@ fn described(model: &Model) -> Value {
     let sampling = &model.thinking.sampling;
     json!({
         "id": model.name,
+        "name": model.title,
         "object": "model",
         "created": model.created,
         "owned_by": "glimt",
