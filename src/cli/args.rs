@@ -92,7 +92,6 @@ impl MeasuredArgs {
 
 /// Which device, and how to use it.
 #[derive(Args)]
-#[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
     /// Where to run: auto, cpu, or the index or part of the name of a GPU of `glimt devices`
     ///
@@ -101,15 +100,14 @@ pub(super) struct DeviceArgs {
         long,
         value_name = "DEVICE",
         env = "GLIMT_DEVICE",
-        default_value = "auto"
-    )]
+        default_value = "auto", help_heading = DEVICE)]
     device: DeviceChoice,
     /// Layers on the GPU, as llama.cpp has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
-    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true, help_heading = DEVICE)]
     gpu_layers: Option<bool>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 10% faster]
-    #[arg(long, value_name = "TIER", hide_short_help = true)]
+    #[arg(long, value_name = "TIER", hide_short_help = true, help_heading = DEVICE)]
     tier: Option<Tier>,
     #[command(flatten)]
     kernels: KernelArgs,
@@ -172,18 +170,17 @@ impl EngineArgs {
 
 /// Which of several kernels.
 #[derive(Args)]
-#[command(next_help_heading = DEVICE)]
 pub(super) struct KernelArgs {
     /// Do without cooperative matrices, on GPUs that have them: to compare, or where a driver's are wrong
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     no_matrices: bool,
     /// Generate for GPUs where every dispatch waits for the one before it: fewer dispatches, with work that could stand side by
     /// side in one grid [default: on by Metal, else off]
-    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true)]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     serial_passes: Option<bool>,
     /// In tier subgroup, multiply activations in pairs of f16 (on), or each widened to f32 (off), which is more exact [default: on
     /// for GPUs of NVIDIA, AMD and Apple, else off]
-    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true)]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
 }
 
@@ -200,12 +197,11 @@ impl KernelArgs {
 
 /// Which weights decoding reads composed.
 #[derive(Args)]
-#[command(next_help_heading = DEVICE)]
 pub(super) struct PrecomposeArgs {
     /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query
     /// projection and attn_k_b), vo (attn_v_b and attn_output), both, off, or auto (measure and keep the fastest); prompts
     /// never use them [default: off]
-    #[arg(long = "precompose", value_name = "WHICH", hide_short_help = true)]
+    #[arg(long = "precompose", value_name = "WHICH", hide_short_help = true, help_heading = DEVICE)]
     pub(super) choice: Option<PrecomposeChoice>,
 }
 

@@ -155,7 +155,7 @@ fn notes_are_dim_and_quiet_leaves_nothing() {
         &[
             "perplexity",
             "-c",
-            "8",
+            "64",
             "-f",
             concat!(env!("CARGO_MANIFEST_DIR"), "/assets/README.md"),
             "--device",
