@@ -272,19 +272,47 @@ impl Run {
     }
 }
 
+/// The columns of a table, and which of them have room in 80 characters, with their widths there.
+const COLUMNS: [(&str, Option<usize>); 13] = [
+    ("model", None),
+    ("tier", Some(8)),
+    ("PP", Some(5)),
+    ("TG", Some(5)),
+    ("B", Some(3)),
+    ("N_KV", Some(7)),
+    ("T_PP s", None),
+    ("S_PP t/s", Some(9)),
+    ("T_TG s", None),
+    ("S_TG t/s", Some(9)),
+    ("T s", None),
+    ("S t/s", Some(9)),
+    ("experts", None),
+];
+
+/// A line of a table: all cells, or those with room in 80 characters.
+fn cells(all: [String; COLUMNS.len()], narrow: bool) -> String {
+    let each = COLUMNS.iter().zip(all);
+    let shown = each.filter_map(|((_, width), cell)| match (narrow, width) {
+        (false, _) => Some(cell),
+        (true, Some(width)) => Some(format!("{cell:>width$}")),
+        (true, None) => None,
+    });
+    format!("| {} |\n", shown.collect::<Vec<_>>().join(" | "))
+}
+
 /// The head of a table of rows, and its line of dashes.
-pub fn head() -> String {
-    let names = [
-        "model", "tier", "PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s",
-        "T s", "S t/s", "experts",
-    ];
-    let dashes = names.map(|_| "---:");
-    format!("| {} |\n| {} |\n", names.join(" | "), dashes.join(" | "))
+pub fn head(narrow: bool) -> String {
+    let names = COLUMNS.map(|(name, _)| name.to_owned());
+    let dashes = COLUMNS.map(|(_, width)| match (narrow, width) {
+        (true, Some(width)) => "-".repeat(width - 1) + ":",
+        _ => "---:".to_owned(),
+    });
+    cells(names, narrow) + &cells(dashes, narrow)
 }
 
 /// A row of the table.
-pub fn line(row: &ParallelRow) -> String {
-    let cells = [
+pub fn line(row: &ParallelRow, narrow: bool) -> String {
+    let all = [
         row.model_type.clone(),
         row.tier.to_owned(),
         row.pp.to_string(),
@@ -299,5 +327,5 @@ pub fn line(row: &ParallelRow) -> String {
         format!("{:.2}", row.speed),
         row.experts.map_or("-".to_owned(), |n| format!("{n:.1}")),
     ];
-    format!("| {} |\n", cells.join(" | "))
+    cells(all, narrow)
 }

@@ -159,6 +159,12 @@ pub enum Columns {
     Few,
     /// The same for several devices: which one instead of sizes.
     Devices,
+    /// What fits into 80 characters, for one device.
+    Narrow,
+    /// The same for several devices and one model.
+    NarrowDevices,
+    /// The same for several devices and models.
+    NarrowBoth,
 }
 
 /// Writes rows as they come.
@@ -269,18 +275,43 @@ const DEVICES: [(&str, usize); 6] = [
     ("t/s", 17),
 ];
 
+/// The columns of tables of 80 characters.
+const NARROW: [(&str, usize); 4] = [("model", 22), ("tier", 8), ("test", 19), ("t/s", 17)];
+const NARROW_DEVICES: [(&str, usize); 4] = [("device", 22), ("tier", 8), ("test", 19), ("t/s", 17)];
+const NARROW_BOTH: [(&str, usize); 5] = [
+    ("model", 10),
+    ("device", 10),
+    ("tier", 8),
+    ("test", 19),
+    ("t/s", 17),
+];
+
 /// Whether a column has texts. All others have numbers, which stand to the right.
 fn is_text(name: &str) -> bool {
     ["model", "backend", "device", "tier"].contains(&name)
 }
 
 impl Columns {
+    /// Those that fit into lines of so many characters, for several devices and models or one of each.
+    pub fn fitting(width: usize, devices: bool, models: bool) -> Self {
+        match (width >= 120, devices, models) {
+            (true, false, _) => Self::Few,
+            (true, true, _) => Self::Devices,
+            (false, false, _) => Self::Narrow,
+            (false, true, false) => Self::NarrowDevices,
+            (false, true, true) => Self::NarrowBoth,
+        }
+    }
+
     /// The columns in order, with their widths.
     fn shown(self) -> &'static [(&'static str, usize)] {
         match self {
             Self::All => &COLUMNS,
             Self::Few => &FEW,
             Self::Devices => &DEVICES,
+            Self::Narrow => &NARROW,
+            Self::NarrowDevices => &NARROW_DEVICES,
+            Self::NarrowBoth => &NARROW_BOTH,
         }
     }
 }

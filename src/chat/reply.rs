@@ -1,7 +1,38 @@
 //! Telling thoughts and answer apart while the model generates them.
 
 use super::conversation::{Passage, Reply};
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
+
+impl Passage {
+    /// Ends the passage before the first of `stops` that is in it. Tokens that stand for text on both sides are replaced.
+    ///
+    /// # Errors
+    /// What the tokenizer refuses.
+    pub fn end_before(
+        &mut self,
+        stops: &[String],
+        tokenizer: &Tokenizer,
+    ) -> Result<(), TokenizerError> {
+        let ends = stops.iter().filter_map(|stop| self.text.find(&**stop));
+        let Some(end) = ends.min() else {
+            return Ok(());
+        };
+        self.text.truncate(end);
+        let mut kept = 0;
+        let bytes = |id: &u32| tokenizer.token_bytes(*id).len();
+        let whole = self.ids.iter().take_while(|id| {
+            let fits = kept + bytes(id) <= end;
+            kept += if fits { bytes(id) } else { 0 };
+            fits
+        });
+        let whole = whole.count();
+        let rest = self.text.get(kept..);
+        self.ids.truncate(rest.map_or(0, |_| whole));
+        let rest = rest.unwrap_or(&self.text);
+        self.ids.extend(tokenizer.encode(rest, false)?);
+        Ok(())
+    }
+}
 
 /// Text that a token completed.
 #[derive(Clone, Debug, PartialEq, Eq)]

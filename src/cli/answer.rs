@@ -116,10 +116,8 @@ impl<'a> Answer<'a> {
         if self.is_thinking() {
             self.sink.end_thoughts();
         }
-        if std::mem::replace(&mut self.ends_line, true) {
-            return Ok(());
-        }
-        self.sink.end_line()
+        let ends_line = std::mem::replace(&mut self.ends_line, true);
+        self.sink.end(ends_line)
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {

@@ -12,11 +12,16 @@ use crate::bench::Source;
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
 use crate::models::MAX_CHUNK;
 
+/// Under what the help lists flags of sampling, and those of devices and memory.
+pub(super) const SAMPLING: &str = "Sampling";
+pub(super) const DEVICE: &str = "Device";
+
 /// Which model.
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// The model: a GGUF file (of a split model its first shard), or a name that `glimt list` or `glimt pull --help` shows
-    /// [default: the built-in story teller]
+    /// The model: a GGUF file, or a name [default: the built-in story teller]
+    ///
+    /// Of a split model it is the first shard. `glimt list` and `glimt pull --help` show names.
     #[arg(short, long, value_name = "MODEL", env = "GLIMT_MODEL")]
     model: Option<PathBuf>,
     /// What it turned out to be: a name is looked up once.
@@ -52,12 +57,13 @@ impl ModelArgs {
 pub(super) struct MeasuredArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Measure random weights of real shapes, made on the device without a file: a model and a recipe of glimt synth,
-    /// such as glm-4.7-flash:q4_0
+    /// Measure random weights of real shapes instead of a file, such as glm-4.7-flash:q4_0
+    ///
+    /// They are made on the device, by a model and a recipe of glimt synth.
     #[arg(long, value_name = "MODEL:RECIPE", conflicts_with = "model")]
     synthetic: Option<Source>,
     /// Load the model even if it and the context need more memory than there is
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     pub(super) force: bool,
 }
 
@@ -87,21 +93,21 @@ impl MeasuredArgs {
 /// Which device, and how to use it.
 #[derive(Args)]
 pub(super) struct DeviceArgs {
-    /// Where to run: auto (the best GPU, or the CPU where there is none but software), cpu (the reference
-    /// implementation), or the index or part of the name of an adapter as `glimt devices` lists them
+    /// Where to run: auto, cpu, or the index or part of the name of a GPU of `glimt devices`
+    ///
+    /// auto is the best GPU, or the CPU where there is none but software. cpu is the reference implementation.
     #[arg(
         long,
         value_name = "DEVICE",
         env = "GLIMT_DEVICE",
-        default_value = "auto"
-    )]
+        default_value = "auto", help_heading = DEVICE)]
     device: DeviceChoice,
     /// Layers on the GPU, as llama.cpp has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
-    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = gpu_layers, conflicts_with = "device", hide_short_help = true, allow_negative_numbers = true, help_heading = DEVICE)]
     gpu_layers: Option<bool>,
     /// Force a tier of GPU kernels: plain, subgroup or int8 (activations rounded to bytes) [default: subgroup where the
     /// adapter runs it, or int8 where that is measured to be at least 1% faster]
-    #[arg(long, value_name = "TIER")]
+    #[arg(long, value_name = "TIER", hide_short_help = true)]
     tier: Option<Tier>,
     #[command(flatten)]
     kernels: KernelArgs,
@@ -126,7 +132,7 @@ pub(super) fn on_or_off() -> impl TypedValueParser<Value = bool> {
 }
 
 /// Reads the value of `--gpu-layers`: whether the layers are on the GPU. They are never divided.
-fn gpu_layers(text: &str) -> Result<bool, String> {
+pub(super) fn gpu_layers(text: &str) -> Result<bool, String> {
     match (text, text.parse::<i64>()) {
         ("all" | "auto" | "-1", _) | (_, Ok(99..)) => Ok(true),
         (_, Ok(0)) => Ok(false),
@@ -146,19 +152,35 @@ pub(super) struct EngineArgs {
     pub(super) precompose: PrecomposeArgs,
 }
 
+impl EngineArgs {
+    /// A flag that only kernels of a GPU can follow, if one was given.
+    pub(super) fn asks_for_gpu(&self) -> Option<String> {
+        let kernels = &self.device.kernels;
+        let flags = [
+            (kernels.no_matrices, "--no-matrices"),
+            (kernels.serial_passes.is_some(), "--serial-passes"),
+            (kernels.packed_halves.is_some(), "--packed-halves"),
+            (self.precompose.choice.is_some(), "--precompose"),
+        ];
+        let tier = self.device.tier.map(|tier| format!("--tier {tier}"));
+        let flag = flags.into_iter().find(|(given, _)| *given);
+        tier.or_else(|| flag.map(|(_, flag)| flag.to_owned()))
+    }
+}
+
 /// Which of several kernels.
 #[derive(Args)]
 pub(super) struct KernelArgs {
     /// Do without cooperative matrices, on GPUs that have them: to compare, or where a driver's are wrong
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     no_matrices: bool,
     /// Generate for GPUs where every dispatch waits for the one before it: fewer dispatches, with work that could stand side by
     /// side in one grid [default: on by Metal, else off]
-    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     serial_passes: Option<bool>,
     /// In tier subgroup, multiply activations in pairs of f16 (on), or each widened to f32 (off), which is more exact [default: on
     /// for GPUs of NVIDIA, AMD and Apple, else off]
-    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
 }
 
@@ -179,23 +201,24 @@ pub(super) struct PrecomposeArgs {
     /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query
     /// projection and attn_k_b), vo (attn_v_b and attn_output), both, off, or auto (measure and keep the fastest); prompts
     /// never use them [default: off]
-    #[arg(long = "precompose", value_name = "WHICH")]
+    #[arg(long = "precompose", value_name = "WHICH", hide_short_help = true, help_heading = DEVICE)]
     pub(super) choice: Option<PrecomposeChoice>,
 }
 
 /// How much context.
 #[derive(Args)]
 pub(super) struct ContextArgs {
-    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096, or for an answer of a
-    /// model that thinks 32768 as far as memory allows; for one of the built-in model 1024]
+    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
+    ///
+    /// For an answer of a model that thinks the default is 32768 as far as memory allows, for one of the built-in model 1024.
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]
     pub(super) ctx: Option<usize>,
     /// Tokens of a prompt that the GPU computes at once, at most; more take more memory [default: 2048, on software 512, or
     /// what its bindings have room for]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)), hide_short_help = true, help_heading = DEVICE)]
     pub(super) ubatch: Option<u32>,
     /// Load the model even if it and the context need more memory than there is
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     pub(super) force: bool,
     /// Whether the answer may begin with thoughts.
     #[arg(skip)]
@@ -206,12 +229,8 @@ impl ContextArgs {
     /// What answers of `source` take, where nothing else is asked for: the built-in model was trained on 1024 tokens and rambles
     /// behind them, though its file says 2048.
     pub(super) fn for_answers(&self, source: &ModelSource, may_think: bool) -> Self {
-        let own_default = match source {
-            ModelSource::Embedded => Some(1024),
-            ModelSource::File(_) => None,
-        };
         Self {
-            ctx: self.ctx.or(own_default),
+            ctx: self.ctx.or_else(|| source.is_built_in().then_some(1024)),
             may_think,
             ..*self
         }

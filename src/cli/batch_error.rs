@@ -61,6 +61,31 @@ pub(super) enum BatchError {
         /// The file, or `standard input`.
         path: String,
     },
+    /// Requests name a model that does not answer them.
+    #[error(
+        "{path}, line {line}: the model '{name}' is asked for, and '{own}' would answer ({} ask for another one); --alias NAME is what requests call \
+         the model, or leave \"model\" out",
+        count(*lines, "line")
+    )]
+    OtherModel {
+        path: String,
+        /// The first line of this name.
+        line: u64,
+        name: String,
+        /// Lines that name another model.
+        lines: usize,
+        own: String,
+    },
+    #[error(
+        "{failed} of {} failed, and {path} has their errors; --allow-errors makes that a success",
+        count(*all, "request")
+    )]
+    Failed {
+        failed: usize,
+        all: usize,
+        /// Where the errors are.
+        path: String,
+    },
     /// The file is not what it was when it was checked.
     #[error(
         "{path} was changed while it was read (line {line}); leave it as it is until all is answered, and run the same command again"

@@ -6,24 +6,26 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::args::{KernelArgs, MeasuredArgs, PrecomposeArgs};
+use super::args::{DEVICE, KernelArgs, MeasuredArgs, PrecomposeArgs, gpu_layers};
 use super::bars::{Bar, progress_bar, runs_bar};
 use super::error::CliError;
 use super::load;
+use super::lookup;
 use super::output::{self, note, write_error};
 use super::picture::Picture;
 use crate::bench::{
     self, BenchError, BenchOptions, Columns, Event, Format, MOST_PARALLEL, ParallelOptions,
-    ParallelRow, Row, Where, Writer,
+    ParallelRow, Row, Source, Where, Writer,
 };
-use crate::engine::{DeviceChoice, GpuOptions, Tier};
+use crate::engine::{DeviceChoice, GpuOptions, ModelSource, Tier};
 use crate::models::MAX_CHUNK;
-use crate::pictures::terminal::Terminal;
+use crate::pictures::terminal::{self, Terminal};
 
 const EXAMPLES: &str = "\
 Examples:
   glimt bench
   glimt bench -m GLM-4.7-Flash-Q4_0.gguf -p 512,2048 -n 128 -d 0,4096
+  glimt bench -m GLM-4.7-Flash-Q4_0.gguf -m GLM-4.7-Flash-Q4_K_M.gguf
   glimt bench --synthetic glm-4.7-flash:q4_0 -p 0 -d 0,4096,32768
   glimt bench --synthetic tiny:q4_0 --device all --tier plain --tier subgroup -o jsonl
   glimt bench -d 0,256,512,1024 --svg speed.svg
@@ -36,7 +38,7 @@ next token (greedily, on the device) is part of its time.
 The cache below a depth is filled with random rows instead of computed ones: attention takes the same time over them, \
 and a depth of 32768 needs no wait.
 
-A terminal gets the columns that fit into 120, and bars below the table. With --wide, and in a pipe or file, more columns \
+A terminal gets the columns that fit, and bars below the table. With --wide, and in a pipe or file, more columns \
 follow, for tg: GB/s, the bytes that a token must read times the tokens per second, in \
 10^9 bytes; these bytes are the planes of all weights that the dispatches of a token read (of experts, those that are \
 used), plus (position + 1) cache rows per layer. Of peak: relative to a plain read of a large buffer, measured on each \
@@ -56,8 +58,16 @@ display on the same device stays alive; one layer is the first of a session.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Bench {
-    #[command(flatten)]
-    model: MeasuredArgs,
+    /// The model: a GGUF file, or a name; may be repeated [default: the built-in story teller]
+    ///
+    /// Of a split model it is the first shard. `glimt list` and `glimt pull --help` show names.
+    #[arg(short, long = "model", value_name = "MODEL", env = "GLIMT_MODEL")]
+    models: Vec<PathBuf>,
+    /// Measure random weights of real shapes instead of a file, such as glm-4.7-flash:q4_0; may be repeated
+    ///
+    /// They are made on the device, by a model and a recipe of glimt synth.
+    #[arg(long, value_name = "MODEL:RECIPE", conflicts_with = "models")]
+    synthetic: Vec<Source>,
     /// Tokens of prompts; 0 is off [default: 512]
     #[arg(short = 'p', long = "n-prompt", value_name = "N,..", value_parser = bench::counts)]
     prompts: Vec<Numbers>,
@@ -68,7 +78,7 @@ pub(super) struct Bench {
     #[arg(long = "pg", value_name = "P,N", value_parser = bench::pair)]
     pairs: Vec<(usize, usize)>,
     /// Instead measure N sequences at once, as llama-batched-bench does: N prompts of -p tokens, then -n tokens of each
-    #[arg(long, value_name = "N,..", value_parser = bench::counts, conflicts_with_all = ["pairs", "depths", "svg", "bars", "wide", "choice", "chunks", "repetitions"])]
+    #[arg(long, value_name = "N,..", value_parser = bench::counts, conflicts_with_all = ["pairs", "depths", "svg", "bars", "choice", "chunks", "repetitions"])]
     parallel: Vec<Numbers>,
     /// Depths: tokens in the context before each test [default: 0]
     #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = bench::counts)]
@@ -79,7 +89,7 @@ pub(super) struct Bench {
     /// Format of the results on standard output
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Show all columns of the table; without it a terminal gets those that fit into 120, and a pipe or file gets all
+    /// Show all columns of the table; without it a terminal gets those that fit, and a pipe or file gets all
     #[arg(long)]
     wide: bool,
     /// Draw bars of tokens/s below the table [default: where standard output is a terminal]
@@ -89,11 +99,17 @@ pub(super) struct Bench {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Where to run: as for generate, or all for every GPU; may be repeated [default: auto]
-    #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE")]
+    #[arg(long = "device", value_name = "DEVICE", env = "GLIMT_DEVICE", help_heading = DEVICE)]
     devices: Vec<Where>,
+    /// Layers on the GPU, as llama-bench has it: 0 is --device cpu, all or 99 and more is the GPU; a model is never divided
+    #[arg(long, value_name = "N,..", value_parser = gpu_layers, value_delimiter = ',', conflicts_with = "devices", hide_short_help = true, allow_negative_numbers = true)]
+    gpu_layers: Vec<bool>,
+    /// Load the model even if it and the context need more memory than there is
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
+    force: bool,
     /// A tier of GPU kernels; may be repeated [default: subgroup where the adapter runs it, or int8 where that is measured to
     /// be at least 1% faster]
-    #[arg(long = "tier", value_name = "TIER")]
+    #[arg(long = "tier", value_name = "TIER", help_heading = DEVICE)]
     tiers: Vec<Tier>,
     #[command(flatten)]
     kernels: KernelArgs,
@@ -101,7 +117,7 @@ pub(super) struct Bench {
     precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
     /// bindings have room for]
-    #[arg(long = "ubatch", value_name = "N,..", value_parser = ubatch)]
+    #[arg(long = "ubatch", value_name = "N,..", value_parser = ubatch, hide_short_help = true, help_heading = DEVICE)]
     chunks: Vec<Chunks>,
 }
 
@@ -126,46 +142,77 @@ fn all(flags: &[Numbers], default: usize) -> Vec<usize> {
 }
 
 impl Bench {
-    /// What fits into the terminal; a file has room for all.
-    fn columns(&self) -> Columns {
-        match self.devices.as_slice() {
-            _ if self.wide || !io::stdout().is_terminal() => Columns::All,
-            [] | [Where::Device(_)] => Columns::Few,
-            _ => Columns::Devices,
+    /// The models that the flags name.
+    fn sources(&self) -> Result<Vec<Source>, CliError> {
+        if !self.synthetic.is_empty() {
+            return Ok(self.synthetic.clone());
         }
+        if self.models.is_empty() {
+            return Ok(vec![Source::Model(ModelSource::Embedded)]);
+        }
+        let found = |model: &PathBuf| lookup::source(model).map(Source::Model);
+        self.models.iter().map(found).collect()
+    }
+
+    /// The devices that the flags name.
+    fn devices(&self) -> Vec<Where> {
+        let layers = self.gpu_layers.iter().map(|on_gpu| match on_gpu {
+            true => DeviceChoice::Auto,
+            false => DeviceChoice::Cpu,
+        });
+        let named = self.devices.iter().cloned();
+        let devices: Vec<_> = named.chain(layers.map(Where::Device)).collect();
+        match devices.is_empty() {
+            true => vec![Where::Device(DeviceChoice::default())],
+            false => devices,
+        }
+    }
+
+    /// What fits into the terminal; a file has room for all.
+    fn columns(&self, sources: usize, devices: &[Where]) -> Columns {
+        if self.wide || !io::stdout().is_terminal() {
+            return Columns::All;
+        }
+        let several = !matches!(devices, [Where::Device(_)]);
+        Columns::fitting(terminal::columns().unwrap_or(80), several, sources > 1)
     }
 
     pub(super) fn run(&self) -> Result<(), CliError> {
         if !self.parallel.is_empty() {
             return self.run_parallel();
         }
-        let options = BenchOptions {
-            source: self.model.source()?,
-            tests: bench::tests(
-                &all(&self.prompts, 512),
-                &all(&self.generations, 128),
-                &self.pairs,
-                &all(&self.depths, 0),
-            )?,
-            devices: match self.devices.as_slice() {
-                [] => vec![Where::Device(Default::default())],
-                some => some.to_vec(),
-            },
-            tiers: self.tiers.clone(),
-            gpu: self.kernels.options(),
-            precompose: self.precompose.choice,
-            chunks: self.chunks.concat(),
-            force: self.model.force,
-            repetitions: usize::from(self.repetitions),
-        };
         if self.bars && self.output != Format::Md {
             return Err(CliError::BarsWithoutTable);
         }
+        let tests = bench::tests(
+            &all(&self.prompts, 512),
+            &all(&self.generations, 128),
+            &self.pairs,
+            &all(&self.depths, 0),
+        )?;
+        let (sources, devices) = (self.sources()?, self.devices());
+        let columns = self.columns(sources.len(), &devices);
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
         let repetitions = u64::from(self.repetitions);
-        let mut shown = Shown::new(io::stdout(), self.output, self.columns(), repetitions);
-        let run = bench::run(&options, &mut |event| shown.take(&event));
-        run.map_err(|error| CliError::from(error).in_source(&options.source))?;
+        let mut shown = Shown::new(io::stdout(), self.output, columns, repetitions);
+        for source in sources {
+            let options = BenchOptions {
+                source,
+                tests: tests.clone(),
+                devices: devices.clone(),
+                tiers: self.tiers.clone(),
+                gpu: self.kernels.options(),
+                precompose: self.precompose.choice,
+                chunks: self.chunks.concat(),
+                force: self.force,
+                repetitions: usize::from(self.repetitions),
+            };
+            let run = bench::run(&options, &mut |event| shown.take(&event));
+            run.map_err(|error| CliError::from(error).in_source(&options.source))?;
+            if shown.has_failed() {
+                break;
+            }
+        }
         let rows = shown.finish()?;
         if let Some(picture) = picture {
             picture.finish(&bench::svg(&rows), "tokens/s over depth")?;
@@ -193,25 +240,34 @@ impl Bench {
             Format::Jsonl => true,
             Format::Csv | Format::Json => return Err(CliError::ParallelFormat),
         };
-        let devices = match self.devices.as_slice() {
-            [] => vec![Default::default()],
-            some => some.iter().map(one_device).collect::<Result<_, _>>()?,
-        };
+        let devices = self.devices();
+        let devices = devices.iter().map(one_device);
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
         let tiers: Vec<_> = match self.tiers.as_slice() {
             [] => vec![None],
             some => some.iter().copied().map(Some).collect(),
         };
-        let mut head = !json;
-        for device in devices {
+        let narrow = !self.wide && io::stdout().is_terminal();
+        let narrow = narrow && terminal::columns().is_none_or(|columns| columns < 120);
+        let mut table = ParallelTable {
+            json,
+            narrow,
+            head: true,
+        };
+        let sources = self.sources()?;
+        let each = sources
+            .iter()
+            .flat_map(|source| devices.iter().map(move |device| (source, device)));
+        for (source, device) in each {
             for tier in &tiers {
                 let options = ParallelOptions {
-                    source: self.model.source()?,
+                    source: source.clone(),
                     gpu: GpuOptions {
                         device: device.clone(),
                         tier: *tier,
                         ..self.kernels.options()
                     },
-                    force: self.model.force,
+                    force: self.force,
                     prompts: prompts.clone(),
                     generations: generations.clone(),
                     parallel: parallel.clone(),
@@ -220,7 +276,7 @@ impl Bench {
                 let mut failed = None;
                 let measured = bench::parallel(&options, &mut load::told(&bar), &mut |row| {
                     bar.end();
-                    let printed = print_row(row, json, std::mem::take(&mut head));
+                    let printed = table.print(row);
                     failed = printed.err();
                     match failed {
                         Some(_) => Err(BenchError::NoTests),
@@ -247,12 +303,25 @@ fn one_device(device: &Where) -> Result<DeviceChoice, CliError> {
     }
 }
 
-/// Prints a row, with the head of the table where it is the first.
-fn print_row(row: &ParallelRow, json: bool, head: bool) -> Result<(), CliError> {
-    match (json, head) {
-        (true, _) => output::json(row),
-        (false, true) => output::print(&(bench::parallel_head() + &bench::parallel_line(row))),
-        (false, false) => output::print(&bench::parallel_line(row)),
+/// How rows of several sequences are printed.
+struct ParallelTable {
+    json: bool,
+    /// Whether a terminal has no room for all columns.
+    narrow: bool,
+    /// Whether the head is still to come.
+    head: bool,
+}
+
+impl ParallelTable {
+    fn print(&mut self, row: &ParallelRow) -> Result<(), CliError> {
+        if self.json {
+            return output::json(row);
+        }
+        let head = match std::mem::take(&mut self.head) {
+            true => bench::parallel_head(self.narrow),
+            false => String::new(),
+        };
+        output::print(&(head + &bench::parallel_line(row, self.narrow)))
     }
 }
 
@@ -332,6 +401,11 @@ impl<W: Write> Shown<W> {
             // The head could not be written, which was told then.
             None => Ok(()),
         }
+    }
+
+    /// Whether a row could not be written.
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Ends the table; returns its rows.

@@ -301,7 +301,7 @@ pub(super) fn told(error: &clap::Error) -> String {
 }
 
 /// Whether a flag takes no value.
-fn is_switch(flag: &Arg) -> bool {
+pub(super) fn is_switch(flag: &Arg) -> bool {
     matches!(flag.get_action(), ArgAction::SetTrue | ArgAction::SetFalse)
 }
 
@@ -344,47 +344,6 @@ fn environment(command: &Command) -> Result<Vec<Setting>, CliError> {
         settings.push(Setting::new(flag, values, origin));
     }
     Ok(settings)
-}
-
-/// Takes switches with a value out of the arguments: `--NAME=true` becomes `--NAME`, and `--NAME=false` is removed, with a `--NAME`
-/// before it. Returned are the switches that are off at the end.
-pub(super) fn take_switched_off(definition: &Command, arguments: &mut Vec<OsString>) -> Vec<Id> {
-    let name = arguments.iter().skip(1).find(|argument| {
-        let bytes = argument.as_encoded_bytes();
-        !bytes.starts_with(b"-")
-    });
-    let Some(command) = name.and_then(|name| definition.find_subcommand(name)) else {
-        return vec![];
-    };
-    let mut off: Vec<Id> = vec![];
-    let mut kept: Vec<(Option<Id>, OsString)> = vec![];
-    let mut rest = std::mem::take(arguments).into_iter();
-    for argument in rest.by_ref() {
-        let is_last = argument == "--";
-        let text = argument.to_str().and_then(|text| text.strip_prefix("--"));
-        let (name, value) = text.map_or(("", None), |text| match text.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (text, None),
-        });
-        let switch = flag(command, name).filter(|flag| is_switch(flag));
-        match (switch.map(Arg::get_id), value) {
-            (Some(switch), Some("false")) => {
-                kept.retain(|(of, _)| of.as_ref() != Some(switch));
-                off.push(switch.clone());
-            }
-            (Some(switch), None | Some("true")) => {
-                off.retain(|of| of != switch);
-                kept.push((Some(switch.clone()), format!("--{name}").into()));
-            }
-            _ => kept.push((None, argument)),
-        }
-        if is_last {
-            break;
-        }
-    }
-    let kept = kept.into_iter().map(|(_, argument)| argument);
-    arguments.extend(kept.chain(rest));
-    off
 }
 
 /// The definition without the variables that flags name: what these say comes in with [`with_defaults`].

@@ -20,8 +20,7 @@ use crate::tune::TuneError;
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// What can be done about a conversation that fills its context.
-pub(super) const MORE_ROOM: &str = "/drop forgets the oldest question and its answer, /clear all of them, and glimt chat -c N --session FILE goes \
-     on with a longer context";
+pub(super) const MORE_ROOM: &str = "/drop forgets the oldest question and its answer, /clear all of them, and /set ctx N (at the start -c N) takes a longer context";
 
 /// What ends a command early. `Display` is the one sentence printed after `glimt: error:`.
 #[derive(Debug, thiserror::Error)]
@@ -214,6 +213,11 @@ pub(super) enum CliError {
         "{path} holds a conversation already; name another file, or go on with that one by /load {path}"
     )]
     HoldsAnother { path: String },
+    #[error(
+        "nothing here takes a text for the clipboard: install wl-copy, xclip or xsel, or use a terminal that knows OSC 52 and no more than 74000 \
+         bytes"
+    )]
+    NoClipboard,
     #[error("nothing was asked yet")]
     NothingAsked,
     #[error(
@@ -230,6 +234,8 @@ pub(super) enum CliError {
     Batch(#[from] BatchError),
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error("the system gives no threads to compute with: {0}; use a smaller --threads")]
+    Pool(rayon::ThreadPoolBuildError),
     #[error("the system gives no thread: {0}; use a smaller --concurrency")]
     Threads(io::Error),
     #[error(

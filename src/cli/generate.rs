@@ -41,16 +41,6 @@ the answer (exit code 130), a second Ctrl-C stops at once.";
 pub(super) struct Generate {
     #[command(flatten)]
     prompt: PromptArgs,
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    ctx: ContextArgs,
-    #[command(flatten)]
-    sampling: SamplingArgs,
-    #[command(flatten)]
-    grammar: GrammarArgs,
     /// Generate at most N tokens; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(
         short = 'n',
@@ -61,12 +51,16 @@ pub(super) struct Generate {
         allow_negative_numbers = true
     )]
     n_predict: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// System prompt, put before the prompt by the model's chat template
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        conflicts_with = "raw",
+        allow_hyphen_values = true
+    )]
     system: Option<String>,
-    /// Continue the prompt as it is, without the model's chat template
-    #[arg(long)]
-    raw: bool,
     /// Go on from the conversation in this file, and keep it there; a file that does not exist is begun
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
@@ -74,20 +68,31 @@ pub(super) struct Generate {
     #[arg(long, value_name = "WHEN", value_parser = on_or_off(), conflicts_with = "raw")]
     think: Option<bool>,
     /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
-    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, conflicts_with = "raw")]
+    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, conflicts_with = "raw", hide_short_help = true)]
     think_limit: Option<usize>,
+    /// Continue the prompt as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
     /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     stop: Vec<String>,
+    #[command(flatten)]
+    grammar: GrammarArgs,
     /// Print one JSON object at the end: text, reasoning, tokens, times, sampling
     #[arg(long)]
     json: bool,
     /// With --json: tell each token with its log-probability and the N best of the model, before any sampler
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", hide_short_help = true)]
     logprobs: Option<usize>,
-    /// Print errors and warnings alone on standard error: no notes, no thoughts, no progress
-    #[arg(long, short)]
-    quiet: bool,
+    /// Break lines of an answer in a terminal wherever they end there, and not between words
+    #[arg(long, hide_short_help = true)]
+    no_wrap: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 fn prompt_argument(argument: clap::Arg) -> clap::Arg {
@@ -104,9 +109,6 @@ enum Ended {
 
 impl Generate {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.quiet {
-            output::be_quiet();
-        }
         let inputs = self.prompt.inputs()?;
         let may_think = !self.raw && self.think != Some(false);
         let ctx = self.ctx.for_answers(&self.model.source()?, may_think);
@@ -148,7 +150,10 @@ impl Generate {
         grammar: Option<Grammar>,
     ) -> Result<(), CliError> {
         let engine = session.engine();
-        let sink = Sink::new(self.json);
+        let sink = match self.json {
+            true => Sink::kept(),
+            false => Sink::streamed(!self.raw && !self.no_wrap),
+        };
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let mut answer = Answer::new(engine, &self.stop, rendered, sink);
         answer.think_limit = self.think_limit;

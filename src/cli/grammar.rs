@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 
@@ -12,14 +12,27 @@ use crate::engine::Opened;
 use crate::engine::chooser::{Grammar, Language};
 
 /// What an answer has to be.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 pub(super) struct GrammarArgs {
     /// Answer with JSON that a schema accepts: the schema itself, or a file that holds it
-    #[arg(long, value_name = "FILE|JSON", conflicts_with = "grammar")]
-    json_schema: Option<String>,
-    /// Answer with a text of the grammar in a file: GBNF, as llama.cpp has it, or Lark, as llguidance has it
-    #[arg(long, alias = "grammar-file", value_name = "FILE")]
-    grammar: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "FILE|JSON",
+        conflicts_with = "grammar",
+        allow_hyphen_values = true
+    )]
+    pub(super) json_schema: Option<String>,
+    /// Answer with a text of a grammar: the grammar itself, or a file that holds it
+    ///
+    /// It is GBNF, as llama.cpp has it, or Lark, as llguidance has it. What has a rule with ::= or several lines is a grammar, and
+    /// anything else the name of a file.
+    #[arg(
+        long,
+        alias = "grammar-file",
+        value_name = "FILE|TEXT",
+        allow_hyphen_values = true
+    )]
+    pub(super) grammar: Option<String>,
 }
 
 /// More is no grammar that anyone wrote.
@@ -68,12 +81,18 @@ impl GrammarArgs {
                 Err(source) => Err(CliError::NotJson { path, source }),
             };
         }
-        let Some(path) = &self.grammar else {
+        let Some(grammar) = &self.grammar else {
             return Ok(None);
         };
-        let named = path.display().to_string();
-        let text = read(path, &named)?;
-        Ok(Some((named, Language::of_grammar(text))))
+        if grammar.contains("::=") || grammar.trim().contains('\n') {
+            let language = Language::of_grammar(grammar.clone());
+            return Ok(Some(("--grammar".to_owned(), language)));
+        }
+        let named = format!(
+            "{grammar:?} (--grammar takes a grammar, which has a rule with ::= or several lines, or its file)"
+        );
+        let text = read(Path::new(grammar), &named)?;
+        Ok(Some((grammar.clone(), Language::of_grammar(text))))
     }
 }
 

@@ -184,13 +184,13 @@ impl Inspect {
             output::json(&report)?;
             return tried.map(drop);
         }
-        let mut text = page(&report);
+        output::page(&page(&report))?;
         if let Some(uses) = uses
             && (self.bars || io::stdout().is_terminal())
         {
-            text += &format!("\n{}", uses.bars(&Terminal::of_stdout()));
+            // They are coloured, and their names are glimt's own.
+            output::print(&format!("\n{}", uses.bars(&Terminal::of_stdout())))?;
         }
-        output::page(&text)?;
         tried.map(drop)
     }
 }

@@ -110,6 +110,11 @@ impl Kept {
         real(path).is_some_and(|path| Some(path) == real(self.file.path()))
     }
 
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
     /// The file's name.
     pub(super) fn name(&self) -> String {
         self.file.path().display().to_string()

@@ -6,8 +6,10 @@ use super::args::{ContextArgs, EngineArgs, ModelArgs};
 pub(super) use super::bars::{progress_bar, prompt_bar, told};
 use super::error::CliError;
 use super::guard::guarded;
-use super::output::{complain, note};
-use crate::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened, Serving};
+use super::output::note;
+use crate::engine::{
+    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Serving,
+};
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::models::{self, Model};
@@ -45,16 +47,25 @@ pub(super) fn open_for(
     if let Some(error) = opened.no_gpu() {
         no_gpu(error);
     }
+    if let Some(flag) = engine.asks_for_gpu()
+        && options.gpu.device == DeviceChoice::Auto
+        && opened.is_software()
+    {
+        note(format_args!(
+            "no GPU found: for {flag} this leaves the CPU reference, which is faster, and runs on software ({})",
+            opened.adapter_name()
+        ));
+    }
     Ok(opened)
 }
 
 /// Tells that the CPU reference is taken, and why.
 pub(super) fn no_gpu(error: &GpuError) {
     match error {
-        GpuError::OnlySoftware { found } => complain(format_args!(
+        GpuError::OnlySoftware { found } => note(format_args!(
             "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
         )),
-        _ => complain(format_args!(
+        _ => note(format_args!(
             "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
         )),
     }

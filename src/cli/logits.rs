@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::{ContextArgs, EngineArgs, ModelArgs};
 use super::error::CliError;
+use super::piece::Piece;
 use super::text::{self, TextArgs};
 use super::{load, output, run};
 use crate::engine::log_softmax;
@@ -16,8 +17,10 @@ Examples:
   glimt logits \"Once upon a time\" --top 3
   glimt logits -m GLM-4.7-Flash-Q4_K_M.gguf --tokens 151331,151333,9707 --top all --device cpu
 
-One JSON object per line and position: {\"pos\":0,\"token\":1,\"top\":[[id,logprob],...]}. The list tells what the \
-model expects after that token: best first, equal ones by id, natural logarithms.";
+One JSON object per line and position: {\"pos\":0,\"token\":1,\"text\":\"Once\",\"top\":[[id,logprob],...],\"texts\":[\" upon\",...]}. \
+The lists tell what the model expects after that token: best first, equal ones by id, natural logarithms. A token that is \
+only a part of a character has the list of its bytes as its text. With --top all there are no texts of the best: glimt \
+tokenize and the ids tell them.";
 
 /// Print the most probable next tokens at every position of a text
 #[derive(Args)]
@@ -53,7 +56,11 @@ fn top(text: &str) -> Result<usize, &'static str> {
 struct Position {
     pos: usize,
     token: u32,
+    text: Piece,
     top: Vec<(u32, f32)>,
+    /// Those of `top`, unless that is the whole vocabulary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    texts: Option<Vec<Piece>>,
 }
 
 impl Logits {
@@ -76,10 +83,15 @@ impl Logits {
         let mut out = BufWriter::new(io::stdout().lock());
         let mut written = Ok(());
         engine.session()?.logits(&tokens, 0, &mut |pos, logits| {
+            let piece = |token| Piece::of(engine.tokenizer(), token);
+            let top = log_softmax::best(logits, self.top);
+            let texts = || top.iter().map(|(token, _)| piece(*token)).collect();
             let line = Position {
                 pos,
                 token: tokens[pos],
-                top: log_softmax::best(logits, self.top),
+                text: piece(tokens[pos]),
+                texts: (self.top < usize::MAX).then(texts),
+                top,
             };
             written = output::json_line(&mut out, &line);
             run::flow(written.is_ok())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
-use clap::{Args, Command};
+use clap::{Arg, Args, Command};
 use clap_mangen::roff::{Roff, roman};
 
 use super::error::CliError;
@@ -24,8 +24,15 @@ pub(super) struct Man {
 
 impl Man {
     pub(super) fn run(&self, definition: Command) -> Result<(), CliError> {
-        // Variables are named in the pages; what they are set to is not.
-        let mut definition = definition.disable_help_subcommand(true);
+        // A page has the long text of a flag, or else the short one only if that is not hidden.
+        let explained = |flag: Arg| match (flag.get_long_help(), flag.get_help().cloned()) {
+            (None, Some(help)) => flag.long_help(help),
+            _ => flag,
+        };
+        let each = |command: Command| command.mut_args(explained);
+        let mut definition = definition
+            .disable_help_subcommand(true)
+            .mut_subcommands(each);
         definition.build();
         let Some(folder) = &self.dir else {
             return output::print(&String::from_utf8_lossy(&page(&definition)));
@@ -47,7 +54,7 @@ impl Man {
 /// The page of a command. Its closing text is a section whose indented lines stay as they are.
 fn page(command: &Command) -> Vec<u8> {
     let mut roff = Roff::new();
-    if let Some(closing) = command.get_after_help() {
+    if let Some(closing) = command.get_after_long_help() {
         roff.control("SH", ["EXAMPLES"]);
         let mut verbatim = false;
         for line in closing
@@ -67,7 +74,11 @@ fn page(command: &Command) -> Vec<u8> {
         }
     }
     let mut page = Vec::new();
-    let manual = clap_mangen::Man::new(command.clone().after_help(Resettable::Reset));
+    let without_closing = command
+        .clone()
+        .after_help(Resettable::Reset)
+        .after_long_help(Resettable::Reset);
+    let manual = clap_mangen::Man::new(without_closing);
     let written = manual.manual("glimt").render(&mut page);
     let written = written.and_then(|()| roff.to_writer(&mut page));
     written.expect("a vector takes everything");

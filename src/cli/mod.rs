@@ -23,9 +23,11 @@ mod fetch;
 mod generate;
 mod grammar;
 mod guard;
+mod habits;
 mod inspect;
 mod interrupt;
 mod kept;
+mod lines;
 mod list;
 mod load;
 mod logits;
@@ -35,8 +37,10 @@ mod memory;
 mod output;
 mod perplexity;
 mod picture;
+mod piece;
 mod profile;
 mod pull;
+mod renamed;
 mod report;
 mod resumed;
 mod rm;
@@ -56,14 +60,16 @@ mod tty;
 mod tune;
 mod verify;
 mod web;
+mod words;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use error::CliError;
 
@@ -76,7 +82,8 @@ Examples:
   glimt devices
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
 
-Without -m every command uses a small story teller that is compiled into the program.
+Without -m every command uses a small story teller that is compiled into the program. Flags of llama.cpp and commands of ollama, as \
+run, show and ps, are understood, or the error names what to use instead (docs/cli.md).
 
 Flags that are not given take their values from environment variables, then from a config file: glimt config tells \
 where it is, and glimt config --help what it may say. GLIMT_CONFIG=FILE names another one.
@@ -126,35 +133,67 @@ fn quiet_mesa() {
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
 
-/// The process's arguments, with llama.cpp's flags of two letters behind one dash made two dashes: they would be read as two flags
-/// otherwise. Those behind `--` are no flags. Without a command, somebody at a terminal talks.
-fn arguments() -> Vec<OsString> {
-    let mut arguments: Vec<_> = std::env::args_os().collect();
-    let first = arguments.get(1).map(|first| first.to_string_lossy());
-    let has_command = first.is_some_and(|first| {
-        !first.starts_with('-') || ["-h", "--help", "-V", "--version"].contains(&&*first)
-    });
-    if !has_command && chat::at_terminal() {
-        arguments.insert(arguments.len().min(1), "chat".into());
+/// The definitions of all commands and flags. Help that is asked for by `-h` ends with the examples, and what follows them stands in the
+/// longer one. All commands know the flags of [`everywhere`].
+fn definition() -> clap::Command {
+    let each = |command: clap::Command| {
+        let runs = command
+            .get_arguments()
+            .any(|flag| flag.get_long() == Some("device"));
+        let [quiet, verbose, threads] = everywhere();
+        let command = command
+            .arg(quiet)
+            .arg(verbose)
+            .args(runs.then_some(threads));
+        with_short_ending(command).mut_args(|flag| flag.hide_env_values(true))
+    };
+    with_short_ending(Cli::command()).mut_subcommands(each)
+}
+
+/// Flags of all commands, and that of those which compute.
+fn everywhere() -> [Arg; 3] {
+    let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    [
+        switch("quiet").short('q').help(
+            "Print errors and warnings alone on standard error: no notes, no thoughts, no progress; serve still has a line for each request",
+        ),
+        switch("verbose").short('v').hide_short_help(true).help(
+            "Show on standard error what the program does while it does it, as RUST_LOG=info does",
+        ),
+        Arg::new("threads")
+            .short('t')
+            .long("threads")
+            .value_name("N")
+            .value_parser(threads)
+            .allow_negative_numbers(true)
+            .help_heading(args::DEVICE)
+            .help("Threads that compute on the CPU; -1 is one for each core [default: -1]"),
+    ]
+}
+
+/// The value of `--threads`; 0 is one for each core.
+fn threads(text: &str) -> Result<usize, String> {
+    match (text, text.parse()) {
+        ("-1", _) => Ok(0),
+        (_, Ok(threads @ 1..=1024)) => Ok(threads),
+        _ => Err("must be from 1 to 1024, or -1 (one for each core)".to_owned()),
     }
-    let flags = arguments
-        .iter_mut()
-        .take_while(|argument| *argument != "--");
-    for argument in flags {
-        match argument.to_str() {
-            Some("-pg") => *argument = "--pg".into(),
-            Some("-ub") => *argument = "--ubatch".into(),
-            Some("-ngl") => *argument = "--gpu-layers".into(),
-            _ => {}
-        }
-    }
-    arguments
+}
+
+/// `command` with the first paragraph of its closing text under `-h`, and all of it under `--help`.
+fn with_short_ending(command: clap::Command) -> clap::Command {
+    let Some(ending) = command.get_after_help().map(ToString::to_string) else {
+        return command;
+    };
+    let short = ending.split("\n\n").next().unwrap_or_default().to_owned();
+    command.after_help(short).after_long_help(ending)
 }
 
 /// Writes the log to standard error, filtered by `RUST_LOG`. wgpu logs much, so its modules are shown only if `RUST_LOG` names them.
-fn log_to_stderr() {
+fn log_to_stderr(verbose: bool) {
     let asked = std::env::var("RUST_LOG").unwrap_or_default();
     let filters = match asked.as_str() {
+        "" if verbose => "error,glimt=info",
         "" => "error,glimt=warn",
         asked => asked,
     };
@@ -186,28 +225,89 @@ fn log_to_stderr() {
     logger.init();
 }
 
+/// A command and the flags that all commands have.
+struct Parsed {
+    command: Command,
+    quiet: bool,
+    verbose: bool,
+    /// Threads of the CPU, if they are not one for each core.
+    threads: Option<usize>,
+}
+
 /// Parses the process's arguments, and gives flags that are not among them what the environment and the config file say. Usage
 /// errors end the process with exit code 2, `--help` and `--version` with 0.
-fn parse() -> Result<Command, CliError> {
-    let mut arguments = arguments();
-    let definition = Cli::command();
-    let off = config::take_switched_off(&definition, &mut arguments);
+fn parse() -> Result<Parsed, CliError> {
+    let definition = definition();
+    let typed = std::env::args_os().collect();
+    let typed = renamed::command(&definition, typed, chat::at_terminal())?;
+    let words::Words { all, off } = words::read(&definition, typed)?;
     let bare = config::without_environment(definition.clone());
-    let typed = match bare.try_get_matches_from(&arguments) {
+    let typed = match bare.try_get_matches_from(&all) {
         Ok(typed) => typed,
-        Err(error) if error.use_stderr() => error.exit(),
-        // The help tells what is in the environment.
-        Err(_) => definition.clone().get_matches_from(&arguments),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => help(definition, &all),
+        Err(error) => error.exit(),
     };
     let mut definition = config::with_defaults(&definition, &typed, &off)?;
-    let all = definition.try_get_matches_from_mut(&arguments);
-    let cli = all.and_then(|mut all| Cli::from_arg_matches_mut(&mut all));
-    Ok(cli.unwrap_or_else(|error| error.exit()).command)
+    let mut matches = definition
+        .try_get_matches_from_mut(&all)
+        .unwrap_or_else(|error| error.exit());
+    let typed = matches.subcommand();
+    let is = |name| typed.is_some_and(|(_, typed)| typed.get_flag(name));
+    let threads = typed.and_then(|(_, typed)| typed.try_get_one("threads").ok().flatten());
+    let (quiet, verbose, threads) = (is("quiet"), is("verbose"), threads.copied());
+    let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
+    Ok(Parsed {
+        command: cli.command,
+        quiet,
+        verbose,
+        threads,
+    })
+}
+
+/// Ends the process with the help that `words` ask for. Beside words that ask for something else, it is no answer: where no terminal
+/// would show it, it goes to standard error, and the exit code is 2.
+fn help(definition: clap::Command, words: &[OsString]) -> ! {
+    let is_command = |word: &OsString| definition.find_subcommand(word).is_some();
+    let asks = |word: &OsString| ["-h", "--help", "help"].iter().any(|help| word == help);
+    let else_asked = words
+        .iter()
+        .skip(1)
+        .find(|word| !asks(word) && !is_command(word));
+    let else_asked = else_asked
+        .filter(|_| !std::io::stdout().is_terminal())
+        .cloned();
+    // This help names the variables of the environment.
+    let error = match (definition.try_get_matches_from(words), else_asked) {
+        (Err(error), None) => error.exit(),
+        (Err(error), Some(other)) => {
+            output::complain(format_args!("{}", error.render()));
+            let (help, other) = (
+                "-h and --help ask for this help alone",
+                other.to_string_lossy(),
+            );
+            config::wrong(other, format!("{help}: leave one of them out"))
+        }
+        (Ok(_), _) => config::wrong("--help", "found a command, expected a question for help"),
+    };
+    output::complain(format_args!("glimt: error: {error}"));
+    std::process::exit(i32::from(error.exit_code()))
 }
 
 fn run() -> Result<(), CliError> {
-    let command = parse()?;
-    log_to_stderr();
+    let Parsed {
+        command,
+        quiet,
+        verbose,
+        threads,
+    } = parse()?;
+    log_to_stderr(verbose);
+    if quiet {
+        output::be_quiet();
+    }
+    if let Some(threads) = threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build_global().map_err(CliError::Pool)?;
+    }
     fault::install();
     interrupt::install()?;
     bars::show_compiling();
@@ -232,9 +332,9 @@ fn run() -> Result<(), CliError> {
         Command::Tune(command) => command.run(),
         Command::Verify(command) => command.run(),
         Command::Report(command) => command.run(),
-        Command::Config(command) => command.run(&Cli::command()),
-        Command::Completions(command) => command.run(Cli::command()),
-        Command::Man(command) => command.run(Cli::command()),
+        Command::Config(command) => command.run(&definition()),
+        Command::Completions(command) => command.run(definition()),
+        Command::Man(command) => command.run(definition()),
     }
 }
 

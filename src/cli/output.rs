@@ -8,7 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use super::error::CliError;
+use super::lines::Lines;
 use super::screen;
+use crate::pictures::terminal::is_styled;
+
+/// What dims text in a terminal, and what ends that.
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
 
 /// Whether notes are left out.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -23,11 +29,19 @@ pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes one line to standard error, unless notes are left out.
+/// Writes one line to standard error, dimmed, unless notes are left out.
 pub(super) fn note(message: fmt::Arguments<'_>) {
-    if !is_quiet() {
-        complain(message);
+    if is_quiet() {
+        return;
     }
+    let text = clean(&message.to_string());
+    let _ = screen::beside(|| {
+        let mut err = io::stderr().lock();
+        match is_styled(err.is_terminal()) {
+            true => writeln!(err, "{DIM}{text}{PLAIN}"),
+            false => writeln!(err, "{text}"),
+        }
+    });
 }
 
 /// Writes one line to standard error, an error or a warning. A closed standard error is ignored: there is nobody left to tell.
@@ -88,17 +102,6 @@ pub(super) fn write_error(error: io::Error) -> CliError {
     }
 }
 
-/// Whether text may have escape codes for its looks, by the variables that clap's help follows too: `NO_COLOR` forbids them,
-/// `CLICOLOR_FORCE` asks for them, and `CLICOLOR=0` or a terminal that knows none forbids them. `set` gives those that are not empty.
-fn is_styled(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
-    if set("NO_COLOR").is_some() {
-        return false;
-    }
-    let wanted = set("TERM").is_none_or(|term| term != "dumb")
-        && set("CLICOLOR").is_none_or(|value| value != "0");
-    set("CLICOLOR_FORCE").is_some() || terminal && wanted
-}
-
 /// The error of a file that cannot be written.
 pub(super) fn file_error(path: &Path, source: io::Error) -> CliError {
     CliError::WriteFile {
@@ -111,14 +114,16 @@ pub(super) fn file_error(path: &Path, source: io::Error) -> CliError {
 pub(super) struct Thoughts {
     dim: bool,
     open: bool,
+    lines: Lines,
 }
 
 impl Thoughts {
-    pub(super) fn new() -> Self {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    /// Those whose lines are broken as `lines` say.
+    pub(super) fn new(lines: Lines) -> Self {
         Self {
-            dim: is_styled(set, io::stderr().is_terminal()),
+            dim: is_styled(io::stderr().is_terminal()),
             open: false,
+            lines,
         }
     }
 
@@ -127,12 +132,9 @@ impl Thoughts {
         if text.is_empty() {
             return;
         }
+        let text = self.lines.broken(text);
         let mut err = io::stderr().lock();
-        let start = if self.dim && !self.open {
-            "\x1b[2m"
-        } else {
-            ""
-        };
+        let start = if self.dim && !self.open { DIM } else { "" };
         self.open = true;
         let _ = write!(err, "{start}{text}").and_then(|()| err.flush());
     }
@@ -141,8 +143,9 @@ impl Thoughts {
     pub(super) fn end(&mut self) {
         if self.open {
             self.open = false;
-            let bright = if self.dim { "\x1b[0m" } else { "" };
-            let _ = writeln!(io::stderr().lock(), "{bright}");
+            let rest = self.lines.end();
+            let bright = if self.dim { PLAIN } else { "" };
+            let _ = writeln!(io::stderr().lock(), "{rest}{bright}");
         }
     }
 }
@@ -175,21 +178,6 @@ mod tests {
             "red \x1b[31m, bell \x07, delete \x7f, C1 \u{9b}2J, back\r, \u{202e}desrever\n\tüß";
         let expected = "red \\u{1b}[31m, bell \\u{7}, delete \\u{7f}, C1 \\u{9b}2J, back\\r, \\u{202e}desrever\n\tüß";
         assert_eq!(clean(text), expected);
-    }
-
-    #[test]
-    fn variables_decide_about_escape_codes() {
-        let styled = |set: &[(&str, &str)], terminal| {
-            let value = |name: &str| set.iter().find(|(one, _)| *one == name);
-            is_styled(|name| Some(value(name)?.1.to_owned()), terminal)
-        };
-        assert!(styled(&[], true) && !styled(&[], false));
-        assert!(!styled(&[("NO_COLOR", "1")], true));
-        assert!(!styled(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], true));
-        assert!(!styled(&[("CLICOLOR", "0")], true));
-        assert!(styled(&[("CLICOLOR", "1")], true) && !styled(&[("CLICOLOR", "1")], false));
-        assert!(styled(&[("CLICOLOR_FORCE", "1")], false));
-        assert!(!styled(&[("TERM", "dumb")], true) && styled(&[("TERM", "xterm")], true));
     }
 
     #[test]

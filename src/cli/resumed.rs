@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::guard::guarded;
 use super::kept::{Begun, Kept, reply};
 use super::output::note;
-use crate::chat::{Conversation, Passage, ReplyReader, Turn};
+use crate::chat::{Conversation, ReplyReader, Turn};
 use crate::engine::{Engine, Session};
 use crate::plural::count;
 
@@ -131,7 +131,7 @@ impl Resumed {
             Some(answer) => {
                 let engine = session.engine();
                 let mut reply = reply(engine, self.begun, answer);
-                end_before(&mut reply.answer, stops, engine)?;
+                reply.answer.end_before(stops, engine.tokenizer())?;
                 self.conversation.turns.push(Turn::Reply(reply));
             }
             None => {
@@ -141,26 +141,4 @@ impl Resumed {
         }
         self.kept.save(session, &self.conversation)
     }
-}
-
-/// Ends `passage` before the first of `stops` that is in it. Tokens that stand for text on both sides are replaced.
-fn end_before(passage: &mut Passage, stops: &[String], engine: &Engine) -> Result<(), CliError> {
-    let ends = stops.iter().filter_map(|stop| passage.text.find(&**stop));
-    let Some(end) = ends.min() else {
-        return Ok(());
-    };
-    passage.text.truncate(end);
-    let mut kept = 0;
-    let bytes = |id: &u32| engine.tokenizer().token_bytes(*id).len();
-    let whole = passage.ids.iter().take_while(|id| {
-        let fits = kept + bytes(id) <= end;
-        kept += if fits { bytes(id) } else { 0 };
-        fits
-    });
-    let whole = whole.count();
-    let rest = passage.text.get(kept..);
-    passage.ids.truncate(rest.map_or(0, |_| whole));
-    let rest = rest.unwrap_or(&passage.text);
-    passage.ids.extend(engine.tokenizer().encode(rest, false)?);
-    Ok(())
 }

@@ -4,41 +4,44 @@ mod choice;
 
 use clap::Args;
 
+use super::args::SAMPLING;
 pub(super) use choice::Choice;
 
 /// How the next token is drawn; names and meaning are llama.cpp's.
 #[derive(Args, Clone)]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most probable token [default: what is recommended for the model, else 0.8]
-    #[arg(long, alias = "temperature", value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, alias = "temperature", value_name = "T", value_parser = non_negative, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) temp: Option<f32>,
     /// Draw from the K most probable tokens; 0 is off [default: what is recommended for the model, else 40]
-    #[arg(long, value_name = "K", value_parser = top_k, allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", value_parser = top_k, allow_negative_numbers = true, help_heading = SAMPLING)]
     top_k: Option<u32>,
     /// Draw from the most probable tokens that sum up to P; 1 is off [default: what is recommended for the model, else 0.95]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, help_heading = SAMPLING)]
     top_p: Option<f32>,
     /// Drop tokens less probable than P times the most probable; 0 is off [default: what is recommended for the model, else 0.05]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, help_heading = SAMPLING)]
     min_p: Option<f32>,
-    /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1; the built-in model: 1.1
-    /// where --temp is above 0]
-    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
+    /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1]
+    ///
+    /// For the built-in model it is 1.1 where --temp is above 0.
+    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true, help_heading = SAMPLING)]
     repeat_penalty: Option<f32>,
     /// Lower the logits of recent tokens by X; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     presence_penalty: Option<f32>,
     /// Lower the logit of a recent token by X for each time that it occurs; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     frequency_penalty: Option<f32>,
     /// How many tokens are recent for these penalties; 0 is off, -1 is the whole context [default: 64]
-    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     repeat_last_n: Option<u32>,
     #[command(flatten)]
     host: HostArgs,
-    /// Seed of the draws: the same seed and flags on the same device give the same answer; -1 is random
-    /// [default: random, printed]
-    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    /// Seed of the draws; -1 is random [default: random, printed]
+    ///
+    /// The same seed and flags on the same device give the same answer.
+    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true, help_heading = SAMPLING)]
     seed: Option<Seed>,
 }
 
@@ -46,42 +49,46 @@ pub(super) struct SamplingArgs {
 #[derive(Args, Clone)]
 struct HostArgs {
     /// Add BIAS to the logit of a token, as 15043+1 or 15043-1; 15043-inf excludes it; may be given several times
-    #[arg(long, value_name = "TOKEN(+|-)BIAS", value_parser = bias)]
+    #[arg(long, value_name = "TOKEN(+|-)BIAS", value_parser = bias, hide_short_help = true, help_heading = SAMPLING)]
     logit_bias: Vec<(u32, f32)>,
     /// Penalise tokens that would continue a repetition (DRY): X at the allowed length; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     dry_multiplier: Option<f32>,
     /// What each token beyond the allowed length multiplies the penalty of DRY by [default: 1.75]
-    #[arg(long, value_name = "X", value_parser = at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = at_least_one, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     dry_base: Option<f32>,
     /// The shortest repetition that DRY penalises when it is continued [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = SAMPLING)]
     dry_allowed_length: Option<u32>,
     /// How many of the last tokens DRY searches; 0 is off, -1 is the whole context [default: 64]
-    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = last_n, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     dry_penalty_last_n: Option<u32>,
     /// A text that ends repetitions for DRY, in place of the default ones; may be given several times; none is none
     /// [default: \n, :, ", *]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        hide_short_help = true, help_heading = SAMPLING)]
     dry_sequence_breaker: Vec<String>,
     /// Keep the tokens that are about as surprising as the model expects, which sum up to P; 1 is off [default: 1]
-    #[arg(long = "typical", alias = "typical-p", value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long = "typical", alias = "typical-p", value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     typical: Option<f32>,
     /// How often the most probable tokens are left out (XTC); 0 is off [default: 0]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     xtc_probability: Option<f32>,
     /// XTC leaves out all tokens at least so probable but the last of them; above 0.5 it is off [default: 0.1]
-    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     xtc_threshold: Option<f32>,
     /// Keep the surprise of the answer near a target (2), in place of all samplers but biases and temperature; 0 is off
     /// [default: 0]
-    #[arg(long, value_name = "0|2", value_parser = mirostat, allow_negative_numbers = true)]
+    #[arg(long, value_name = "0|2", value_parser = mirostat, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     mirostat: Option<u32>,
     /// How fast Mirostat learns (eta) [default: 0.1]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     mirostat_lr: Option<f32>,
     /// The target of Mirostat, in bits per token (tau) [default: 5]
-    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     mirostat_ent: Option<f32>,
 }
 

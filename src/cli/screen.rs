@@ -6,19 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{MultiProgress, ProgressBar};
 
+use crate::pictures::terminal::is_dumb;
+
 /// All bars that are drawn: together they know which lines of the terminal are theirs.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 /// Whether there was a bar yet.
 static USED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a terminal of this kind can be drawn on.
-fn is_drawable(kind: Option<&str>) -> bool {
-    kind != Some("dumb")
-}
-
 /// Whether standard error can show bars: a terminal that knows how to move its cursor.
 pub(super) fn draws() -> bool {
-    io::stderr().is_terminal() && is_drawable(std::env::var("TERM").ok().as_deref())
+    io::stderr().is_terminal() && !is_dumb()
 }
 
 /// Draws this bar from now on.
@@ -38,16 +35,5 @@ pub(super) fn beside<T>(write: impl FnOnce() -> T) -> T {
     match USED.load(Ordering::Relaxed) {
         true => BARS.suspend(write),
         false => write(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_terminal_without_a_cursor_gets_no_bars() {
-        assert!(!is_drawable(Some("dumb")));
-        assert!(is_drawable(Some("xterm")) && is_drawable(None));
     }
 }

@@ -10,7 +10,7 @@ use clap::builder::NonEmptyStringValueParser;
 use super::bars;
 use super::error::CliError;
 use super::interrupt;
-use super::output::{self, complain, note};
+use super::output::{complain, note};
 use super::served::ServedArgs;
 use crate::engine::Serving;
 use crate::server::{Ended, Keys, Server, Settings, Start};
@@ -30,8 +30,6 @@ server in order: requests that have come are answered, others refused. The secon
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {
-    #[command(flatten)]
-    served: ServedArgs,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
     host: IpAddr,
@@ -39,7 +37,7 @@ pub(super) struct Serve {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
     /// A key that requests must have; may be given several times
-    #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     api_key: Vec<String>,
     /// A file with such keys, one in each line
     #[arg(long, value_name = "FILE")]
@@ -48,7 +46,7 @@ pub(super) struct Serve {
     #[arg(long)]
     no_key: bool,
     /// Ask for a key on /health, /metrics and the page at /, too; browsers then cannot open the page
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     key_everywhere: bool,
     /// Serve no page for browsers at /
     #[arg(long)]
@@ -66,14 +64,18 @@ pub(super) struct Serve {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u32,
     /// Refuse requests of more than so many MiB
-    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024), hide_short_help = true)]
     max_body: u32,
     /// When asked to end, answer for so many seconds what has come
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        hide_short_help = true
+    )]
     drain: u32,
-    /// Print errors, warnings and the lines of requests alone on standard error: no notes, no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    served: ServedArgs,
 }
 
 pub(super) fn host(text: &str) -> Result<IpAddr, String> {
@@ -87,9 +89,6 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
 
 impl Serve {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.quiet {
-            output::be_quiet();
-        }
         let source = self.served.source()?;
         let server = Server::bind(self.settings()?)?;
         let address = server.address();

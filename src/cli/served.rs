@@ -3,7 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::args::{ContextArgs, EngineArgs, ModelArgs};
+use super::args::{ContextArgs, DEVICE, EngineArgs, ModelArgs};
 use super::error::CliError;
 use super::guard::guarded;
 use super::load;
@@ -21,12 +21,9 @@ use crate::tokenizer::Message;
 pub(super) struct ServedArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    ctx: ContextArgs,
-    #[command(flatten)]
-    sampling: SamplingArgs,
+    /// What requests call the model [default: the name of its file without .gguf, or glimt]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    alias: Option<String>,
     /// Generate at most N tokens for a request that names no limit; -1 is no limit [default: until the model ends its answer or
     /// the context is full]
     #[arg(short = 'n', long, alias = "predict", value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
@@ -34,16 +31,19 @@ pub(super) struct ServedArgs {
     /// Let the model think where a request does not say it, or not [default: what its chat template does]
     #[arg(long, value_name = "WHEN")]
     think: Option<Think>,
-    /// What requests call the model [default: the name of its file without .gguf, or glimt]
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    alias: Option<String>,
     /// Refuse requests that name another model [default: answer them with the one there is]
     #[arg(long)]
     strict_model: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    ctx: ContextArgs,
     /// Give the cache that all requests share room for so many tokens [default: what they need if each fills its context, as far as
     /// there is memory]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true, help_heading = DEVICE)]
     cache_tokens: Option<u32>,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -75,13 +75,19 @@ impl ServedArgs {
             note_cache(sizes);
         }
         if engine.tier().is_none() {
-            complain(format_args!(
+            note(format_args!(
                 "the CPU reference answers one request at a time, slowly"
             ));
         }
+        let name = self.name(source);
+        let title = match self.alias.is_none() && source.is_built_in() {
+            true => engine.model().config().name.clone(),
+            false => name.clone(),
+        };
         Ok(Model {
             engine,
-            name: self.name(source),
+            name,
+            title,
             strict_name: self.strict_model,
             seed: thinking.asked_seed(),
             penalty_asked: thinking.is_penalty_asked(),

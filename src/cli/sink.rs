@@ -1,12 +1,15 @@
 //! Where an answer and its thoughts go.
 
+use std::io;
+
 use super::error::CliError;
+use super::lines::Lines;
 use super::output::{self, Thoughts};
 
 /// Takes the text of an answer as it comes.
 pub(super) enum Sink {
-    /// The answer goes to standard output, thoughts to standard error unless notes are left out.
-    Streamed(Thoughts),
+    /// The answer goes to standard output in these lines, thoughts to standard error unless notes are left out.
+    Streamed(Thoughts, Lines),
     /// Both are kept for a report.
     Kept {
         /// The answer.
@@ -17,22 +20,30 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// For a report, or to be read as it comes.
-    pub(super) fn new(kept: bool) -> Self {
-        match kept {
-            true => Self::Kept {
-                text: String::new(),
-                thoughts: None,
-            },
-            false => Self::Streamed(Thoughts::new()),
+    /// For a report.
+    pub(super) fn kept() -> Self {
+        Self::Kept {
+            text: String::new(),
+            thoughts: None,
+        }
+    }
+
+    /// To be read as it comes. Lines are broken between words if they are `wrapped`.
+    pub(super) fn streamed(wrapped: bool) -> Self {
+        match wrapped {
+            true => Self::Streamed(
+                Thoughts::new(Lines::of(&io::stderr())),
+                Lines::of(&io::stdout()),
+            ),
+            false => Self::Streamed(Thoughts::new(Lines::whole()), Lines::whole()),
         }
     }
 
     /// Takes a piece of thought.
     pub(super) fn thought(&mut self, piece: &str) {
         match self {
-            Self::Streamed(_) if output::is_quiet() => {}
-            Self::Streamed(thoughts) => thoughts.print(piece),
+            Self::Streamed(..) if output::is_quiet() => {}
+            Self::Streamed(thoughts, _) => thoughts.print(piece),
             Self::Kept { thoughts, .. } => {
                 thoughts.get_or_insert_default().push_str(piece);
             }
@@ -41,7 +52,7 @@ impl Sink {
 
     /// Ends the thoughts.
     pub(super) fn end_thoughts(&mut self) {
-        if let Self::Streamed(thoughts) = self {
+        if let Self::Streamed(thoughts, _) = self {
             thoughts.end();
         }
     }
@@ -49,7 +60,7 @@ impl Sink {
     /// Takes a piece of the answer.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), CliError> {
         match self {
-            Self::Streamed(_) => output::print(piece),
+            Self::Streamed(_, lines) => output::print(&lines.broken(piece)),
             Self::Kept { text, .. } => {
                 text.push_str(piece);
                 Ok(())
@@ -57,10 +68,13 @@ impl Sink {
         }
     }
 
-    /// Ends the last line of an answer that is read as it comes.
-    pub(super) fn end_line(&mut self) -> Result<(), CliError> {
+    /// Ends an answer that is read as it comes, and its last line if that has not ended.
+    pub(super) fn end(&mut self, ends_line: bool) -> Result<(), CliError> {
         match self {
-            Self::Streamed(_) => output::print("\n"),
+            Self::Streamed(_, lines) => {
+                let rest = lines.end();
+                output::print(&if ends_line { rest } else { rest + "\n" })
+            }
             Self::Kept { .. } => Ok(()),
         }
     }
@@ -72,12 +86,12 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_told_apart() {
-        let mut sink = Sink::new(true);
+        let mut sink = Sink::kept();
         sink.thought("Hm.");
         sink.end_thoughts();
         sink.answer("Yes").expect("it is kept");
         sink.answer(".").expect("it is kept");
-        sink.end_line().expect("nothing is printed");
+        sink.end(false).expect("nothing is printed");
         let Sink::Kept { text, thoughts } = sink else {
             panic!("it was to be kept");
         };

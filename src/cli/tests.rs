@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
-use super::{Cli, config};
+use super::{config, definition};
 
 mod advice;
 
@@ -15,8 +15,8 @@ const END: &str = "<!-- end of flags -->";
 
 #[test]
 fn the_argument_definitions_are_consistent() {
-    Cli::command().debug_assert();
-    config::without_environment(Cli::command()).debug_assert();
+    definition().debug_assert();
+    config::without_environment(definition()).debug_assert();
 }
 
 /// A text in a cell of a table.
@@ -46,12 +46,20 @@ fn row(command: &Command, argument: &Arg) -> String {
         Some(_) => {}
         None => names.push(value),
     }
-    let help = argument.get_help().map(ToString::to_string);
+    let help = argument.get_long_help().or(argument.get_help());
     let help = help.unwrap_or_else(|| panic!("{} has no help", argument.get_id()));
-    let (mut meaning, mut default) = match help.split_once(" [default: ") {
-        Some((meaning, default)) => (cell(meaning), cell(default.trim_end_matches(']'))),
-        None => (cell(&help), String::new()),
+    let help = help.to_string();
+    // The default stands behind the first paragraph.
+    let (first, more) = help.split_once("\n\n").unwrap_or((&help, ""));
+    let (meaning, default) = match first.split_once(" [default: ") {
+        Some((meaning, default)) => (meaning, default.trim_end_matches(']')),
+        None => (first, ""),
     };
+    let mut default = cell(default);
+    let mut meaning = cell(&match more {
+        "" => meaning.to_owned(),
+        more => format!("{meaning}. {}", more.replace('\n', " ")),
+    });
     let known = argument.get_possible_values();
     if takes_value && !known.is_empty() && !argument.is_hide_possible_values_set() {
         let known: Vec<_> = known.iter().map(|value| code(value.get_name())).collect();
@@ -83,7 +91,7 @@ fn rows() -> Vec<(String, Vec<String>)> {
             arguments.map(|a| row(command, a)).collect(),
         )
     };
-    Cli::command().get_subcommands().map(of).collect()
+    definition().get_subcommands().map(of).collect()
 }
 
 /// The tables by what they are of: a command, or `several commands`. A flag that is the same for several commands is in that table,

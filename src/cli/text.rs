@@ -32,8 +32,10 @@ pub(super) fn or_more_context(most: u64) -> &'static str {
 /// A text file.
 #[derive(Args)]
 pub(super) struct FileArgs {
-    /// Read the text from a file (- is standard input); one line break at its end is dropped
-    #[arg(short, long, value_name = "FILE")]
+    /// Read the text from a file; - is standard input
+    ///
+    /// One line break at its end is dropped.
+    #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
     file: Option<PathBuf>,
 }
 
@@ -47,7 +49,8 @@ impl FileArgs {
         input.ok_or(CliError::NoFile)?.read(MAX_BYTES)
     }
 
-    fn input(&self) -> Option<Input> {
+    /// What the flag names.
+    pub(super) fn input(&self) -> Option<Input> {
         self.file.clone().map(|path| match path == Path::new("-") {
             true => Input::Standard,
             false => Input::File(path),
@@ -90,11 +93,14 @@ impl TextArgs {
 pub(super) struct PromptArgs {
     #[command(flatten)]
     text: TextArgs,
-    /// The prompt, under llama.cpp's name
-    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", conflicts_with_all = ["text", "file"], hide_short_help = true)]
+    /// The prompt, as llama.cpp takes it
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", conflicts_with_all = ["text", "file"], allow_hyphen_values = true)]
     prompt: Option<String>,
+    /// Read \n, \t, \" and \\ in the prompt as llama.cpp does; without this flag they stay as they are
+    #[arg(short = 'e', long = "escape", hide_short_help = true)]
+    escape: bool,
     /// Leave standard input alone; else what is piped there is added to the prompt
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_stdin: bool,
 }
 
@@ -105,7 +111,10 @@ impl PromptArgs {
     /// [`CliError::NoText`] where none is given in any way.
     pub(super) fn inputs(&self) -> Result<Vec<Input>, CliError> {
         let named = self.prompt.clone().map(Input::Text);
-        let given = named.or_else(|| self.text.given());
+        let given = match named.or_else(|| self.text.given()) {
+            Some(Input::Text(text)) if self.escape => Some(Input::Text(unescaped(&text))),
+            given => given,
+        };
         let piped = match (&given, self.no_stdin) {
             (Some(Input::Standard), _) | (_, true) => None,
             _ => Input::piped(),
@@ -190,6 +199,27 @@ fn plain(text: &str) -> String {
     text
 }
 
+/// A text with its escapes replaced, as llama.cpp does.
+pub(super) fn unescaped(text: &str) -> String {
+    let mut plain = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            plain.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('n') => plain.push('\n'),
+            Some('r') => plain.push('\r'),
+            Some('t') => plain.push('\t'),
+            Some(other @ ('\\' | '"' | '\'')) => plain.push(other),
+            Some(other) => plain.extend(['\\', other]),
+            None => plain.push('\\'),
+        }
+    }
+    plain
+}
+
 /// Up to `most` bytes, and one more where there are more.
 fn bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -218,7 +248,7 @@ fn standard_input(most: u64) -> io::Result<Vec<u8>> {
 
 /// Whether standard input is a pipe or a regular file.
 #[cfg(unix)]
-fn is_piped() -> bool {
+pub(super) fn is_piped() -> bool {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileTypeExt;
     let standard = io::stdin().as_fd().try_clone_to_owned().map(File::from);
@@ -229,7 +259,7 @@ fn is_piped() -> bool {
 
 /// Whether standard input is no terminal.
 #[cfg(not(unix))]
-fn is_piped() -> bool {
+pub(super) fn is_piped() -> bool {
     !io::stdin().is_terminal()
 }
 
@@ -248,6 +278,12 @@ mod tests {
         ] {
             assert_eq!(plain(text), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn escapes_are_read() {
+        assert_eq!(unescaped(r#"a\nb\\\t\""#), "a\nb\\\t\"");
+        assert_eq!(unescaped(r"\x\"), r"\x\");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::args::ModelArgs;
 use super::error::CliError;
 use super::output;
+use super::piece::Piece;
 use super::text::{self, TextArgs};
 use crate::engine::ModelSource;
 use crate::tokenizer::Tokenizer;
@@ -16,7 +17,8 @@ Examples:
   glimt tokenize -m GLM-4.7-Flash-Q4_K_M.gguf --json \"<|user|>Hello<|assistant|>\"
 
 Special tokens in the text are taken as such. A token that begins the text in this model (BOS) is included. The file \
-needs no weights: a vocabulary is enough.";
+needs no weights: a vocabulary is enough. A token that is only a part of a character has its bytes: as \"\\xf0\\x9f\", or \
+as [240,159] in JSON.";
 
 /// Show the tokens of a text
 #[derive(Args)]
@@ -37,12 +39,12 @@ impl Tokenize {
         let source = self.model.source()?;
         let tokenizer = vocabulary(&source).map_err(|error| error.in_file(&source))?;
         let ids = tokenizer.encode(&text, true)?;
-        let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
+        let pieces = ids.iter().map(|&id| Piece::of(&tokenizer, id));
+        let pieces: Vec<_> = pieces.collect();
         if self.json {
             return output::json(&json!({ "ids": ids, "pieces": pieces }));
         }
-        // Quoted, so that blanks and line breaks are seen.
-        let line = |(id, piece): (&u32, &String)| format!("{id:>7}  {piece:?}\n");
+        let line = |(id, piece): (&u32, &Piece)| format!("{id:>7}  {piece}\n");
         let lines: String = ids.iter().zip(&pieces).map(line).collect();
         output::print(&lines)
     }

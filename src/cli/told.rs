@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::piece::Piece;
 use super::sampling::Choice;
 use super::sink::Sink;
 use crate::engine::chooser::TokenLogProbs;
@@ -54,7 +55,7 @@ impl Rate {
 #[derive(Serialize)]
 struct Token {
     id: u32,
-    text: String,
+    text: Piece,
     logprob: f32,
     top: Vec<(u32, f32)>,
 }
@@ -84,11 +85,11 @@ impl Report {
     ) -> Self {
         let (text, reasoning) = match sink {
             Sink::Kept { text, thoughts } => (text, thoughts),
-            Sink::Streamed(_) => (String::new(), None),
+            Sink::Streamed(..) => (String::new(), None),
         };
         let token = |kept: &TokenLogProbs| Token {
             id: kept.token,
-            text: engine.tokenizer().piece(kept.token),
+            text: Piece::of(engine.tokenizer(), kept.token),
             logprob: kept.log_prob,
             top: kept.top.clone(),
         };

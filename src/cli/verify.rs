@@ -1,5 +1,6 @@
 //! `glimt verify`: whether a device computes what it should.
 
+use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use clap::Args;
@@ -9,6 +10,7 @@ use super::output::{self, note};
 use super::run;
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
+use crate::pictures::terminal;
 use crate::plural::count;
 use crate::verify::{Found, Row, verify};
 
@@ -64,13 +66,16 @@ impl Verify {
             true => &Tier::ALL[..],
             false => &self.tier,
         };
+        let narrow =
+            io::stdout().is_terminal() && terminal::columns().is_none_or(|columns| columns < 104);
+        let widths = if narrow { NARROW } else { WIDE };
         let mut written = Ok(());
         if !self.json {
-            output::print(HEAD)?;
+            output::print(&head(widths))?;
         }
         let mut on_row = |row: Row<'_>| {
             if !self.json {
-                written = output::print(&line(&row));
+                written = output::print(&line(&row, widths));
             }
             run::flow(written.is_ok())
         };
@@ -136,12 +141,34 @@ pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
     })
 }
 
-/// The head of the table, above the cells of [`row`].
-pub(super) const HEAD: &str = "tier     kernel or model           case                                         error    limit  verdict\n";
+/// Columns of the tier, the kernel, the case, the error and the limit.
+pub(super) type Widths = [usize; 5];
+pub(super) const WIDE: Widths = [9, 26, 42, 8, 9];
+/// Those of a table of 80 columns, with the verdict.
+const NARROW: Widths = [9, 22, 23, 8, 9];
 
-fn row([tier, what, how]: [&str; 3], nmse: Option<f64>, limit: f64, verdict: &str) -> String {
-    let [error, limit] = [nmse, Some(limit)].map(number);
-    format!("{tier:<9}{what:<26}{how:<42}{error:>8}{limit:>9}  {verdict}\n")
+/// The head of the table, above the cells of [`row`].
+pub(super) fn head([tier, what, how, error, limit]: Widths) -> String {
+    let names = ["tier", "kernel or model", "case", "error", "limit"];
+    format!(
+        "{:<tier$}{:<what$}{:<how$}{:>error$}{:>limit$}  verdict\n",
+        names[0], names[1], names[2], names[3], names[4]
+    )
+}
+
+/// A line of the table. A comparison that failed is told in full, whatever room there is.
+fn row(texts: [&str; 3], nmse: Option<f64>, limit: f64, verdict: &str, widths: Widths) -> String {
+    let whole = verdict != PASSED;
+    let [tier, what, how] = [0, 1, 2].map(|i| {
+        let (text, width) = (texts[i], widths[i]);
+        match text.chars().count() < width || whole {
+            true => format!("{text:<0$} ", width - 1),
+            false => text.chars().take(width - 2).collect::<String>() + "… ",
+        }
+    });
+    let [error, limit] = [(nmse, widths[3]), (Some(limit), widths[4])]
+        .map(|(value, width)| format!("{:>width$}", number(value)));
+    format!("{tier}{what}{how}{error}{limit}  {verdict}\n")
 }
 
 fn number(value: Option<f64>) -> String {
@@ -153,28 +180,31 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// The line of a comparison.
-pub(super) fn line(of: &Row<'_>) -> String {
+pub(super) fn line(of: &Row<'_>, widths: Widths) -> String {
     match of {
         Row::Kernel(check) => {
             let what = [check.tier, &check.kernel, &check.case];
             let verdict = outcome(check.passed(), check.error.as_deref(), "");
-            row(what, check.nmse, check.limit, &verdict)
+            row(what, check.nmse, check.limit, &verdict, widths)
         }
         Row::Model(check) => {
             let how = format!("{}, {}", check.way, check.against);
             let what = [check.tier.unwrap_or("CPU"), &check.model, &how];
             let worst = format!(", worst position {}", number(check.worst));
             let verdict = outcome(check.passed(), check.error.as_deref(), &worst);
-            row(what, check.nmse, check.limit, &verdict)
+            row(what, check.nmse, check.limit, &verdict, widths)
         }
     }
 }
+
+/// The verdict on a comparison that agrees.
+const PASSED: &str = "passed";
 
 /// The verdict on a comparison. One that failed ends with the device's `error`, or else with `worst`.
 fn outcome(passed: bool, error: Option<&str>, worst: &str) -> String {
     match error {
         Some(error) => format!("FAILED: {error}"),
-        None if passed => "passed".to_owned(),
+        None if passed => PASSED.to_owned(),
         None => format!("FAILED{worst}"),
     }
 }

@@ -68,6 +68,16 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
+    /// Whether this is the story teller, also if it is read from a file.
+    pub fn is_built_in(&self) -> bool {
+        let Self::File(path) = self else {
+            return true;
+        };
+        let length = std::fs::metadata(path).map(|found| found.len());
+        length.is_ok_and(|length| length == EMBEDDED.len() as u64)
+            && std::fs::read(path).is_ok_and(|bytes| bytes == EMBEDDED)
+    }
+
     /// Opens the container.
     pub fn open(&self) -> Result<Gguf, EngineError> {
         Ok(match self {

@@ -183,6 +183,14 @@ impl Opened {
         }
     }
 
+    /// Whether the device is a GPU that software on the CPU plays.
+    pub fn is_software(&self) -> bool {
+        match &self.device {
+            Device::Cpu { .. } => false,
+            Device::Gpu(gpu) => gpu.info.device_type == wgpu::DeviceType::Cpu,
+        }
+    }
+
     /// The tier of its kernels; the CPU reference has none.
     pub fn tier(&self) -> Option<Tier> {
         match &self.device {

@@ -13,6 +13,38 @@ const COLOURS: [u8; 6] = [34, 31, 32, 33, 36, 35];
 /// A bar's last column, by eighths.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
+/// Whether text may have escape codes for its looks, on what is a terminal or not. The variables that clap's help follows decide:
+/// `NO_COLOR` forbids them, `CLICOLOR_FORCE` asks for them, and `CLICOLOR=0` or a terminal that knows none forbids them.
+pub(crate) fn is_styled(terminal: bool) -> bool {
+    is_styled_by(variable, terminal)
+}
+
+/// As [`is_styled`]; `set` gives the variables that are not empty.
+fn is_styled_by(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
+    if set("NO_COLOR").is_some() {
+        return false;
+    }
+    let is = |name: &str, value: &str| set(name).is_some_and(|set| set == value);
+    let forced = set("CLICOLOR_FORCE").is_some() && !is("CLICOLOR_FORCE", "0");
+    forced || terminal && !is("TERM", "dumb") && !is("CLICOLOR", "0")
+}
+
+/// Whether the terminal knows plain lines alone: it gets no escape codes, unless colours are forced.
+pub(crate) fn is_dumb() -> bool {
+    variable("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Columns of the terminal that standard output or standard error is, at least some.
+pub(crate) fn columns() -> Option<usize> {
+    let (terminal_size::Width(columns), _) = terminal_size::terminal_size()?;
+    Some(usize::from(columns)).filter(|columns| *columns >= LEAST / 2)
+}
+
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// What can be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terminal {
@@ -35,7 +67,6 @@ pub(crate) struct Bar {
 impl Terminal {
     /// What standard output shows.
     pub(crate) fn of_stdout() -> Self {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let is_terminal = std::io::stdout().is_terminal();
         let columns = terminal_size::terminal_size_of(std::io::stdout());
         let columns = columns.map(|(terminal_size::Width(columns), _)| usize::from(columns));
@@ -47,12 +78,11 @@ impl Terminal {
             let locale = locale.to_lowercase();
             locale.contains("utf-8") || locale.contains("utf8")
         });
-        let dumb = variable("TERM").is_some_and(|term| term == "dumb");
         Self {
             columns: columns.or_else(told).unwrap_or(COLUMNS).clamp(LEAST, MOST),
             // Windows writes text to its terminals in UTF-16.
             unicode: named || cfg!(windows),
-            colour: is_terminal && !dumb && variable("NO_COLOR").is_none(),
+            colour: is_styled(is_terminal),
         }
     }
 
@@ -101,6 +131,8 @@ impl Terminal {
     /// `name`, cut to `most` characters. What would steer the terminal is replaced.
     fn fitted(&self, name: &str, most: usize) -> String {
         let shown = |c: char| match c {
+            // What changes the direction of writing shows a text as another one.
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',
             c if c.is_control() => '?',
             c if !self.unicode && !c.is_ascii() => '?',
             c => c,
@@ -132,6 +164,23 @@ mod tests {
             part,
             value: format!("{:.1}%", 100.0 * part),
         })
+    }
+
+    #[test]
+    fn variables_decide_about_escape_codes() {
+        let styled = |set: &[(&str, &str)], terminal| {
+            let value = |name: &str| set.iter().find(|(one, _)| *one == name);
+            is_styled_by(|name| Some(value(name)?.1.to_owned()), terminal)
+        };
+        assert!(styled(&[], true) && !styled(&[], false));
+        assert!(!styled(&[("NO_COLOR", "1")], true));
+        assert!(!styled(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], true));
+        assert!(!styled(&[("CLICOLOR", "0")], true));
+        assert!(styled(&[("CLICOLOR", "1")], true) && !styled(&[("CLICOLOR", "1")], false));
+        assert!(styled(&[("CLICOLOR_FORCE", "1")], false));
+        assert!(!styled(&[("CLICOLOR_FORCE", "0")], false));
+        assert!(!styled(&[("TERM", "dumb")], true) && styled(&[("TERM", "xterm")], true));
+        assert!(styled(&[("TERM", "dumb"), ("CLICOLOR_FORCE", "1")], true));
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct Model {
     pub name: String,
     /// Whether requests with another name are refused.
     pub strict_name: bool,
+    /// What people read on the page.
+    pub title: String,
     /// How tokens are chosen where a request does not say it, of a model that may think.
     pub thinking: ChainSettings,
     /// The same where it is told not to think.

@@ -150,6 +150,7 @@ fn described(model: &Model) -> Value {
     let sampling = &model.thinking.sampling;
     json!({
         "id": model.name,
+        "name": model.title,
         "object": "model",
         // As Anthropic's API has it.
         "type": "model",

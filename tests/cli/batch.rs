@@ -51,9 +51,9 @@ fn batch<'a>(files: &[&'a str]) -> Vec<&'a str> {
     [&["batch", "--device", "cpu", "-c", "128"], files].concat()
 }
 
-/// Runs a batch that must succeed; what it told.
+/// Runs a batch that must succeed, also if requests fail; what it told.
 fn done(files: &[&str]) -> String {
-    let output = run(&batch(files));
+    let output = run(&batch(&[&["--allow-errors"], files].concat()));
     assert!(output.status.success(), "{}", stderr(&output));
     stderr(&output).to_owned()
 }
@@ -110,6 +110,60 @@ fn answers_have_openais_form_and_errors_are_answers() {
         "{told}"
     );
     assert_eq!(fs::read(&output).expect("it is there"), before);
+}
+
+#[test]
+fn requests_that_failed_are_a_failure_unless_that_is_allowed() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let input = write(folder.path(), "in.jsonl", requests(6, 2).as_bytes());
+    let [output, errors] =
+        ["out.jsonl", "err.jsonl"].map(|name| folder.path().join(name).display().to_string());
+    // The second time all answers are there.
+    for _ in 0..2 {
+        let told = failure(&batch(&[&input, &output]), 1);
+        let error = error_line(&told);
+        assert!(error.starts_with("2 of 6 requests failed"), "{error}");
+        assert!(
+            error.contains("out.jsonl") && error.contains("--allow-errors"),
+            "{error}"
+        );
+    }
+    done(&[&input, &output]);
+    fs::remove_file(&output).expect("it is there");
+    let told = failure(&batch(&[&input, &output, "--errors", &errors]), 1);
+    assert!(
+        error_line(&told).contains("err.jsonl has their errors"),
+        "{told}"
+    );
+    let good: String = requests(2, 2);
+    let input = write(folder.path(), "good.jsonl", good.as_bytes());
+    let output = folder.path().join("good-out.jsonl").display().to_string();
+    assert!(run(&batch(&[&input, &output])).status.success());
+}
+
+#[test]
+fn names_of_models_are_checked_before_one_is_loaded() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let body = |model: &str| json!({"model": model, "prompt": "A", "max_tokens": 1});
+    let of = |i: usize, model: &str| request(&i.to_string(), "/v1/completions", &body(model));
+    let text = [
+        of(1, "glimt"),
+        of(2, "fable"),
+        of(3, "fable"),
+        of(4, "saga"),
+    ]
+    .concat();
+    let input = write(folder.path(), "in.jsonl", text.as_bytes());
+    let output = folder.path().join("out.jsonl").display().to_string();
+    // There is no such device, which would be found out when the model is loaded.
+    let args = ["batch", "--device", "no-such-device", &*input, &*output];
+    let told = failure(&args, 1);
+    let error = error_line(&told);
+    for expected in ["line 2", "'fable'", "'glimt'", "3 lines", "--alias"] {
+        assert!(error.contains(expected), "{error}");
+    }
+    let args = [&args[..], &["--alias", "fable"]].concat();
+    assert!(error_line(&failure(&args, 1)).contains("line 1"));
 }
 
 #[test]

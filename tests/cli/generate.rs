@@ -67,7 +67,7 @@ fn a_seed_repeats_an_answer_and_a_random_one_is_printed() {
     assert!(first.status.success(), "{}", stderr(&first));
     let seed = stderr(&first)
         .lines()
-        .find_map(|line| line.strip_prefix("seed: "));
+        .find_map(|line| Some(line.split_once("; seed: ")?.1));
     let seed = seed.expect("a random seed is printed").to_owned();
     let again = text(&[&args[..], &["--seed", &seed]].concat());
     assert_eq!(stdout(&first), again);

@@ -12,7 +12,10 @@ mod device;
 mod edited;
 mod generate;
 mod grammars;
+mod habits;
 mod help;
+#[cfg(unix)]
+mod manners;
 mod measure;
 mod not_finite;
 #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{GREEDY, error_line, failure, glimt, greedy_text, stderr, stdout, write};
 
 /// Runs a command with `input` piped into standard input.
-fn piped(args: &[&str], input: &[u8]) -> Output {
+pub(super) fn piped(args: &[&str], input: &[u8]) -> Output {
     let mut child = glimt(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -173,7 +173,7 @@ fn settings_are_shown_and_keep_the_seed() {
     let told = terminal.wait("/help lists");
     let seed = told
         .lines()
-        .find_map(|line| line.trim().strip_prefix("seed: "))
+        .find_map(|line| Some(line.trim().split_once("; seed: ")?.1))
         .expect("it is told")
         .to_owned();
     terminal.line("/set n-predict 9");

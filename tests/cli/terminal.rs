@@ -40,28 +40,40 @@ fn size(rows: u16, cols: u16) -> PtySize {
 impl Terminal {
     /// Starts the program with `args` and its state in `home`.
     pub fn start(args: &[&str], home: &std::path::Path, size: [u16; 2]) -> Self {
-        Self::of_kind("xterm-256color", args, home, size)
+        Self::start_in(args, home, size, &[])
     }
 
-    /// As [`start`](Self::start), in a terminal of this kind.
-    pub fn of_kind(
-        kind: &str,
+    /// As [`start`](Self::start), with these variables.
+    pub fn start_in(
         args: &[&str],
         home: &std::path::Path,
         [rows, cols]: [u16; 2],
+        variables: &[(&str, &str)],
     ) -> Self {
         let pair = native_pty_system()
             .openpty(size(rows, cols))
             .expect("the system has pseudo-terminals");
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_glimt"));
         command.args(args);
-        for name in ["GLIMT_MODEL", "GLIMT_DEVICE", "RUST_LOG", "NO_COLOR"] {
+        for name in [
+            "GLIMT_MODEL",
+            "GLIMT_DEVICE",
+            "RUST_LOG",
+            "NO_COLOR",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "DISPLAY",
+            "WAYLAND_DISPLAY",
+        ] {
             command.env_remove(name);
         }
         command.env("GLIMT_CONFIG", "");
-        command.env("TERM", kind);
+        command.env("TERM", "xterm-256color");
         command.env("HOME", home);
         command.env("XDG_STATE_HOME", home.join("state"));
+        for (name, value) in variables {
+            command.env(name, value);
+        }
         let child = pair.slave.spawn_command(command);
         let child = child.expect("the binary was built with this test");
         // Only the program may hold this end, so that its end is seen.
@@ -141,6 +153,24 @@ impl Terminal {
     pub fn text(&self) -> String {
         let written = self.written.lock().expect("no test panics with it");
         plain(&String::from_utf8_lossy(&written.bytes))
+    }
+
+    /// All that was written, with what controls the terminal.
+    pub fn raw(&self) -> String {
+        let written = self.written.lock().expect("no test panics with it");
+        String::from_utf8_lossy(&written.bytes).into_owned()
+    }
+
+    /// Waits for the end of the program and of what it writes. Returned is all of it, without control sequences.
+    pub fn all(&mut self) -> String {
+        self.end();
+        // The reader may be behind.
+        let mut before = usize::MAX;
+        while before != self.raw().len() {
+            before = self.raw().len();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.text()
     }
 
     /// What stands on the screen.

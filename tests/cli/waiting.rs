@@ -44,7 +44,7 @@ fn a_long_prompt_on_the_cpu_has_a_bar_that_goes_away() {
         "{screen}"
     );
 
-    let mut dumb = Terminal::of_kind("dumb", &args, home.path(), [24, 80]);
+    let mut dumb = Terminal::start_in(&args, home.path(), [24, 80], &[("TERM", "dumb")]);
     assert_eq!(dumb.end(), 0);
     assert!(!dumb.is_controlled(), "{}", dumb.text());
 

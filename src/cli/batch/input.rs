@@ -1,9 +1,11 @@
 //! The requests of a batch, line by line: checked before anything is computed, and then read again while there is room for them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+
+use serde_json::Value;
 
 use super::line::{self, Line, MOST_BYTES};
 use crate::cli::batch_error::{BatchError, Problems};
@@ -84,12 +86,16 @@ pub(super) struct Asked {
 
 /// All requests of a file by what stands for their `custom_id`, or those of standard input so far.
 #[derive(Default)]
-pub(super) struct Index(HashMap<u128, Asked>);
+pub(super) struct Index {
+    asked: HashMap<u128, Asked>,
+    /// The names of models that are asked for, with the first line of each and the number of its lines.
+    models: BTreeMap<String, (u64, usize)>,
+}
 
 impl Index {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.asked.len()
     }
 
     /// Notes a request.
@@ -99,7 +105,11 @@ impl Index {
             id: line.id(),
             answered: false,
         };
-        match self.0.insert(line::key(&line.custom_id), asked) {
+        if let Some(model) = line.body.get("model").and_then(Value::as_str) {
+            let found = self.models.entry(model.to_owned()).or_insert((number, 0));
+            found.1 += 1;
+        }
+        match self.asked.insert(line::key(&line.custom_id), asked) {
             None => Ok(()),
             Some(first) => Err(format!(
                 "has the custom_id of line {}, \"{}\"; expected one of its own",
@@ -108,12 +118,31 @@ impl Index {
         }
     }
 
+    /// Checks that all requests which name a model name this one.
+    ///
+    /// # Errors
+    /// [`BatchError::OtherModel`].
+    pub(super) fn check_models(&self, path: &Path, own: &str) -> Result<(), BatchError> {
+        let mut others = self.models.iter().filter(|(name, _)| *name != own);
+        let Some((name, (line, _))) = others.next() else {
+            return Ok(());
+        };
+        let all = self.models.iter().filter(|(name, _)| *name != own);
+        Err(BatchError::OtherModel {
+            path: path.display().to_string(),
+            line: *line,
+            name: name.clone(),
+            lines: all.map(|(_, (_, lines))| lines).sum(),
+            own: own.to_owned(),
+        })
+    }
+
     /// Notes that the answer named `id` to the request with this `custom_id` is there; returns the request's line.
     ///
     /// # Errors
     /// If there is no such request, or the answer is there twice.
     pub(super) fn answered(&mut self, custom_id: &str, id: &str) -> Result<u64, String> {
-        let Some(asked) = self.0.get_mut(&line::key(custom_id)) else {
+        let Some(asked) = self.asked.get_mut(&line::key(custom_id)) else {
             return Err(format!(
                 "it answers a request that is not asked, \"{custom_id}\""
             ));
@@ -132,14 +161,14 @@ impl Index {
 
     /// How many are answered.
     pub(super) fn done(&self) -> usize {
-        self.0.values().filter(|asked| asked.answered).count()
+        self.asked.values().filter(|asked| asked.answered).count()
     }
 
     /// Whether the answers that are there are those of the first lines.
     pub(super) fn is_prefix(&self) -> bool {
-        let done = self.0.values().filter(|asked| asked.answered);
+        let done = self.asked.values().filter(|asked| asked.answered);
         let last = done.map(|asked| asked.line).max().unwrap_or(0);
-        let mut open = self.0.values().filter(|asked| !asked.answered);
+        let mut open = self.asked.values().filter(|asked| !asked.answered);
         open.all(|asked| asked.line > last)
     }
 }
@@ -210,7 +239,7 @@ impl Requests {
                 line: number,
             };
             let line = read.map_err(|_| changed())?;
-            match self.index.0.get(&line::key(&line.custom_id)) {
+            match self.index.asked.get(&line::key(&line.custom_id)) {
                 Some(asked) if asked.answered => {}
                 Some(asked) if asked.id == line.id() => return Ok(Some(line)),
                 _ => return Err(changed().into()),

@@ -14,7 +14,7 @@ use clap::Args;
 use super::batch_error::BatchError;
 use super::error::CliError;
 use super::interrupt;
-use super::output::{be_quiet, complain, note};
+use super::output::{complain, note};
 use super::served::ServedArgs;
 use crate::engine::{ModelSource, Serving};
 use crate::plural::count;
@@ -32,7 +32,8 @@ Examples:
   make-requests | glimt batch - - > answers.jsonl
 
 A line of IN is {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {...}}, where the body is that \
-of a request to glimt serve; url may also be /v1/completions. A request that is refused has its error in its line.
+of a request to glimt serve; url may also be /v1/completions. A request that is refused has its error in its line, and the exit \
+code is 1 at the end. All lines and the names of models in them are checked before the model is loaded.
 
 The same command again goes on where the last one ended: what is answered in OUT is kept, and the rest is computed. Ctrl-C ends a \
 run so that nothing is lost but answers that were not complete.";
@@ -50,20 +51,20 @@ pub(super) struct Batch {
     /// The file of answers, to which is added what it lacks; - is standard output
     #[arg(value_name = "OUT.jsonl")]
     output: PathBuf,
-    #[command(flatten)]
-    served: ServedArgs,
     /// Write the errors of requests into this file; when it is removed, the same command asks them once more [default: OUT.jsonl]
     #[arg(long, value_name = "FILE")]
     errors: Option<PathBuf>,
     /// Write answers in the order of their requests
     #[arg(long)]
     ordered: bool,
+    /// End with exit code 0 also if requests failed
+    #[arg(long)]
+    allow_errors: bool,
     /// Answer so many requests at once on a GPU, 64 at most, as far as the cache has room for them. The CPU answers one after the other
     #[arg(long, value_name = "N", default_value_t = Serving::MOST, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
-    /// Print errors and warnings alone on standard error: no notes, no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    served: ServedArgs,
 }
 
 fn is_pipe(path: &Path) -> bool {
@@ -72,9 +73,6 @@ fn is_pipe(path: &Path) -> bool {
 
 impl Batch {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.quiet {
-            be_quiet();
-        }
         let source = self.served.source()?;
         self.check_names()?;
         let mut index = match is_pipe(&self.input) {
@@ -91,11 +89,14 @@ impl Batch {
                 "a run that ends early cannot be gone on with: that needs files for requests and answers"
             ));
         }
-        let kept = match &mut index {
+        if let Some(index) = &index {
+            index.check_models(&self.input, &self.served.name(&source))?;
+        }
+        let (kept, failed) = match &mut index {
             Some(index) => self.resume(index, &outputs, &source)?,
             None => {
                 outputs.all().try_for_each(Output::check_new)?;
-                0
+                (0, 0)
             }
         };
         let all = index.as_ref().map(Index::len);
@@ -105,7 +106,7 @@ impl Batch {
                 count(kept, "request"),
                 self.output.display()
             ));
-            return Ok(());
+            return self.judge(failed, kept);
         }
         interrupt::say_at_end(resumable.then_some(GO_ON));
         let requests = Requests::open(&self.input, index)?;
@@ -122,6 +123,7 @@ impl Batch {
             (Err(error), Ok(())) => (true, Err(error.into())),
             (Err(_), Err(error)) => (true, Err(error)),
         };
+        let ended = ended.and_then(|()| self.judge(failed + progress.errors(), progress.done()));
         interrupt::say_at_end(None);
         interrupt::end_answer();
         if !idle {
@@ -157,6 +159,22 @@ impl Batch {
         Ok(())
     }
 
+    /// Whether it is a success that so many requests failed.
+    ///
+    /// # Errors
+    /// [`BatchError::Failed`].
+    fn judge(&self, failed: usize, all: usize) -> Result<(), CliError> {
+        if failed == 0 || self.allow_errors {
+            return Ok(());
+        }
+        let path = self.errors.as_ref().unwrap_or(&self.output);
+        let path = match is_pipe(path) {
+            true => "standard output".to_owned(),
+            false => path.display().to_string(),
+        };
+        Err(BatchError::Failed { failed, all, path }.into())
+    }
+
     /// Checks that no file is named twice.
     fn check_names(&self) -> Result<(), BatchError> {
         let mut known = vec![];
@@ -172,13 +190,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Notes which requests are answered; returns how many.
+    /// Notes which requests are answered; returns how many, and how many of them failed.
     fn resume(
         &self,
         index: &mut Index,
         outputs: &Outputs,
         source: &ModelSource,
-    ) -> Result<usize, CliError> {
+    ) -> Result<(usize, usize), CliError> {
         let mut expected = Expected {
             index,
             input: self.input.display().to_string(),
@@ -209,6 +227,6 @@ impl Batch {
                 count(errors, "error")
             ));
         }
-        Ok(kept)
+        Ok((kept, errors))
     }
 }

@@ -74,9 +74,19 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
+    /// How many failed since the run began.
+    pub(super) fn errors(&self) -> usize {
+        self.errors
+    }
+
     /// How many have their answers.
+    pub(super) fn done(&self) -> usize {
+        self.kept + self.done
+    }
+
+    /// The same in words.
     pub(super) fn told(&self) -> String {
-        let done = self.kept + self.done;
+        let done = self.done();
         match self.all {
             Some(all) => format!("{done} of {} answered", count(all, "request")),
             None => format!("{} answered", count(done, "request")),

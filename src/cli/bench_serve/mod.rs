@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::bars::runs_bar;
 use super::bench_serve_error::LoadError;
 use super::error::CliError;
-use super::output::{self, be_quiet, complain, note};
+use super::output::{self, complain, note};
 use super::serve::read_keys;
 use crate::bench::Format;
 use crate::plural::count;
@@ -52,13 +52,13 @@ pub(super) struct BenchServe {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = NonEmptyStringValueParser::new())]
     url: String,
     /// The key that the server asks for
-    #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     api_key: Option<String>,
     /// A file whose first line is this key
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
     /// What requests call the model [default: the first that the server names]
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     served_model_name: Option<String>,
     /// Requests in all
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -93,16 +93,10 @@ pub(super) struct BenchServe {
     /// Format of the results on standard output
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Print errors and warnings alone on standard error: no notes, no progress
-    #[arg(long, short)]
-    quiet: bool,
 }
 
 impl BenchServe {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.quiet {
-            be_quiet();
-        }
         let name = self.served_model_name.as_deref();
         let timeout = Duration::from_secs(self.timeout.into());
         let limits = (self.concurrency() + 1, timeout);

@@ -17,6 +17,7 @@ pub(super) enum Command<'a> {
     Load(&'a str),
     Drop(&'a str),
     Thoughts,
+    Copy,
     Stats,
     /// With a name and a value, or to be shown.
     Set(&'a str),
@@ -24,7 +25,7 @@ pub(super) enum Command<'a> {
 }
 
 /// Each command with what follows it, and what it does.
-const COMMANDS: [(&str, &str); 13] = [
+const COMMANDS: [(&str, &str); 14] = [
     ("/help", "show this list"),
     ("/clear", "forget the conversation; the system prompt stays"),
     ("/regen", "answer the last question again"),
@@ -47,13 +48,14 @@ const COMMANDS: [(&str, &str); 13] = [
         "forget the oldest N questions with their answers (1)",
     ),
     ("/thoughts", "show the thoughts before the last answer"),
+    ("/copy", "copy the last answer to the clipboard"),
     (
         "/stats",
         "show what the last answer and the conversation took",
     ),
     (
         "/set [NAME VALUE]",
-        "show or change a setting, by the name of its flag",
+        "show or change a setting, as temp, stop or ctx",
     ),
     ("/bye", "leave; so does Ctrl-D"),
 ];
@@ -97,6 +99,7 @@ pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
         "/load" => Command::Load(rest),
         "/drop" => Command::Drop(rest),
         "/thoughts" => Command::Thoughts,
+        "/copy" => Command::Copy,
         "/stats" => Command::Stats,
         "/set" => Command::Set(rest),
         "/bye" | "/quit" | "/exit" => Command::Leave,

@@ -12,8 +12,9 @@ use reedline::{
 
 use super::commands;
 use crate::cli::error::CliError;
-use crate::cli::output::note;
+use crate::cli::output::{self, note};
 use crate::cli::text::or_more_context;
+use crate::pictures::terminal::{is_dumb, is_styled};
 
 /// Messages that the history keeps.
 const HISTORY: usize = 1000;
@@ -26,6 +27,8 @@ const PROMPT: &str = "> ";
 pub(super) enum Line {
     /// A message or a command, without the marks of several lines.
     Text(String),
+    /// A message, whatever it looks like.
+    Message(String),
     /// Ctrl-C.
     Cancelled,
     /// Ctrl-D, or the end of what is piped.
@@ -36,6 +39,8 @@ pub(super) enum Line {
 pub(super) enum Lines {
     /// A terminal.
     Editor(Box<Reedline>),
+    /// A terminal that knows plain lines alone, and the most bytes of a message.
+    Plain(u64),
     /// A pipe or a file, and the most bytes of a message.
     Piped(u64),
 }
@@ -44,6 +49,7 @@ impl Lines {
     /// Those of standard input, where a message has at most `most` bytes.
     pub(super) fn new(most: u64) -> Self {
         match io::stdin().is_terminal() {
+            true if is_dumb() => Self::Plain(most),
             true => Self::Editor(Box::new(editor())),
             false => Self::Piped(most),
         }
@@ -51,7 +57,7 @@ impl Lines {
 
     /// Whether somebody types.
     pub(super) fn is_terminal(&self) -> bool {
-        matches!(self, Self::Editor(_))
+        !matches!(self, Self::Piped(_))
     }
 
     /// The next line. `meter` is shown beside it.
@@ -67,15 +73,22 @@ impl Lines {
                 Ok(_) => Ok(Line::End),
                 Err(error) => Err(CliError::Input(io::Error::other(error))),
             },
+            Self::Plain(most) => {
+                output::print(PROMPT)?;
+                piped(*most)
+            }
             Self::Piped(most) => piped(*most),
         }
     }
 
-    /// Has `text` in the editor when the next line is read.
-    pub(super) fn put(&mut self, text: String) {
-        if let Self::Editor(editor) = self {
-            editor.run_edit_commands(&[EditCommand::Clear, EditCommand::InsertString(text)]);
-        }
+    /// Has `text` in the editor when the next line is read. Returned is whether there is one.
+    pub(super) fn put(&mut self, text: &str) -> bool {
+        let Self::Editor(editor) = self else {
+            return false;
+        };
+        let text = EditCommand::InsertString(text.to_owned());
+        editor.run_edit_commands(&[EditCommand::Clear, text]);
+        true
     }
 }
 
@@ -151,7 +164,7 @@ fn editor() -> Reedline {
         .with_validator(Box::new(Fences))
         .with_completer(Box::new(completer))
         .with_menu(ReedlineMenu::EngineCompleter(Box::new(menu)))
-        .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
+        .with_ansi_colors(is_styled(true))
         .use_bracketed_paste(true);
     match history() {
         Ok(history) => editor = editor.with_history(Box::new(history)),

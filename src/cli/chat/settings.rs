@@ -1,10 +1,11 @@
 //! What of a conversation can be set by flags, and later by /set.
 
-use clap::error::ErrorKind;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 use crate::cli::config;
 use crate::cli::error::CliError;
+use crate::cli::grammar::GrammarArgs;
 use crate::cli::sampling::{self, SamplingArgs};
 use crate::tokenizer::ChatTemplate;
 
@@ -22,8 +23,6 @@ pub(super) enum Think {
 /// How answers are generated.
 #[derive(Args, Clone)]
 pub(super) struct Settings {
-    #[command(flatten)]
-    pub(super) sampling: SamplingArgs,
     /// Generate at most N tokens for an answer; -1 is no limit [default: until the model ends its answer or the context is full]
     #[arg(short = 'n', long, alias = "predict", value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
     pub(super) n_predict: Option<usize>,
@@ -32,8 +31,15 @@ pub(super) struct Settings {
     #[arg(long, value_name = "WHEN")]
     pub(super) think: Option<Think>,
     /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
-    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, hide_short_help = true)]
     pub(super) think_limit: Option<usize>,
+    /// End answers before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub(super) stop: Vec<String>,
+    #[command(flatten)]
+    pub(super) grammar: GrammarArgs,
+    #[command(flatten)]
+    pub(super) sampling: SamplingArgs,
 }
 
 impl Settings {
@@ -56,10 +62,15 @@ impl Settings {
             None => "as the template does".to_owned(),
             Some(think) => format!("{think:?}").to_lowercase(),
         };
+        let stops = self.stop.iter().map(|stop| format!("; stop: {stop:?}"));
+        let flag = self.grammar.flag();
+        let grammar = flag.map(|flag| format!("; {} is set", flag.trim_start_matches('-')));
         format!(
-            "n-predict: {}; think: {think}; think-limit: {}; seed: {seed}",
+            "n-predict: {}; think: {think}; think-limit: {}; seed: {seed}{}{}",
             most(self.n_predict),
-            most(self.think_limit)
+            most(self.think_limit),
+            stops.collect::<String>(),
+            grammar.unwrap_or_default(),
         )
     }
 
@@ -68,34 +79,46 @@ impl Settings {
         self.n_predict.unwrap_or(usize::MAX)
     }
 
-    /// Changes what `text` names, as `temp 0.5` or `--temp 0.5`.
+    /// Changes what `text` names, as `temp 0.5` or `--temp 0.5`. Two quotes take a text or a grammar away.
     ///
     /// # Errors
     /// [`CliError::Setting`] with what is wrong, in a sentence; then nothing is changed.
     pub(super) fn set(&mut self, text: &str) -> Result<(), CliError> {
-        let words = text.split_whitespace().enumerate().map(|(i, word)| {
-            let is_name = i == 0 && !word.starts_with('-');
-            let dashes = if is_name { "--" } else { "" };
-            format!("{dashes}{word}")
-        });
+        let (word, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let (name, value) = (word.trim_start_matches('-'), value.trim());
         let definition =
             Self::augment_args(Command::new("/set").no_binary_name(true)).disable_help_flag(true);
-        let name = text.split_whitespace().next().unwrap_or_default();
-        let is_known = config::flag(&definition, name.trim_start_matches('-')).is_some();
-        let set = definition.try_get_matches_from(words);
-        let set = set.and_then(|matches| self.update_from_arg_matches(&matches));
-        set.map_err(|error| {
-            let problem = match error.kind() {
-                ErrorKind::UnknownArgument if is_known => {
-                    "more than a name and a value; change one setting at a time".to_owned()
-                }
-                ErrorKind::UnknownArgument => {
-                    format!("there is no setting {name}; names are those of the flags of glimt chat, such as temp")
-                }
-                _ => config::told(&error),
+        let flag = config::flag(&definition, name);
+        let refused = |problem: String| Err(config::wrong("/set", problem));
+        let Some(flag) = flag.filter(|_| word != format!("-{name}")) else {
+            return refused(format!(
+                "there is no setting {word}; names are ctx and those of the flags of glimt chat, such as temp"
+            ));
+        };
+        let is_text = flag.is_allow_hyphen_values_set();
+        if !is_text && value.contains(char::is_whitespace) {
+            let problem = "more than a name and a value; change one setting at a time";
+            return refused(problem.to_owned());
+        }
+        let mut changed = self.clone();
+        match name {
+            "stop" => changed.stop.clear(),
+            "grammar" | "grammar-file" | "json-schema" => changed.grammar = GrammarArgs::default(),
+            _ => {}
+        }
+        if !(is_text && value == "\"\"") {
+            let word = match value {
+                "" => format!("--{name}"),
+                value => format!("--{name}={value}"),
             };
-            config::wrong("/set", problem)
-        })
+            let set = definition.try_get_matches_from([word]);
+            let set = set.and_then(|matches| changed.update_from_arg_matches(&matches));
+            if let Err(error) = set {
+                return refused(config::told(&error));
+            }
+        }
+        *self = changed;
+        Ok(())
     }
 }
 
@@ -128,6 +151,22 @@ mod tests {
         assert_eq!(line, "n-predict: 9; think: hide; think-limit: 5; seed: 3");
         settings.set("think-limit -1").expect("it is a flag");
         assert!(settings.line(3).contains("think-limit: -1;"));
+        settings.set("stop THE END").expect("it is a text");
+        settings
+            .set("grammar root ::= \"a\" | \"b\"")
+            .expect("it is a text");
+        let line = settings.line(3);
+        assert!(
+            line.ends_with("; stop: \"THE END\"; grammar is set"),
+            "{line}"
+        );
+        settings
+            .set("json-schema {\"type\": \"string\"}")
+            .expect("it takes the place of the grammar");
+        assert_eq!(settings.grammar.flag(), Some("--json-schema"));
+        settings.set("json-schema \"\"").expect("it is taken away");
+        settings.set("stop \"\"").expect("it is taken away");
+        assert_eq!((settings.grammar.flag(), settings.stop.len()), (None, 0));
         for (wrong, said) in [
             ("warmth 3", "no setting warmth"),
             ("temp", "temp"),

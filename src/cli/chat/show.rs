@@ -1,12 +1,14 @@
 //! Showing an answer while it is generated.
 
+use std::io;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 
-use crate::chat::Piece;
+use crate::chat::{Piece, StopFilter};
 use crate::cli::bars;
 use crate::cli::error::CliError;
+use crate::cli::lines::Lines;
 use crate::cli::output::{self, Thoughts, note};
 use crate::plural::count;
 
@@ -16,15 +18,24 @@ pub(super) struct Show {
     /// Where thoughts are folded: since when there are any, and the line that tells how many.
     folded: Option<(Instant, ProgressBar)>,
     thought_tokens: usize,
+    /// Ends the answer.
+    stop: StopFilter,
+    stopped: bool,
+    lines: Lines,
     /// Whether the answer has begun.
     begun: bool,
     ends_line: bool,
 }
 
 impl Show {
-    pub(super) fn new(fold: bool) -> Self {
+    /// Of an answer that ends before `stops`. Thoughts are folded if they are to be, and lines broken between words if they are `wrapped`.
+    pub(super) fn new(fold: bool, wrapped: bool, stops: &[String]) -> Self {
+        let lines = |terminal: Lines| if wrapped { terminal } else { Lines::whole() };
         Self {
-            thoughts: Thoughts::new(),
+            thoughts: Thoughts::new(lines(Lines::of(&io::stderr()))),
+            lines: lines(Lines::of(&io::stdout())),
+            stop: StopFilter::new(stops),
+            stopped: false,
             folded: fold.then(|| (Instant::now(), bars::bar(None, "{msg}"))),
             thought_tokens: 0,
             begun: false,
@@ -32,8 +43,8 @@ impl Show {
         }
     }
 
-    /// Shows what a token completed, which is `None` while a character is incomplete.
-    pub(super) fn token(&mut self, piece: Option<Piece>, thinking: bool) -> Result<(), CliError> {
+    /// Shows what a token completed, which is `None` while a character is incomplete. Returned is whether a stop text has ended the answer.
+    pub(super) fn token(&mut self, piece: Option<Piece>, thinking: bool) -> Result<bool, CliError> {
         self.thought_tokens += usize::from(thinking);
         match piece {
             Some(Piece::Thought(text)) => match &self.folded {
@@ -41,18 +52,22 @@ impl Show {
                     line.set_message(format!("thinking, {}", count(self.thought_tokens, "token")));
                     line.tick();
                 }
+                None if output::is_quiet() => {}
                 None => self.thoughts.print(&output::clean(&text)),
             },
-            Some(Piece::Answer(text)) => {
+            Some(Piece::Answer(text)) if !self.stopped => {
                 if !thinking {
                     self.end_thoughts();
                 }
+                let (text, stopped) = self.stop.push(&text);
+                self.stopped = stopped;
                 self.answer(&text)?;
             }
+            Some(Piece::Answer(_)) => {}
             None if !thinking => self.end_thoughts(),
             None => {}
         }
-        Ok(())
+        Ok(self.stopped)
     }
 
     fn answer(&mut self, text: &str) -> Result<(), CliError> {
@@ -66,7 +81,8 @@ impl Show {
         }
         self.begun = true;
         self.ends_line = text.ends_with('\n');
-        output::page(text)
+        let text = self.lines.broken(text);
+        output::page(&text)
     }
 
     fn end_thoughts(&mut self) {
@@ -86,6 +102,11 @@ impl Show {
     /// Ends what is shown with the end of a line.
     pub(super) fn end(&mut self) -> Result<(), CliError> {
         self.end_thoughts();
+        // What follows is nothing, so it is shown even if a stop text begins in it.
+        let held = self.stop.finish();
+        self.answer(&held)?;
+        let rest = self.lines.end();
+        output::page(&rest)?;
         match std::mem::replace(&mut self.ends_line, true) {
             true => Ok(()),
             false => output::print("\n"),

@@ -13,7 +13,7 @@ use crate::cli::kept::{Begun, Kept};
 use crate::cli::output::note;
 use crate::cli::run::{self, Ran};
 use crate::cli::sampling::Choice;
-use crate::engine::chooser::{Chain, ChainSettings, Chooser};
+use crate::engine::chooser::{Chain, ChainSettings, Chooser, Constrained, Grammar};
 use crate::engine::{Engine, EngineError, Session, StopReason};
 use crate::plural::count;
 
@@ -65,6 +65,8 @@ enum Ended {
     Interrupted,
     /// The thoughts were as many as they may be.
     ThoughtLimit,
+    /// A text of `--stop` came.
+    StopText,
 }
 
 /// A conversation with its session.
@@ -74,6 +76,10 @@ pub(super) struct Talk<'a> {
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
     pub(super) choice: Choice,
+    /// What answers have to be.
+    pub(super) grammar: Option<Grammar>,
+    /// Whether lines are broken between words.
+    wrapped: bool,
     /// Where the conversation is kept.
     pub(super) kept: Option<Kept>,
     /// Tokens of the conversation as it is.
@@ -93,13 +99,16 @@ impl<'a> Talk<'a> {
         conversation: Conversation,
         settings: Settings,
         choice: Choice,
+        wrapped: bool,
     ) -> Result<Self, CliError> {
         Ok(Self {
             engine,
             session: engine.session()?,
             conversation,
+            grammar: settings.grammar.grammar(engine)?,
             settings,
             choice,
+            wrapped,
             kept: None,
             used: 0,
             interrupted: false,
@@ -194,18 +203,23 @@ impl<'a> Talk<'a> {
             let left = &prompt.ids[kept..];
             file.begin(&mut self.session, &self.conversation, begun, left)?;
         }
-        let mut show = Show::new(self.settings.think == Some(Think::Hide));
+        let folded = self.settings.think == Some(Think::Hide);
+        let mut show = Show::new(folded, self.wrapped, &self.settings.stop);
         let ended = self.generate(&prompt, &mut reader, &mut show, &mut took);
         interrupt::end_answer();
         self.interrupted = matches!(ended, Ok(Ended::Interrupted));
-        let (reply, rest) = reader.finish();
+        let (mut reply, rest) = reader.finish();
         show.token(rest, false)?;
         show.end()?;
+        if matches!(ended, Ok(Ended::StopText)) {
+            let stops = &self.settings.stop;
+            reply.answer.end_before(stops, engine.tokenizer())?;
+        }
         let is_empty = reply.answer.text.trim().is_empty();
         let passages = reply.thoughts.iter().chain([&reply.answer]);
         let said = passages.map(|passage| passage.ids.len()).sum::<usize>() > 0;
         // A question whose evaluation was stopped has no answer.
-        if said || matches!(ended, Ok(Ended::By(_))) {
+        if said || matches!(ended, Ok(Ended::By(_) | Ended::StopText)) {
             self.conversation.turns.push(Turn::Reply(reply));
         }
         self.last = Some(took);
@@ -226,30 +240,49 @@ impl<'a> Talk<'a> {
     ) -> Result<Ended, CliError> {
         let mut chain = self.choice.chain.clone();
         chain.sampling.seed = chain.sampling.seed.wrapping_add(self.again);
-        let mut host = (!self.choice.host.is_empty()).then(|| Chain::new(chain.clone()));
+        let grammar = self.grammar.as_ref().map(Grammar::anew);
+        // Thoughts are free.
+        let end = reader.closing_mark().filter(|_| reader.is_thinking());
+        let constrained = || Constrained::new(Chain::new(chain.clone()), grammar, end);
+        let mut host = (!self.choice.host.is_empty()).then(constrained);
         let mut tokens = prompt.ids[took.kept..].to_vec();
         if reader.is_thinking() && self.settings.think_limit == Some(0) {
-            tokens.extend(self.close(reader)?);
+            tokens.extend(self.close(reader, host.as_mut())?);
         }
         loop {
             let left = self.settings.limit().saturating_sub(took.generated);
-            let host = host.as_mut().map(|host| host as &mut dyn Chooser);
-            let ended = self.run(&tokens, (&chain, host), left, reader, show, took)?;
+            let chooser = host.as_mut().map(|host| host as &mut dyn Chooser);
+            let ended = self.run(&tokens, (&chain, chooser), left, reader, show, took)?;
             let full = self.session.position() + 2 > self.engine.n_ctx();
-            match ended {
-                Ended::ThoughtLimit if left > 1 && !full => tokens = self.close(reader)?,
-                Ended::ThoughtLimit if full => return Ok(Ended::By(StopReason::ContextFull)),
-                Ended::ThoughtLimit => return Ok(Ended::By(StopReason::Limit)),
-                ended => return Ok(ended),
+            let ended = match ended {
+                Ended::ThoughtLimit if left > 1 && !full => {
+                    tokens = self.close(reader, host.as_mut())?;
+                    continue;
+                }
+                Ended::ThoughtLimit if full => Ended::By(StopReason::ContextFull),
+                Ended::ThoughtLimit => Ended::By(StopReason::Limit),
+                ended => ended,
+            };
+            let is_cut = host.as_mut().and_then(Constrained::may_end) == Some(false);
+            if is_cut && !matches!(ended, Ended::Interrupted) {
+                note(format_args!("the answer ends before its grammar does"));
             }
+            return Ok(ended);
         }
     }
 
     /// Has the thoughts end. Returned is the token that does it.
-    fn close(&mut self, reader: &mut ReplyReader<'_>) -> Result<Vec<u32>, CliError> {
+    fn close(
+        &mut self,
+        reader: &mut ReplyReader<'_>,
+        host: Option<&mut Constrained<Chain>>,
+    ) -> Result<Vec<u32>, CliError> {
         let mark: Vec<_> = reader.closing_mark().into_iter().collect();
         for &mark in &mark {
             reader.push(mark);
+        }
+        if let (Some(host), &[mark]) = (host, &mark[..]) {
+            host.accept(mark).map_err(EngineError::from)?;
         }
         if let Some(kept) = &mut self.kept {
             kept.journal(&mark)?;
@@ -276,8 +309,10 @@ impl<'a> Talk<'a> {
             let thought = thoughts.map_or(0, |thoughts| thoughts.ids.len());
             kept.as_mut()
                 .map_or(Ok(()), |kept| kept.journal(&[token]))?;
-            show.token(piece, thinking)?;
-            Ok((thinking && thought >= think_limit).then_some(Ended::ThoughtLimit))
+            Ok(match show.token(piece, thinking)? {
+                true => Some(Ended::StopText),
+                false => (thinking && thought >= think_limit).then_some(Ended::ThoughtLimit),
+            })
         };
         let how = (&chain.sampling, host);
         let Ran { stats, ended } = run::run(&mut self.session, tokens, how, limit, take)?;
@@ -317,7 +352,7 @@ fn tell(ended: Ended, is_empty: bool, settings: &Settings, n_ctx: usize) {
         Ended::By(StopReason::StopToken) if is_empty => {
             note(format_args!("the model ended its answer without a text"));
         }
-        Ended::By(_) | Ended::ThoughtLimit => {}
+        Ended::By(_) | Ended::ThoughtLimit | Ended::StopText => {}
     }
 }
 

@@ -12,7 +12,7 @@ use crate::cli::bench::Shown;
 use crate::cli::error::CliError;
 use crate::cli::load;
 use crate::cli::output::{note, write_error};
-use crate::cli::verify::{HEAD, left_out, line, verdict};
+use crate::cli::verify::{WIDE, head, left_out, line, verdict};
 use crate::engine::{DeviceChoice, GpuOptions, Tier};
 use crate::profile::{self, ProfileOptions};
 use crate::verify::Row as Compared;
@@ -24,7 +24,7 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
     if std::env::var_os("RUST_LOG").is_none() {
         log::set_max_level(LevelFilter::Error);
     }
-    made.text += HEAD;
+    made.text += &head(WIDE);
     let mut told = None;
     let mut on_row = |row: Compared<'_>| {
         let tier = match row {
@@ -35,7 +35,7 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
             told = Some(tier);
             note(format_args!("verify: {tier}"));
         }
-        made.text += &line(&row);
+        made.text += &line(&row, WIDE);
         ControlFlow::Continue(())
     };
     let options = subject.adapter.as_ref().map(|_| subject.options(None));

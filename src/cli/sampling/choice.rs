@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::{HostArgs, SamplingArgs, Seed};
 use crate::cli::error::CliError;
 use crate::cli::output::note;
+use crate::cli::text::unescaped;
 use crate::engine::chooser::{Breakers, ChainSettings, Dry, Mirostat, Xtc};
 use crate::engine::recommended::SamplingValues;
 use crate::engine::{EngineError, Opened, Sampling};
@@ -170,15 +171,22 @@ impl Choice {
 
     /// Says on standard error what was settled for, and who chooses.
     pub(in crate::cli) fn tell(&self) {
-        self.tell_sampling();
-        if self.random_seed && self.sampling().temperature > 0.0 {
-            note(format_args!("seed: {}", self.sampling().seed));
-        }
+        let draws = self.random_seed && self.sampling().temperature > 0.0;
+        let seed = self.sampling().seed;
+        self.tell_with(&if draws {
+            format!("; seed: {seed}")
+        } else {
+            String::new()
+        });
     }
 
     /// As [`tell`](Self::tell), without the seed.
     pub(in crate::cli) fn tell_sampling(&self) {
-        note(format_args!("sampling: {}", self.line()));
+        self.tell_with("");
+    }
+
+    fn tell_with(&self, seed: &str) {
+        note(format_args!("sampling: {}{seed}", self.line()));
         if !self.host.is_empty() {
             let why = self.host.join(", ");
             note(format_args!(
@@ -379,36 +387,11 @@ impl HostArgs {
     }
 }
 
-/// A text with its escapes replaced, as llama.cpp does.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::new();
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        if character != '\\' {
-            plain.push(character);
-            continue;
-        }
-        match characters.next() {
-            Some('n') => plain.push('\n'),
-            Some('r') => plain.push('\r'),
-            Some('t') => plain.push('\t'),
-            Some(other @ ('\\' | '"' | '\'')) => plain.push(other),
-            Some(other) => plain.extend(['\\', other]),
-            None => plain.push('\\'),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_are_read() {
-        assert_eq!(unescaped(r#"a\nb\\\t\""#), "a\nb\\\t\"");
-        assert_eq!(unescaped(r"\x\"), r"\x\");
-    }
 
     #[test]
     fn numbers_are_written_as_they_were_given() {

@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
 const HTML: &str = include_str!("page.html");
@@ -35,7 +37,10 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
         .replacen("{{style}}", STYLE, 1)
         .replacen("{{script}}", SCRIPT, 1);
     // It changes with the page.
-    let tag = format!("\"{}\"", base64(&Sha256::digest(&html)[..12]));
+    let tag = format!(
+        "\"{}\"",
+        BASE64_STANDARD.encode(&Sha256::digest(&html)[..12])
+    );
     let mut headers = HeaderMap::new();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -55,28 +60,12 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
 
 /// What a browser lets the page do: run its own script, use its own style, ask its own server. What would read a text as HTML fails.
 fn policy() -> String {
-    let own = |text: &str| format!("'sha256-{}'", base64(&Sha256::digest(text)));
+    let own = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
     let (script, style) = (own(SCRIPT), own(STYLE));
     format!(
         "default-src 'none'; script-src {script}; style-src {style}; img-src data:; connect-src 'self'; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-}
-
-/// Bytes in base64 (RFC 4648).
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, i| {
-            bits << 8 | usize::from(three.get(i).copied().unwrap_or(0))
-        });
-        for i in 0..4 {
-            let digit = char::from(DIGITS[bits >> (18 - 6 * i) & 63]);
-            text.push(if i <= three.len() { digit } else { '=' });
-        }
-    }
-    text
 }
 
 /// The page, or word that the browser has it.

@@ -90,15 +90,16 @@ const server = {
   know(list) {
     const model = list?.data?.[0] ?? {};
     this.model = String(model.id ?? "");
+    const title = String(model.name ?? this.model);
     this.context = Number(model.max_model_len) || 0;
     this.thinks = model.thinking_switch === true;
     $("thinking-row").hidden = !this.thinks;
     for (const [name, value] of Object.entries(model.sampling ?? {})) {
       if (NUMBERS.includes(name)) $(name).placeholder = String(value);
     }
-    this.show(this.model, true);
-    $("welcome-model").textContent = this.model || "the model";
-    document.title = this.model && this.model !== "glimt" ? `${this.model} · glimt` : "glimt";
+    this.show(title, true);
+    $("welcome-model").textContent = title || "the model";
+    document.title = title ? `${title} · glimt` : "glimt";
   },
 
   show(text, isReady) {

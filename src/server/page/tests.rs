@@ -3,20 +3,6 @@
 use super::*;
 
 #[test]
-fn base64_is_that_of_the_standard() {
-    for (bytes, text) in [
-        ("", ""),
-        ("f", "Zg=="),
-        ("fo", "Zm8="),
-        ("foo", "Zm9v"),
-        ("foobar", "Zm9vYmFy"),
-    ] {
-        assert_eq!(base64(bytes.as_bytes()), text);
-    }
-    assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
-}
-
-#[test]
 fn the_policy_names_the_script_and_the_style_of_the_page_and_nothing_else() {
     let html = &PAGE.html;
     let policy = policy();
@@ -29,7 +15,7 @@ fn the_policy_names_the_script_and_the_style_of_the_page_and_nothing_else() {
             .split(open)
             .nth(1)
             .and_then(|rest| rest.split(close).next());
-        let digest = base64(&Sha256::digest(inside.expect("the page has one")));
+        let digest = BASE64_STANDARD.encode(Sha256::digest(inside.expect("the page has one")));
         let allowed = format!("{source} 'sha256-{digest}';");
         assert!(policy.contains(&allowed), "{allowed} {policy}");
     }
