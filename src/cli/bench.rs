@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::args::{DEVICE, KernelArgs, MeasuredArgs, PrecomposeArgs, gpu_layers};
+use super::args::{DEVICE, KernelArgs, PrecomposeArgs, gpu_layers};
 use super::bars::{Bar, progress_bar, runs_bar};
 use super::error::CliError;
 use super::load;

@@ -99,6 +99,11 @@ impl ServedArgs {
         })
     }
 
+    /// Whether requests that name another model are refused.
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict_model
+    }
+
     /// What requests call the model.
     pub(super) fn name(&self, source: &ModelSource) -> String {
         let stem = match source {

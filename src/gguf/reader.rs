@@ -123,6 +123,7 @@ pub(super) fn architecture(start: &[u8], path: &Path) -> Result<Option<String>, 
         bytes: start,
         pos: 0,
         path,
+        invalid: None,
     };
     read_version(&mut cursor)?;
     Ok(find_architecture(&mut cursor))

@@ -65,8 +65,9 @@ impl Tokenizer {
         let special = SpecialTokens::new(written_out);
         let known_bytes = std::array::from_fn(|byte| {
             let character = bytes::char_of(byte as u8);
-            let text: &str = character.encode_utf8(&mut [0; 4]);
-            vocabulary.id_of(text).is_some()
+            vocabulary
+                .id_of(character.encode_utf8(&mut [0; 4]))
+                .is_some()
         });
         Ok(Tokenizer {
             vocabulary,

@@ -89,7 +89,7 @@ impl Batch {
                 "a run that ends early cannot be gone on with: that needs files for requests and answers"
             ));
         }
-        if let Some(index) = &index {
+        if let Some(index) = index.as_ref().filter(|_| self.served.is_strict()) {
             index.check_models(&self.input, &self.served.name(&source))?;
         }
         let (kept, failed) = match &mut index {

@@ -20,7 +20,7 @@ use crate::cli::output::{complain, note};
 use crate::cli::sampling::Choice;
 use crate::cli::text::{self, Input};
 use crate::cli::tty;
-use crate::engine::{Engine, KeepWarm, ModelSource, Opened};
+use crate::engine::{Engine, KeepWarm, Opened};
 use crate::plural::count;
 
 /// A conversation without the engine that it is held with, which goes on with another one.
@@ -70,16 +70,12 @@ pub(super) struct Place<'a> {
     pub(super) model: &'a ModelArgs,
     pub(super) engine: &'a EngineArgs,
     pub(super) ctx: &'a ContextArgs,
-    pub(super) source: &'a ModelSource,
     /// Whether lines are broken between words.
     pub(super) wrapped: bool,
 }
 
 /// How tokens are chosen.
-pub(super) fn choice(
-    settings: &Settings,
-    opened: &Opened,
-) -> Result<Choice, CliError> {
+pub(super) fn choice(settings: &Settings, opened: &Opened) -> Result<Choice, CliError> {
     let no_thoughts = settings.thinks(None) == Some(false);
     let mut choice = Choice::new(&settings.sampling, opened, no_thoughts)?;
     choice.host.extend(settings.grammar.flag());
@@ -559,7 +555,7 @@ impl<'a> Console<'a> {
         let mut settings = self.talk.settings.clone();
         settings.set(text)?;
         let engine = self.talk.engine;
-        let mut choice = choice(&settings, self.place.source, engine)?;
+        let mut choice = choice(&settings, engine)?;
         check_thinking(&settings, engine)?;
         let grammar = settings.grammar.grammar(engine)?;
         if !text.trim_start_matches('-').starts_with("seed") {

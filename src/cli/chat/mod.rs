@@ -93,7 +93,6 @@ impl Chat {
             model: &self.model,
             engine: &self.engine,
             ctx: &self.ctx,
-            source: &source,
             wrapped: !self.no_wrap,
         };
         let conversation = Conversation::new(self.system.clone());

@@ -387,8 +387,6 @@ impl HostArgs {
     }
 }
 
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -63,7 +63,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         "sum",
         |state: &State<'_, '_>, value, given: Rest<Value>, kwargs| {
             let kwargs = named("sum", &["attribute", "start"], &given, &kwargs)?;
-            filters::sum(state, value, kwargs)
+            filters::sum(state, value, None, None, kwargs)
         },
     );
     // A text and a mapping have a length and items, too.
