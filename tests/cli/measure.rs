@@ -220,7 +220,11 @@ fn what_cannot_be_measured_is_refused() {
         (&["bench", "-p", "0", "-n", "0"][..], 2, "turned off"),
         (&["bench", "-p", "x"], 2, "is no number"),
         (&["bench", "--pg", "5"], 2, "such as 512,128"),
-        (&["bench", "--synthetic", "glm"], 2, "glm-4.7-flash, deepseek-v2-lite"),
+        (
+            &["bench", "--synthetic", "glm"],
+            2,
+            "glm-4.7-flash, deepseek-v2-lite",
+        ),
         (&["bench", "--synthetic", "tiny:q9"], 2, "q4_k_m"),
         (&["bench", "--ubatch", "0"], 2, "from 1 to"),
         (&["bench", "-d", "4000"], 1, "the model's is 2048"),

@@ -136,7 +136,10 @@ fn what_has_no_choices_is_refused() {
     let message = failure(&["tune", "--device", "cpu"], 2);
     assert!(error_line(&message).contains("--device"), "{message}");
     let message = failure(&["tune", "--tier", "plain", "--synthetic", "tiny:q4_0"], 2);
-    assert!(error_line(&message).contains("leave out --tier"), "{message}");
+    assert!(
+        error_line(&message).contains("leave out --tier"),
+        "{message}"
+    );
 }
 
 #[cfg(target_os = "linux")]

@@ -22,7 +22,10 @@ fn pulled() -> (Server, Home) {
 fn a_model_goes_from_every_snapshot_and_others_stay() {
     let (server, home) = pulled();
     let error = home.failure(&server, &["rm", "--yes", "a/b"], 1);
-    assert!(error.contains("name one: Q4_0 (5000 bytes), Q8_0 (6000 bytes)"), "{error}");
+    assert!(
+        error.contains("name one: Q4_0 (5000 bytes), Q8_0 (6000 bytes)"),
+        "{error}"
+    );
     let error = home.failure(&server, &["rm", "a/b:Q4_0"], 2);
     assert!(error.contains("--yes"), "{error}");
     let output = home.run(&server, &["rm", "--yes", "a/b:q4_0"]);

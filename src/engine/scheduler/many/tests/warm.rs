@@ -17,7 +17,10 @@ fn a_first_request_compiles_nothing_and_is_answered_as_if_nothing_had_been() {
     let on_step = &mut |done, of| told.push((done, of));
     complete(warm.warm_up(Duration::from_secs(600), on_step)).expect("it runs");
     let of = told.len() - 1;
-    let in_order = told.iter().enumerate().all(|(done, one)| *one == (done, of));
+    let in_order = told
+        .iter()
+        .enumerate()
+        .all(|(done, one)| *one == (done, of));
     assert!(of > 2 && in_order, "{told:?}");
     assert!(warm.is_idle());
     let counts = warm.counts();
