@@ -71,11 +71,12 @@ impl State {
     /// Draws it as it is now.
     fn draw(&mut self) {
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = screen::add(drawn(self.unit, &self.what));
-            // How much is done when it is shown first tells no speed.
+            let bar = drawn(self.unit, &self.what);
+            bar.set_length(self.of);
             bar.set_position(self.done);
+            // How much is done when it is shown first tells no speed.
             bar.reset_eta();
-            bar
+            screen::add(bar)
         });
         bar.set_length(self.of);
         bar.set_position(self.done);

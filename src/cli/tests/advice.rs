@@ -195,7 +195,9 @@ fn wrong(text: &str, shown_by: &[&str]) -> Vec<String> {
             found.extend(lacking.map(|command| format!("{word} ({command})")));
         }
         if *ends {
-            (named, other) = (None, false);
+            named = None;
+            // Commands of others have all of their line.
+            other &= !word.is_empty();
         }
     }
     found
