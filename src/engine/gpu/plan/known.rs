@@ -143,9 +143,10 @@ fn sizes() -> String {
     let known = known.expect("it is known");
     let target = known.target(Tier::best(&known.facts()));
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let mut text = "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
+    let mut text =
+        "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
                     |---|---|---:|---:|---:|\n"
-        .to_owned();
+            .to_owned();
     for name in MODELS {
         for recipe in RECIPES {
             let model = model_in(name, recipe);
