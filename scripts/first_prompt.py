@@ -1,4 +1,4 @@
-"""The prompt of the first command in README.md, which several scripts run."""
+"""The first command in README.md, which several scripts run."""
 
 import pathlib
 import re
@@ -6,6 +6,8 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def prompt():
+def first_command():
+    """The flags of `glimt generate` and the prompt."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.search(r'cargo run --release -- generate "([^"]+)"', text)[1]
+    flags, prompt = re.search(r'cargo run --release -- generate ((?:-\S+ )*)"([^"]+)"', text).groups()
+    return flags.split(), prompt

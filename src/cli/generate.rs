@@ -25,7 +25,7 @@ use crate::tokenizer::Message;
 
 const EXAMPLES: &str = "\
 Examples:
-  glimt generate \"Tell me a story about a fox and a crow.\"
+  glimt generate --raw \"Once upon a time there was a king, and one day the king said:\"
   glimt generate --raw --temp 0 -n 100 \"Once upon a time\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off -f question.txt > answer.txt
   git diff | glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf \"Write a commit message for this:\"

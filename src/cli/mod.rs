@@ -76,7 +76,7 @@ use error::CliError;
 const EXAMPLES: &str = "\
 Examples:
   glimt chat
-  glimt generate \"Tell me a story about a fox and a crow.\"
+  glimt generate --raw \"Once upon a time there was a king, and one day the king said:\"
   glimt generate -m GLM-4.7-Flash-Q4_K_M.gguf --think off \"Why is the sky blue?\"
   glimt pull glm-4.7-flash
   glimt devices
