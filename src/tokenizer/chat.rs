@@ -1,28 +1,20 @@
 //! Chat templates: from the turns of a conversation to the text a model expects.
 //!
-//! The templates are Jinja, written for Hugging Face's `apply_chat_template`; this is that environment on `minijinja`.
+//! The templates are Jinja, written for Hugging Face's `apply_chat_template`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde_json::{Map, Value as Json};
 
 use super::TokenizerError;
-use super::strftime::strftime_now;
+use super::jinja::{self, FUEL, mapping, value_of};
 use crate::gguf::Gguf;
 
 /// The key of the template used by default, and the stem of the keys of named ones (`tokenizer.chat_template.tool_use`).
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 /// The variables by which templates switch thinking: GLM and Qwen, then DeepSeek.
 const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
-
-/// Instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a second.
-const FUEL: u64 = 10_000_000;
-/// Templates indent JSON by 2 or 4 spaces. A far larger indent would take all memory.
-const MAX_INDENT: usize = 64;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,31 +178,8 @@ impl ChatTemplate {
         bos_token: &str,
         eos_token: &str,
     ) -> Result<Self, TokenizerError> {
-        let mut environment = Environment::new();
-        environment.set_fuel(Some(FUEL));
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build();
-        environment.set_syntax(syntax.expect("the standard delimiters are consistent"));
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", tojson);
-        environment.add_function(
-            "raise_exception",
-            |message: String| -> Result<Value, Error> {
-                Err(Error::new(ErrorKind::InvalidOperation, message))
-            },
-        );
-        environment.add_function("strftime_now", |format: String| {
-            strftime_now(&format).map_err(|error| {
-                let detail = format!("strftime_now does not support {format:?}: {error}");
-                Error::new(ErrorKind::InvalidOperation, detail)
-            })
-        });
-        environment
-            .add_template_owned(key.to_owned(), source.to_owned())
-            .map_err(|error| TokenizerError::TemplateSyntax {
+        let environment =
+            jinja::environment(key, source).map_err(|error| TokenizerError::TemplateSyntax {
                 key: key.to_owned(),
                 line: line_of(&error),
                 detail: detail_of(&error),
@@ -348,31 +317,6 @@ impl ChatTemplate {
     }
 }
 
-/// The template's value for one of JSON.
-fn value_of(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(value) => Value::from(*value),
-        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(whole), _) => Value::from(whole),
-            (None, Some(whole)) => Value::from(whole),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => items.iter().map(value_of).collect(),
-        Json::Object(items) => mapping(items),
-    }
-}
-
-/// The template's value for an object of JSON.
-fn mapping(items: &Map<String, Json>) -> Value {
-    Value::from_pairs(
-        items
-            .iter()
-            .map(|(key, value)| (key.as_str(), value_of(value))),
-    )
-}
-
 /// The line of the innermost place that the error names; 1 if it names none.
 fn line_of(error: &Error) -> usize {
     error.line().unwrap_or(1)
@@ -383,108 +327,6 @@ fn detail_of(error: &Error) -> String {
     match error.detail() {
         Some(detail) => detail.to_owned(),
         None => error.kind().to_string(),
-    }
-}
-
-/// Hugging Face's `tojson`: `json.dumps` with `ensure_ascii` off by default, unlike Jinja's not escaped for HTML.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
-    let indent: Option<usize> = kwargs.get("indent")?;
-    kwargs.assert_all_used()?;
-    if let Some(found) = indent.filter(|&indent| indent > MAX_INDENT) {
-        let detail = format!("tojson has an indent of {found}; at most {MAX_INDENT} was expected");
-        return Err(Error::new(ErrorKind::InvalidOperation, detail));
-    }
-    let mut json = JsonText {
-        text: String::new(),
-        ascii: ascii.unwrap_or(false),
-        indent,
-    };
-    json.value(value, 0)?;
-    Ok(json.text)
-}
-
-/// Writes JSON in the form of Python's `json.dumps`.
-struct JsonText {
-    text: String,
-    /// Escape everything beyond ASCII.
-    ascii: bool,
-    /// Spaces per level; `None` for one line.
-    indent: Option<usize>,
-}
-
-impl JsonText {
-    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        match value.kind() {
-            ValueKind::None => self.text.push_str("null"),
-            ValueKind::Bool => self
-                .text
-                .push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.text += &value.to_string(),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
-                self.text.push('[');
-                let mut first = true;
-                for item in value.try_iter()? {
-                    self.separate(&mut first, depth + 1);
-                    self.value(&item, depth + 1)?;
-                }
-                self.close(']', first, depth);
-            }
-            ValueKind::Map => {
-                self.text.push('{');
-                let mut first = true;
-                for key in value.try_iter()? {
-                    self.separate(&mut first, depth + 1);
-                    self.string(&key.to_string());
-                    self.text.push_str(": ");
-                    self.value(&value.get_item(&key)?, depth + 1)?;
-                }
-                self.close('}', first, depth);
-            }
-            other => {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    format!("{other} cannot be written as JSON"),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// What stands before an item.
-    fn separate(&mut self, first: &mut bool, depth: usize) {
-        if !std::mem::replace(first, false) {
-            self.text
-                .push_str(if self.indent.is_some() { "," } else { ", " });
-        }
-        self.line_break(depth);
-    }
-
-    fn close(&mut self, bracket: char, empty: bool, depth: usize) {
-        if !empty {
-            self.line_break(depth);
-        }
-        self.text.push(bracket);
-    }
-
-    fn line_break(&mut self, depth: usize) {
-        if let Some(indent) = self.indent {
-            self.text.push('\n');
-            self.text.extend(std::iter::repeat_n(' ', indent * depth));
-        }
-    }
-
-    fn string(&mut self, text: &str) {
-        for c in Json::from(text).to_string().chars() {
-            if c.is_ascii() || !self.ascii {
-                self.text.push(c);
-                continue;
-            }
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(self.text, "\\u{unit:04x}").expect("writing to a String cannot fail");
-            }
-        }
     }
 }
 

@@ -1,0 +1,144 @@
+//! Values as Python writes them.
+
+use std::fmt::Write as _;
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, Value};
+
+/// An error in these words.
+pub(super) fn failed(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail.into())
+}
+
+/// A number, of which Python and Rust write only floats differently.
+pub(super) enum Number {
+    /// A whole number, written out.
+    Whole(String),
+    /// A float.
+    Float(f64),
+}
+
+impl Number {
+    /// The number that `value` is.
+    pub(super) fn of(value: &Value) -> Number {
+        match f64::try_from(value.clone()) {
+            Ok(float) if !value.is_integer() => Number::Float(float),
+            _ => Number::Whole(value.to_string()),
+        }
+    }
+}
+
+/// Writes what an expression in braces comes to.
+pub(super) fn write(out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
+    Ok(out.write_str(&text(value)?)?)
+}
+
+/// Python's `str`.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => {
+            let mut out = String::new();
+            append(&mut out, value, false)?;
+            Ok(out)
+        }
+    }
+}
+
+/// Python's `repr` of a float: as few digits as tell it, with an exponent outside of 1e-4 to 1e16.
+pub(super) fn float(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string().to_lowercase();
+    }
+    let scientific = format!("{value:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>().unwrap_or(0) {
+        exponent @ ..-4 => format!("{digits}e-{:02}", -exponent),
+        exponent @ 16.. => format!("{digits}e+{exponent:02}"),
+        _ => {
+            let mut text = value.to_string();
+            if !text.contains('.') {
+                text += ".0";
+            }
+            text
+        }
+    }
+}
+
+/// Appends Python's `repr` of `value`. Of an undefined value there is nothing unless it is within another.
+fn append(out: &mut String, value: &Value, within: bool) -> Result<(), Error> {
+    let brackets = |open, close| {
+        if value.is_tuple() {
+            ('(', ')')
+        } else {
+            (open, close)
+        }
+    };
+    match value.kind() {
+        ValueKind::Undefined if within => *out += "Undefined",
+        ValueKind::Number => match Number::of(value) {
+            Number::Whole(text) => *out += &text,
+            Number::Float(number) => *out += &float(number),
+        },
+        ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let (open, close) = brackets('[', ']');
+            out.push(open);
+            let mut count = 0;
+            for item in value.try_iter()?.checked() {
+                if count > 0 {
+                    *out += ", ";
+                }
+                append(out, &item?, true)?;
+                count += 1;
+            }
+            if value.is_tuple() && count == 1 {
+                out.push(',');
+            }
+            out.push(close);
+        }
+        ValueKind::Map => {
+            out.push('{');
+            let mut first = true;
+            for key in value.try_iter()?.checked() {
+                let key = key?;
+                if !std::mem::replace(&mut first, false) {
+                    *out += ", ";
+                }
+                append(out, &key, true)?;
+                *out += ": ";
+                append(out, &value.get_item(&key)?, true)?;
+            }
+            out.push('}');
+        }
+        _ => write!(out, "{value}").expect("writing to a String cannot fail"),
+    }
+    Ok(())
+}
+
+/// Appends Python's `repr` of a text.
+fn quoted(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => *out += "\\n",
+            '\r' => *out += "\\r",
+            '\t' => *out += "\\t",
+            '\\' => *out += "\\\\",
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                write!(out, "\\x{:02x}", u32::from(c)).expect("writing to a String cannot fail");
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
