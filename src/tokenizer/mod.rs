@@ -6,6 +6,7 @@
 mod bytes;
 mod chat;
 mod error;
+mod jinja;
 mod pre;
 mod special;
 mod stream;
@@ -57,8 +58,7 @@ impl Tokenizer {
         let known_bytes = std::array::from_fn(|byte| {
             let character = bytes::char_of(byte as u8);
             vocabulary
-                .bpe
-                .token_to_id(character.encode_utf8(&mut [0; 4]))
+                .id_of(character.encode_utf8(&mut [0; 4]))
                 .is_some()
         });
         Ok(Tokenizer {
@@ -121,7 +121,16 @@ impl Tokenizer {
             let tokens = self.vocabulary.bpe.tokenize(&encoded);
             let tokens =
                 tokens.expect("merging fails only on an unknown-token fallback, and none is set");
-            ids.extend(tokens.iter().map(|token| token.id));
+            for token in tokens {
+                if (token.id as usize) < self.vocab_size() {
+                    ids.push(token.id);
+                    continue;
+                }
+                let bytes = token.value.chars();
+                ids.extend(
+                    bytes.filter_map(|byte| self.vocabulary.id_of(byte.encode_utf8(&mut [0; 4]))),
+                );
+            }
         }
         Ok(())
     }
@@ -174,7 +183,7 @@ impl Tokenizer {
 
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
-        self.vocabulary.types.len()
+        self.vocabulary.n_tokens()
     }
 
     /// The token that begins a text, if the vocabulary has one.

@@ -96,6 +96,17 @@ const YOUTU: &[Stage] = &[
     ),
 ];
 
+const GPT4O: &[Stage] = &[(
+    r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
+    GiveBack::UnlessLineEnd,
+)];
+
+/// What `unicode_regex_split_custom_kimi_k2` does (llama.cpp, `unicode.cpp`), with its ranges of Chinese characters.
+const KIMI_K2: &[Stage] = &[(
+    r"[一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+    GiveBack::UnlessLineEnd,
+)];
+
 /// Values of `tokenizer.ggml.pre` that mean the same, the usual one first, and then what they mean: stages and extras. Each stage is
 /// applied to the pieces of the one before.
 type Recipe = (&'static [&'static str], &'static [Stage], &'static [Extra]);
@@ -109,7 +120,10 @@ const RECIPES: &[Recipe] = &[
     (&["chatglm-bpe"], LLAMA3, &[Extra::StopsOnRoles]),
     (&["deepseek-llm"], DEEPSEEK_LLM, &[]),
     (&["deepseek-coder"], DEEPSEEK_CODER, &[]),
-    (&["deepseek-v3"], DEEPSEEK_V3, &[]),
+    // Converters that run on transformers 5 take DeepSeek-V3's own tokenizer for JoyAI's.
+    (&["deepseek-v3", "joyai-llm"], DEEPSEEK_V3, &[]),
+    (&["kimi-k2"], KIMI_K2, &[]),
+    (&["kanana2"], GPT4O, &[]),
     (&["youtu"], YOUTU, &[Extra::IgnoreMerges]),
     (
         &["llama-bpe", "llama3", "llama-v3"],
@@ -117,7 +131,7 @@ const RECIPES: &[Recipe] = &[
         &[Extra::IgnoreMerges, Extra::AddBos],
     ),
     (&["qwen2", "deepseek-r1-qwen"], QWEN2, &[]),
-    (&["gpt-2"], GPT2, &[]),
+    (&["gpt-2", "gigachat"], GPT2, &[]),
 ];
 
 /// Every value of `tokenizer.ggml.pre` that is known.
@@ -269,6 +283,49 @@ mod tests {
         assert_eq!(split("deepseek-coder", "123"), ["1", "2", "3"]);
         assert_eq!(split("deepseek-llm", "1234567"), ["1234567"]);
         assert_eq!(split("gpt-2", " 1234567"), [" 1234567"]);
+    }
+
+    #[test]
+    fn words_of_kanana2_begin_with_capitals() {
+        // llama.cpp computed them. Of letters beyond ASCII it does not know the case: they end a word as well as they begin one.
+        for (text, words) in [
+            ("HelloWorld", &["Hello", "World"][..]),
+            ("HTTPServer's x", &["HTTPServer's", " x"]),
+            ("camelCASE", &["camel", "CASE"]),
+            ("aÉb ÀB'LL", &["aÉb", " À", "B'LL"]),
+            ("12345a/b", &["123", "45", "a", "/b"]),
+            ("x //\n/ y", &["x", " //\n/", " y"]),
+            ("e\u{301}a", &["e", "\u{301}a"]),
+            ("한국어 KIM입니다", &["한국어", " KIM입니다"]),
+            ("a   b\n\n  c", &["a", "  ", " b", "\n\n", " ", " c"]),
+        ] {
+            assert_eq!(split("kanana2", text), words, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn words_of_kimi_k2_part_from_chinese_characters() {
+        // llama.cpp computed them.
+        for (text, words) in [
+            ("Hello世界again", &["Hello", "世界", "again"][..]),
+            ("(世界)x's", &["(", "世界", ")x's"]),
+            ("HelloWorld", &["HelloWorld"]),
+            ("日本のゲーム", &["日本", "のゲーム"]),
+            ("1234〇5", &["123", "4〇5"]),
+            ("a!?\n\nb", &["a", "!?\n\n", "b"]),
+            ("e\u{301}a", &["e", "\u{301}a"]),
+            (" 世 x  y", &[" ", "世", " x", " ", " y"]),
+            ("don'T ll'LL", &["don'T", " ll'LL"]),
+        ] {
+            assert_eq!(split("kimi-k2", text), words, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_converters_that_mean_the_same() {
+        let text = "It's 12345 a_b\u{3000}世界  x\n\n!";
+        assert_eq!(split("joyai-llm", text), split("deepseek-v3", text));
+        assert_eq!(split("gigachat", text), split("gpt-2", text));
     }
 
     #[test]

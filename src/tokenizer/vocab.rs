@@ -141,6 +141,17 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// Number of tokens. Ids from here on stand for texts that only merges name.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.types.len()
+    }
+
+    /// The token of this text.
+    pub(super) fn id_of(&self, text: &str) -> Option<u32> {
+        let id = self.bpe.token_to_id(text);
+        id.filter(|&id| (id as usize) < self.n_tokens())
+    }
+
     /// Reads the `tokenizer.ggml.*` keys.
     pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
         let model = gguf.require_str("tokenizer.ggml.model")?;
@@ -163,6 +174,11 @@ impl Vocabulary {
         let merges = gguf.require_str_array("tokenizer.ggml.merges")?;
         let bpe = build_bpe(tokens, merges, pre.has(Extra::IgnoreMerges))?;
 
+        // Texts that only merges name are no tokens.
+        let id_of = |text: &str| {
+            bpe.token_to_id(text)
+                .filter(|id| (*id as usize) < tokens.len())
+        };
         let token_id = |key: &str| token_id(gguf, key, tokens.len());
         let bos = token_id("tokenizer.ggml.bos_token_id")?;
         let eos = token_id("tokenizer.ggml.eos_token_id")?;
@@ -173,7 +189,7 @@ impl Vocabulary {
         for &(key, texts, stops) in FILL_IN_TOKENS {
             let mut id = token_id(key)?;
             if id.is_none() {
-                id = texts.iter().find_map(|text| bpe.token_to_id(text));
+                id = texts.iter().find_map(|text| id_of(text));
                 mark_control(&mut types, id);
             }
             stop_tokens.extend(id.filter(|_| stops));
@@ -184,7 +200,7 @@ impl Vocabulary {
             &[]
         };
         for text in STOP_TEXTS.iter().chain(glm_texts) {
-            let id = bpe.token_to_id(text);
+            let id = id_of(text);
             mark_control(&mut types, id);
             stop_tokens.extend(id);
         }
@@ -255,27 +271,39 @@ fn mark_control(types: &mut [TokenType], id: Option<u32>) {
 }
 
 /// The byte-pair model over the given tokens and merges.
+///
+/// A merge may name a text that is no token, as in llama.cpp. It gets an id behind those of all tokens, so that merges can go on from it.
+/// Whoever tokenizes writes what is left of such a text byte by byte ([`Vocabulary::n_tokens`]).
 fn build_bpe(
     tokens: &[String],
     merges: &[String],
     ignore_merges: bool,
 ) -> Result<BPE, TokenizerError> {
     let (vocab, pairs) = rayon::join(|| index_tokens(tokens), || split_merges(merges));
-    let (vocab, pairs) = (vocab?, pairs?);
-    // The builder assumes that no merge is longer than the longest token.
-    let longest = vocab.keys().map(String::len).max().unwrap_or(0);
-    if pairs
-        .iter()
-        .any(|(left, right)| left.len() + right.len() > longest)
-    {
-        return Err(bad_merge(&vocab, merges));
+    let (mut vocab, pairs) = (vocab?, pairs?);
+    let (mut first, mut whole) = (None, String::new());
+    for (left, right) in &pairs {
+        whole.clear();
+        whole.extend([left.as_str(), right]);
+        for text in [left, right, &whole] {
+            if !vocab.contains_key(text) {
+                first.get_or_insert_with(|| text.clone());
+                vocab.insert(text.clone(), vocab.len() as u32);
+            }
+        }
+    }
+    if let Some(first) = first {
+        let absent = count(vocab.len() - tokens.len(), "text");
+        log::warn!(
+            "tokenizer.ggml.merges name {absent} that are no tokens, such as {first:?}: these are written byte by byte"
+        );
     }
     let builder = BPE::builder()
         .vocab_and_merges(vocab, pairs)
         .ignore_merges(ignore_merges);
     builder
         .build()
-        .or_else(|_| Err(bad_merge(&index_tokens(tokens)?, merges)))
+        .map_err(|error| TokenizerError::Vocabulary(format!("tokenizer.ggml.merges: {error}")))
 }
 
 /// The id of each token.
@@ -319,18 +347,6 @@ fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge[first..].find(' ')?;
     Some((&merge[..space], &merge[space + 1..]))
-}
-
-/// Says which merge the builder refused: the first whose parts or whole are no tokens.
-fn bad_merge(vocab: &Vocab, merges: &[String]) -> TokenizerError {
-    let found = merges.iter().enumerate().find_map(|(index, merge)| {
-        let (left, right) = split_merge(merge)?;
-        let parts = [left.to_owned(), right.to_owned(), format!("{left}{right}")];
-        let missing = parts.into_iter().find(|part| !vocab.contains_key(part))?;
-        let reason = format!("{missing:?} is not in tokenizer.ggml.tokens");
-        Some(unusable_merge(index, merge, &reason))
-    });
-    found.expect("a merge is refused only when its parts or its whole are no tokens")
 }
 
 fn unusable_merge(index: usize, merge: &str, reason: &str) -> TokenizerError {
