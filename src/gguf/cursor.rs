@@ -9,6 +9,8 @@ pub(super) struct Cursor<'a> {
     pub bytes: &'a [u8],
     pub pos: usize,
     pub path: &'a Path,
+    /// The first string of the metadata value read last that is not valid UTF-8.
+    pub invalid: Option<String>,
 }
 
 impl<'a> Cursor<'a> {
@@ -74,6 +76,19 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn string(&mut self, limit: u64, what: impl Fn() -> String) -> Result<String, GgufError> {
+        let (text, valid) = self.text(limit, &what)?;
+        match valid {
+            true => Ok(text),
+            false => Err(GgufError::InvalidUtf8 { what: what() }),
+        }
+    }
+
+    /// A string, and whether it is valid UTF-8. What is not is replaced by U+FFFD.
+    pub fn text(
+        &mut self,
+        limit: u64,
+        what: impl Fn() -> String,
+    ) -> Result<(String, bool), GgufError> {
         let len = u64::from_le_bytes(self.array(&what)?);
         if len > limit {
             return Err(GgufError::TooLong {
@@ -84,9 +99,9 @@ impl<'a> Cursor<'a> {
             });
         }
         let bytes = self.take(len, &what)?;
-        match std::str::from_utf8(bytes) {
-            Ok(s) => Ok(s.to_owned()),
-            Err(_) => Err(GgufError::InvalidUtf8 { what: what() }),
-        }
+        Ok(match std::str::from_utf8(bytes) {
+            Ok(text) => (text.to_owned(), true),
+            Err(_) => (String::from_utf8_lossy(bytes).into_owned(), false),
+        })
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct Metadata {
     pub pairs: Vec<(String, Value)>,
     /// Where each key is.
     keys: HashMap<String, usize>,
+    /// By key: the string in its value that is not valid UTF-8. Such a value can be shown but not used.
+    invalid: HashMap<String, String>,
 }
 
 impl Metadata {
@@ -25,6 +27,12 @@ impl Metadata {
         Ok(())
     }
 
+    /// Notes that a string in the value of `key` is not valid UTF-8, so that whoever reads the key is told.
+    pub fn note_invalid(&mut self, key: &str, what: String) {
+        log::warn!("{what} is not valid UTF-8, so it can only be shown");
+        self.invalid.insert(key.to_owned(), what);
+    }
+
     /// The value of `key`, if it is there.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.keys.get(key).map(|&i| &self.pairs[i].1)
@@ -33,7 +41,7 @@ impl Metadata {
     /// The value of `key` as what `convert` makes of it, if it is there.
     ///
     /// # Errors
-    /// For a value that cannot be converted.
+    /// For a value that cannot be converted, or that is not valid UTF-8.
     pub fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -43,6 +51,9 @@ impl Metadata {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
+        if let Some(what) = self.invalid.get(key) {
+            return Err(GgufError::InvalidUtf8 { what: what.clone() });
+        }
         match convert(value) {
             Some(converted) => Ok(Some(converted)),
             None => Err(GgufError::wrong_type(key, value, expected)),

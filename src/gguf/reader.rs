@@ -72,6 +72,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
         bytes,
         pos: 0,
         path,
+        invalid: None,
     };
     let version = read_version(&mut cursor)?;
     let tensor_count = cursor.u64("the tensor count")?;
@@ -82,10 +83,17 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
     })?;
     let mut metadata = Metadata::default();
     for i in 0..pair_count {
-        let key = cursor.string(MAX_KEY, || format!("the key of metadata entry {i}"))?;
+        let name = || format!("the key of metadata entry {i}");
+        let (key, valid) = cursor.text(MAX_KEY, name)?;
+        if !valid {
+            log::warn!("{} is not valid UTF-8; it has no effect", name());
+        }
         let type_id = cursor.u32(|| format!("the type of metadata key {key}"))?;
         let value = Value::read(&mut cursor, &key, type_id)?;
-        metadata.push(key, value)?;
+        metadata.push(key.clone(), value)?;
+        if let Some(what) = cursor.invalid.take() {
+            metadata.note_invalid(&key, what);
+        }
     }
     let alignment = read_alignment(&metadata)?;
 

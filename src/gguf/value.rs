@@ -301,7 +301,11 @@ impl Held for String {
     const LEAST: u64 = 8;
 
     fn read(cursor: &mut Cursor<'_>, place: Place<'_>) -> Result<Self, GgufError> {
-        cursor.string(MAX_STRING, || place.name())
+        let (text, valid) = cursor.text(MAX_STRING, || place.name())?;
+        if !valid && cursor.invalid.is_none() {
+            cursor.invalid = Some(place.name());
+        }
+        Ok(text)
     }
 
     fn write(&self, out: &mut Vec<u8>) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::keys::Keys;
 use super::{ModelError, RopeConfig};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Value};
 use crate::plural::count;
 
 /// Keys that change the computation when they are not zero, and that glimt has no code for.
@@ -153,9 +153,11 @@ impl Config {
 }
 
 fn read_name(gguf: &Gguf) -> Result<String, ModelError> {
-    if let Some(name) = gguf.get_str("general.name")? {
-        return Ok(name.to_owned());
+    // It is only shown, so bytes that are not UTF-8 do no harm.
+    if let Some(Value::String(name)) = gguf.get("general.name") {
+        return Ok(name.clone());
     }
+    gguf.get_str("general.name")?;
     let stem = gguf.path().file_stem().unwrap_or_default();
     Ok(stem.to_string_lossy().into_owned())
 }

@@ -205,12 +205,37 @@ fn strings_longer_than_the_file_or_the_cap() {
 }
 
 #[test]
-fn strings_that_are_not_utf8() {
-    let error = Raw::default().pair("k", 8, &text(b"\xff\xfe")).error();
-    assert!(
-        matches!(&error, GgufError::InvalidUtf8 { what } if what.contains('k')),
-        "{error}"
+fn strings_that_are_not_utf8_do_harm_only_where_they_are_read() {
+    let element = [&8u32.to_le_bytes()[..], &2u64.to_le_bytes()];
+    let strings = [&element.concat()[..], &text(b"a"), &text(b"\xff")].concat();
+    let mut raw = Raw::default()
+        .pair("author", 8, &text(b"J\xfcrgen"))
+        .pair("tokens", 9, &strings)
+        .pair("good", 8, &text(b"yes"));
+    // A key that nobody can ask for.
+    raw.pairs
+        .push([&text(b"k\xff")[..], &4u32.to_le_bytes(), &[0; 4]].concat());
+    let gguf = Gguf::from_bytes(raw.bytes(3), "test").unwrap();
+    assert_eq!(gguf.require_str("good").unwrap(), "yes");
+    assert_eq!(
+        gguf.get("author").unwrap().as_str(),
+        Some("J\u{fffd}rgen"),
+        "it can be shown"
     );
+    assert_eq!(
+        gguf.get_str("author").unwrap_err().to_string(),
+        "the value of metadata key author is not valid UTF-8"
+    );
+    assert_eq!(
+        gguf.get_str_array("tokens").unwrap_err().to_string(),
+        "element 1 of metadata key tokens is not valid UTF-8"
+    );
+    let error = Raw::default().tensor("t", &[8], 0, 0).data(32);
+    let mut bytes = error.bytes(3);
+    let name = bytes.iter().position(|&byte| byte == b't').unwrap();
+    bytes[name] = 0xff;
+    let error = parse_bytes(&bytes).unwrap_err();
+    assert!(matches!(error, GgufError::InvalidUtf8 { .. }), "{error}");
 }
 
 #[test]
