@@ -39,6 +39,27 @@ pub enum ModelError {
         /// What would be valid, and why.
         expected: String,
     },
+    /// A file of the blocks alone that predict further tokens.
+    #[error(
+        "the file holds only the layer for multi-token prediction (MTP), block {first} behind {blocks} that are not in it: it is a draft for \
+         the model of the same name, and no model; use the model's own file"
+    )]
+    PredictionAlone {
+        /// The first block in the file.
+        first: usize,
+        /// Blocks of the model.
+        blocks: usize,
+    },
+    /// A tensor that glimt does not know, in a part of the model that it computes.
+    #[error(
+        "tensor {tensor} {dims:?} is not known to glimt; without it the model would compute something else, so the file is refused"
+    )]
+    UnknownTensor {
+        /// The tensor's GGUF name.
+        tensor: String,
+        /// Its dimensions, row length first.
+        dims: Vec<u64>,
+    },
     /// A tensor that the configuration calls for is not in the file, or of another shape or type.
     #[error("tensor {tensor} {problem}")]
     Tensor {

@@ -80,7 +80,7 @@ impl<'a> Tensors<'a> {
         };
         Ok(Ffn::Moe(Box::new(Moe {
             ffn_gate_inp: self.matrix(&name("ffn_gate_inp"), 1, count, width)?,
-            exp_probs_b: self.optional_vector(&format!("blk.{block}.exp_probs_b.bias"), count)?,
+            exp_probs_b: self.choice_bias(block, count)?,
             experts: Mlp {
                 gate,
                 up,
@@ -88,6 +88,15 @@ impl<'a> Tensors<'a> {
             },
             shared,
         })))
+    }
+
+    /// `exp_probs_b`, which some converters write without the suffix.
+    fn choice_bias(&self, block: usize, count: usize) -> Result<Option<Vec<f32>>, ModelError> {
+        let name = format!("blk.{block}.exp_probs_b");
+        match self.optional_vector(&format!("{name}.bias"), count)? {
+            None => self.optional_vector(&name, count),
+            bias => Ok(bias),
+        }
     }
 
     /// The tensor and its index; noted as known.
@@ -144,43 +153,69 @@ impl<'a> Tensors<'a> {
         Ok(Some(vector))
     }
 
-    /// Refuses a file with more blocks than it says.
+    /// Refuses a file that holds nothing but the blocks that predict further tokens.
     ///
     /// # Errors
-    /// [`ModelError::Invalid`].
-    pub fn check_blocks(&self) -> Result<(), ModelError> {
-        let blocks = self.config.block_count + self.config.nextn_predict_layers;
-        let behind = |info: &&TensorInfo| block_of(&info.name).is_some_and(|b| b >= blocks);
-        match self.gguf.tensors().iter().find(behind) {
-            None => Ok(()),
-            Some(info) => Err(ModelError::Invalid {
-                key: format!("{}.block_count", self.config.architecture),
-                found: blocks.to_string(),
-                expected: format!("a count that includes the block of tensor {}", info.name),
+    /// [`ModelError::PredictionAlone`].
+    pub fn check_not_prediction_alone(&self) -> Result<(), ModelError> {
+        let blocks = self.gguf.tensors().iter().filter_map(|t| block_of(&t.name));
+        match blocks.min() {
+            Some(first) if first >= self.config.block_count => Err(ModelError::PredictionAlone {
+                first,
+                blocks: self.config.block_count,
             }),
+            _ => Ok(()),
         }
     }
 
-    /// Logs the tensors without use.
-    pub fn report(&self) {
+    /// Refuses tensors that nothing asked for: without them the model would compute something else. Those of blocks that predict further
+    /// tokens are not used, nor are those of an encoder for pictures, and factors of 1 change no rotation.
+    ///
+    /// # Errors
+    /// [`ModelError::Invalid`] for more blocks than the file says, [`ModelError::UnknownTensor`].
+    pub fn check_rest(&self) -> Result<(), ModelError> {
         let blocks = self.config.block_count;
-        for (info, _) in self
-            .gguf
-            .tensors()
-            .iter()
-            .zip(self.used.borrow().iter())
-            .filter(|(_, used)| !**used)
-        {
-            if block_of(&info.name).is_none_or(|block| block < blocks) {
-                log::warn!(
-                    "tensor {} {:?} is not known to glimt and has no effect",
-                    info.name,
-                    info.dims
-                );
+        let all_blocks = blocks + self.config.nextn_predict_layers;
+        let used = self.used.borrow();
+        let rest = self.gguf.tensors().iter().zip(used.iter());
+        for (info, _) in rest.filter(|(_, used)| !**used) {
+            let name = &info.name;
+            match block_of(name) {
+                Some(block) if block >= all_blocks => {
+                    return Err(ModelError::Invalid {
+                        key: format!("{}.block_count", self.config.architecture),
+                        found: all_blocks.to_string(),
+                        expected: format!("a count that includes the block of tensor {name}"),
+                    });
+                }
+                Some(block) if block >= blocks => {}
+                None if PICTURES.iter().any(|prefix| name.starts_with(prefix)) => {
+                    log::debug!("tensor {name} is for pictures and not used");
+                }
+                None if name == "rope_freqs.weight" && self.is_ones(info) => {}
+                _ => {
+                    return Err(ModelError::UnknownTensor {
+                        tensor: name.clone(),
+                        dims: info.dims.clone(),
+                    });
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a tensor of floats has no other value than 1.
+    fn is_ones(&self, info: &TensorInfo) -> bool {
+        let mut values = vec![0.0; info.element_count() as usize];
+        info.ty == GgmlType::F32 && self.gguf.has_data(info) && {
+            dequantize_row(info.ty, self.gguf.data(info), &mut values);
+            values.iter().all(|&value| value == 1.0)
         }
     }
 }
+
+/// How names of tensors begin that encode pictures, in files of ollama: the encoder and what follows it.
+const PICTURES: [&str; 2] = ["v.", "mm."];
 
 /// N of `blk.N.*`.
 fn block_of(tensor: &str) -> Option<usize> {

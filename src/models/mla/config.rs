@@ -46,9 +46,12 @@ impl Config {
     /// [`ModelError::Gguf`] for missing keys and wrong types.
     pub fn from_gguf(gguf: &Gguf) -> Result<Config, ModelError> {
         let keys = Keys::of(gguf)?;
-        // Files without `expert_gating_func` are the early ones.
+        // A bias for the choice of experts goes with a sigmoid in every model of the family.
+        let mut tensors = gguf.tensors().iter();
+        let has_bias = tensors.any(|tensor| tensor.name.contains(".exp_probs_b"));
         let gating = |blocks, vocab_size| match (blocks, vocab_size) {
             (47 | 48, GLM_VOCAB_SIZE) => Gating::Sigmoid,
+            _ if has_bias => Gating::Sigmoid,
             _ => Gating::Softmax,
         };
         let common = model::Config::read(gguf, &keys, gating)?;

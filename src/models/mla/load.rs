@@ -46,6 +46,7 @@ impl Model {
             transposed: Cell::new(0),
         };
         let tensors = &loader.tensors;
+        tensors.check_not_prediction_alone()?;
         let (vocab, width) = (config.vocab_size, config.embedding_length);
         let token_embd = tensors.matrix("token_embd.weight", 1, vocab, width)?;
         let head = tensors.optional_matrix("output.weight", 1, vocab, width)?;
@@ -55,8 +56,7 @@ impl Model {
         let layers = (0..config.block_count)
             .map(|block| loader.layer(block))
             .collect::<Result<_, _>>()?;
-        tensors.check_blocks()?;
-        tensors.report();
+        tensors.check_rest()?;
         let transposed = loader.transposed.get();
         if transposed > 0 {
             log::info!(

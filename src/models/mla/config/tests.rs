@@ -92,9 +92,12 @@ fn a_missing_key_is_named() {
 }
 
 #[test]
-fn a_missing_gating_key_depends_on_the_shape() {
+fn a_missing_gating_key_depends_on_the_shape_and_on_a_bias() {
     let gating = |blocks: u32, vocab: u32| {
         let mut draft = Draft::glm(1);
+        draft
+            .tensors
+            .retain(|(name, ..)| !name.contains("exp_probs_b"));
         draft.unset("expert_gating_func");
         draft.set("block_count", blocks);
         draft.set("vocab_size", vocab);
@@ -104,6 +107,13 @@ fn a_missing_gating_key_depends_on_the_shape() {
     assert_eq!(gating(48, 154_880), Gating::Sigmoid);
     assert_eq!(gating(47, 102_400), Gating::Softmax);
     assert_eq!(gating(27, 154_880), Gating::Softmax);
+    // A bias for the choice tells as much, whatever the shape is.
+    let mut draft = Draft::glm(2);
+    draft.unset("expert_gating_func");
+    assert_eq!(
+        config(&draft).common.experts.unwrap().gating,
+        Gating::Sigmoid
+    );
     let mut draft = Draft::glm(1);
     draft.set("expert_gating_func", 1u32);
     draft.set("block_count", 47u32);

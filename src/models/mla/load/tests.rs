@@ -284,11 +284,68 @@ fn rows_that_do_not_fill_units_are_named() {
 }
 
 #[test]
-fn unknown_tensors_are_no_obstacle() {
-    let mut draft = Draft::glm(1);
-    draft.add("blk.0.something_new.weight", &[3]);
-    draft.add("something_else", &[3]);
+fn unknown_tensors_of_what_is_computed_are_refused_by_name() {
+    for name in [
+        "blk.0.attn_q_a.bias",
+        "blk.1.attn_output.bias",
+        "blk.1.attn_q_b.scale",
+        "blk.0.something_new.weight",
+        "output.bias",
+        "something_else",
+        "rope_freqs.weight",
+    ] {
+        let mut draft = Draft::glm(2);
+        draft.add(name, &[3]);
+        let expected = format!("tensor {name} [3] is not known to glimt;");
+        assert!(
+            draft.refusal().starts_with(&expected),
+            "{}",
+            draft.refusal()
+        );
+    }
+}
+
+#[test]
+fn unknown_tensors_that_change_nothing_are_no_obstacle() {
+    let mut draft = Draft::glm(3);
+    draft.set("block_count", 4u32);
+    draft.set("nextn_predict_layers", 1u32);
+    // An encoder for pictures, and a block that predicts further tokens.
+    for name in [
+        "v.blk.0.attn_q.weight",
+        "mm.0.bias",
+        "blk.3.something_new.bias",
+    ] {
+        draft.add(name, &[3]);
+    }
     draft.load().unwrap();
+}
+
+#[test]
+fn a_prediction_layer_alone_is_told() {
+    let mut draft = Draft::glm(2);
+    draft.set("block_count", 3u32);
+    draft.set("nextn_predict_layers", 1u32);
+    draft.tensors.retain(|(name, ..)| !name.starts_with("blk."));
+    draft.add_block(2, false);
+    draft.add("blk.2.nextn.eh_proj.weight", &[2 * WIDTH, WIDTH]);
+    let expected =
+        "the file holds only the layer for multi-token prediction (MTP), block 2 behind 2";
+    assert!(draft.refusal().starts_with(expected), "{}", draft.refusal());
+}
+
+#[test]
+fn a_bias_for_the_choice_without_a_suffix_is_the_same() {
+    let mut draft = Draft::glm(2);
+    draft.tensor("blk.1.exp_probs_b.bias").0 = "blk.1.exp_probs_b".to_owned();
+    let model = draft.load().unwrap();
+    let Ffn::Moe(moe) = &model.layers[1].ffn else {
+        panic!("dense")
+    };
+    assert_eq!(
+        moe.exp_probs_b.as_ref().map(Vec::len),
+        Some(EXPERTS as usize)
+    );
 }
 
 #[test]
