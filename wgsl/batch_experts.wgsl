@@ -1,7 +1,7 @@
 // Chooses the USED best experts of each token of a batch by the router's logits, and computes their weights. Then it lists tiles of up to
 // PLACES slots of one expert, for the products of the experts (shared/batch_experts.wgsl). A slot is token * USED + rank.
 //
-// logits (tokens, EXPERTS) -> weights (tokens, USED) and tiles (tiles, 8). The best expert of a token comes first, and among equals the one with
+// logits (tokens, LOGIT_STRIDE), of which EXPERTS are read -> weights (tokens, USED) and tiles (tiles, 8). The best expert of a token comes first, and among equals the one with
 // the lower id. Tiles are sorted by expert and then by token. A tile is (expert, -, slots, -) and its slots. Tiles behind the last one have 0 slots.
 // Division: one workgroup. THREADS threads share a token, with an expert each, and the workgroup takes WG / THREADS tokens at a time. Then
 // each thread takes a slot.
@@ -9,7 +9,7 @@
 #word tokens: u32
 #word covered: u32    // tiles that the grids of the products cover
 #word scale: f32      // by which the weights are multiplied
-#read logits: array<f32> @floats(TOKENS * EXPERTS)    // (tokens, EXPERTS)
+#read logits: array<f32> @floats((TOKENS - 1) * LOGIT_STRIDE + EXPERTS)    // (tokens, LOGIT_STRIDE)
 #read bias?: array<f32> @floats(EXPERTS)              // (EXPERTS)
 #write weights: array<f32> @floats(TOKENS * USED)     // (tokens, USED)
 #write tiles: array<u32> @words(8 * max(p.covered, TOKENS * USED / PLACES + EXPERTS))   // (tiles, 8), of which each expert may leave one not full
@@ -130,7 +130,7 @@ fn tiles_of(expert: u32) -> u32 { return (atomicLoad(&counts[expert]) + PLACES -
     if (base >= p.tokens) { break; }
     let token = base + t / THREADS;
     var logit = -1e30;
-    if (expert < EXPERTS && token < p.tokens) { logit = logits[token * EXPERTS + expert]; }
+    if (expert < EXPERTS && token < p.tokens) { logit = logits[token * LOGIT_STRIDE + expert]; }
     let prob = probability(logit, t, t - expert);
     // Threads without an expert have the lowest key and the highest ids, so they come last.
     let key = select(0u, order(prob + own_bias), expert < EXPERTS);

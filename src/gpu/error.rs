@@ -35,10 +35,8 @@ pub enum GpuError {
         /// The adapters that match, with their indices.
         found: String,
     },
-    /// The forced tier needs what the adapter does not have.
-    #[error(
-        "tier '{tier}' is not available on {adapter}: it lacks {missing}; use another --tier, or leave it out"
-    )]
+    /// The tier needs what the adapter does not have, or a kernel for a size of the model.
+    #[error("tier '{tier}' is not available on {adapter}: it lacks {missing}; {remedy}")]
     TierUnsupported {
         /// The tier asked for.
         tier: &'static str,
@@ -46,6 +44,8 @@ pub enum GpuError {
         adapter: String,
         /// The missing features or limits.
         missing: String,
+        /// What the user can do.
+        remedy: &'static str,
     },
     /// Pairs of halves were asked for, which the adapter cannot multiply.
     #[error("--packed-halves on is not possible on {adapter}: it lacks {missing}; leave it out")]
@@ -217,6 +217,9 @@ pub enum GpuError {
         reason: String,
     },
 }
+
+/// The remedy for a tier that was asked for in vain.
+pub const ANOTHER_TIER: &str = "use another --tier, or leave it out";
 
 impl GpuError {
     /// Whether it says that the GPU tells no times, so that the host's clock must.

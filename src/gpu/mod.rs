@@ -50,7 +50,7 @@ pub use adapter::{AdapterSummary, DeviceChoice, lacks_async};
 pub use call::Most;
 pub use coop::Coop;
 pub use device::Gpu;
-pub use error::GpuError;
+pub use error::{ANOTHER_TIER, GpuError};
 pub use open::GpuOptions;
 pub use step::Step;
 pub use target::Target;

@@ -5,7 +5,7 @@ use super::facts::Facts;
 use super::geometry::Choices;
 use super::machine::Machine;
 use super::pipeline::Pipelines;
-use super::{Coop, Gpu, GpuError, Target, Tier, small_halves, tuning};
+use super::{ANOTHER_TIER, Coop, Gpu, GpuError, Target, Tier, small_halves, tuning};
 use std::sync::{Arc, Mutex};
 use wgpu::{Adapter, AdapterInfo, Features, Limits};
 
@@ -143,6 +143,7 @@ fn tier(options: &GpuOptions, facts: &Facts) -> Result<Tier, GpuError> {
             tier: tier.name(),
             adapter: facts.info.name.clone(),
             missing,
+            remedy: ANOTHER_TIER,
         });
     }
     if let (Tier::Plain, None, Some(remedy)) = (tier, options.tier, facts.remedy()) {

@@ -37,7 +37,7 @@ pub(crate) fn tiles_of(ids: &[u32], experts: usize, places: u32) -> Vec<Tile> {
 
 /// The choice as [`router()`] makes it, and tiles of the slots (token * used + rank) of each expert.
 pub struct GpuBatchExperts<'a> {
-    /// The router's logits, (max_tokens, count), f32.
+    /// The router's logits, (max_tokens, [`logit_stride`](router::logit_stride)), f32.
     pub logits: Range,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
@@ -79,6 +79,7 @@ impl GpuBatchExperts<'_> {
             .number("THREADS", of_token)
             .number("MOST", self.max_tokens)
             .number("PLACES", self.places)
+            .number("LOGIT_STRIDE", router::logit_stride(experts))
             .word("tokens", Word::Tokens)
             .word("covered", covered)
             .word("scale", experts.weights_scale)
@@ -185,8 +186,11 @@ mod tests {
                     batch_experts(&given, bias.as_deref(), &e, tokens, places);
                 let filled = listed.len() as u32;
                 // On the CPU, a read behind buffers that end with the tokens shows.
-                let mut padded = given.clone();
-                padded.resize(max_tokens * count, f32::NAN);
+                let stride = router::logit_stride(&e) as usize;
+                let mut padded = vec![f32::NAN; max_tokens * stride];
+                for (padded, given) in padded.chunks_mut(stride).zip(given.chunks(count)) {
+                    padded[..count].copy_from_slice(given);
+                }
                 let most = tiles(max_tokens as u32, places, &e) as usize;
                 let list = upload(gpu, &vec![u32::MAX; TILE_WORDS as usize * most]);
                 let counts = upload(gpu, &[7u32; 8]);
@@ -233,7 +237,7 @@ mod tests {
         let (tokens, e) = (9, experts(5, 2, Gating::Softmax, true));
         let [count, used] = [5, 2];
         let call = GpuBatchExperts {
-            logits: Range::floats("logits", u64::from(tokens * count)),
+            logits: Range::floats("logits", u64::from((tokens - 1) * 8 + count)),
             bias: Some(Range::whole(&Buffer::new(
                 "bias",
                 u64::from(count) * 4,

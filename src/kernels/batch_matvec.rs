@@ -164,7 +164,9 @@ impl Divided for GpuBatchMatvec<'_> {
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let w = self.weight;
-        if !w.cols.is_multiple_of(32) || !w.rows.is_multiple_of(4) {
+        // Rows of the experts' logits are made whole vec4.
+        let logits = matches!(self.x, Input::Stream(..)) && w.pieces.len() == 1;
+        if !w.cols.is_multiple_of(32) || !(logits || w.rows.is_multiple_of(4)) {
             let missing = format!("a kernel for {} x {} in {}", w.rows, w.cols, w.name);
             return Err(unsupported(target, &missing));
         }
@@ -201,8 +203,8 @@ impl GpuBatchMatvec<'_> {
         };
         let (groups, stride) = match &self.experts {
             Some(_) => ("batch_experts", w.rows),
-            None if self.single => ("batch_one", w.total_rows()),
-            None => ("batch_heads", w.total_rows()),
+            None if self.single => ("batch_one", w.total_rows().next_multiple_of(4)),
+            None => ("batch_heads", w.total_rows().next_multiple_of(4)),
         };
         let tokens = match self.single {
             true => Word::U(1),

@@ -112,6 +112,11 @@ pub struct GpuRouter<'a> {
 /// Most experts of the kernel: a thread each.
 pub const MAX_EXPERTS: usize = 256;
 
+/// Values from the logits of one token of a batch to those of the next. Products of a batch leave whole vec4.
+pub fn logit_stride(experts: &Experts) -> u32 {
+    (experts.count as u32).next_multiple_of(4)
+}
+
 /// `call` with what `router_choice` knows of a model's experts and reads: the logits, and a bias for the choice where there is one.
 pub(super) fn choice(call: Call, experts: &Experts, logits: &Range, bias: Option<&Range>) -> Call {
     call.number("EXPERTS", experts.count as u32)

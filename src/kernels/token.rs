@@ -8,7 +8,7 @@ use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
 use crate::gpu::machine::MAX_THREADS;
 use crate::gpu::memory::GpuWeight;
-use crate::gpu::{GpuError, Target};
+use crate::gpu::{GpuError, Target, Tier};
 use crate::quant::GgmlType;
 use crate::quant::activation::Activation;
 use crate::quant::halves::BLOCK_UNITS;
@@ -181,12 +181,16 @@ pub(super) fn check_rows(target: &Target, rows: u32, what: &str) -> Result<(), G
     ))
 }
 
-/// What the tier lacks on this device, for a model that other tiers can run.
+/// For a size that the tier has no kernel for.
 pub(crate) fn unsupported(target: &Target, missing: &str) -> GpuError {
     GpuError::TierUnsupported {
         tier: target.tier.name(),
         adapter: target.name.clone(),
-        missing: format!("{missing} (--tier plain has one)"),
+        missing: missing.to_owned(),
+        remedy: match target.tier {
+            Tier::Plain => "use --device cpu",
+            _ => "try --tier plain, or use --device cpu",
+        },
     }
 }
 

@@ -253,7 +253,9 @@ impl GpuTokenGateUp<'_> {
             .flag("RAW_LOGITS", self.raw_logits);
         let partial_sums = router.partial_sums;
         if partial_sums == 1 {
-            return call.module("LOGITS", "logits_whole");
+            return call
+                .module("LOGITS", "logits_whole")
+                .number("LOGIT_STRIDE", router::logit_stride(experts));
         }
         let columns = experts.count as u32 / 4;
         let phases = geometry.threads() / columns;

@@ -13,7 +13,8 @@ fn four_rows(at: Tile, i: u32) -> FourRows {
   let place = i / (TILE / 4u);
   let row = i % (TILE / 4u) * 4u;
   let some = i < COLS * TILE / 4u && place < at.count && at.row + row < p.rows;
-  let here = min(at.row + row, p.rows - 4u);
+  // The last four may reach behind the last row, into what is added to a row of the output to make it whole vec4.
+  let here = min(at.row + row, (p.rows - 1u) / 4u * 4u);
   return FourRows(some, place, row, group_output(at, min(place, at.count - 1u)) * OUT_STRIDE + p.first_row + group_first_row(at) + here);
 }
 

@@ -119,6 +119,7 @@ impl Subject {
                         tier: tier.name(),
                         adapter: adapter.name.clone(),
                         missing,
+                        remedy: gpu::ANOTHER_TIER,
                     });
                 }
             }

@@ -312,6 +312,33 @@ fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, division: Division) -> usize {
     on_gpu[0].pieces.len()
 }
 
+#[test]
+fn logits_of_any_number_of_experts_leave_in_rows_of_whole_vec4() {
+    let (mut rng, tokens) = (Rng::fresh(), 7);
+    for (gpu, rows) in drawn_pairs(&all_gpus(), &[5, 13, 62]) {
+        let case = Case::of((GgmlType::F32, Kind::Stream, 1, *rows, 512, false), tokens);
+        let problem = Problem::new(&mut rng, &case);
+        let exact: Vec<f64> = problem.twin(gpu).iter().map(|v| f64::from(*v)).collect();
+        let on_gpu = gpu_weights(gpu, &[&problem.weights[0]]);
+        let stride = rows.next_multiple_of(4);
+        let y = output(gpu, tokens * stride);
+        let product = GpuBatchMatvec {
+            y: Some(Range::whole(&y)),
+            prepared: None,
+            ..problem.product(gpu, &on_gpu)
+        };
+        let state = State {
+            tokens: tokens as u32,
+            ..State::default()
+        };
+        run(gpu, &product.calls(gpu).expect("rows may be any"), &state);
+        let found: Vec<f32> = download(gpu, &y, tokens * stride);
+        for (found, exact) in found.chunks(stride).zip(exact.chunks(*rows)) {
+            assert_close(&found[..*rows], exact, sums_nmse(case.form(gpu)), "logits");
+        }
+    }
+}
+
 /// Numbers of tokens that fill workgroups and that do not.
 const TOKENS: [usize; 5] = [1, 2, 5, 8, 19];
 

@@ -73,7 +73,7 @@ impl Buffers {
             values: values("values", heads * config.v_head_dim),
             after_attention: floats("after attention", d),
             for_ffn: normed("prepared stream", d),
-            logits: floats("router logits", count),
+            logits: floats("router logits", count.next_multiple_of(4)),
             ids: words("expert ids", used),
             weights: floats("expert weights", used),
             tiles: Range::words("expert tiles", u64::from(tiles * TILE_WORDS)),
