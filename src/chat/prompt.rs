@@ -31,9 +31,9 @@ impl Conversation {
     /// template. Wherever the template repeats an answer as it was, its tokens are the generated ones.
     ///
     /// # Errors
-    /// [`EngineError::NoChatTemplate`], or what the template or the tokenizer refuses.
+    /// Those of [`Opened::needed_template`], or what the template or the tokenizer refuses.
     pub fn prompt(&self, model: &Opened, think: Option<bool>) -> Result<Prompt, EngineError> {
-        let template = model.chat_template().ok_or(EngineError::NoChatTemplate)?;
+        let template = model.needed_template()?;
         Ok(self.in_template(model.tokenizer(), template, think)?)
     }
 

@@ -66,6 +66,9 @@ struct Report {
     model: Arc<dyn Model>,
     stop_tokens: Vec<String>,
     chat_template: bool,
+    /// Why the file answers raw prompts alone, although it has a template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_refused: Option<String>,
     thinking: bool,
     parameters: u64,
     tensors: Vec<TypeRow>,
@@ -119,7 +122,9 @@ impl Inspect {
             None => self.model.source()?,
         };
         let (gguf, model) = load::described(&source)?;
-        let (tokenizer, template) = text_of(&gguf).map_err(|error| error.in_file(&source))?;
+        let tokenizer = Tokenizer::from_gguf(&gguf);
+        let tokenizer = tokenizer.map_err(|error| CliError::from(error).in_file(&source))?;
+        let template = ChatTemplate::from_gguf(&gguf).ok().flatten();
         let tensors = tensor_rows(&gguf);
         let ctx = self.ctx.for_answers(&source, true);
         let usual = engine::context_length(ctx.ctx, model.config().context_length)?;
@@ -137,7 +142,9 @@ impl Inspect {
             ..EngineOptions::default()
         };
         let tried = load::try_answer(&source, &options);
-        let n_ctx = *tried.as_ref().unwrap_or(&usual);
+        let n_ctx = tried.as_ref().map_or(usual, |tried| tried.n_ctx);
+        let no_chat = tried.as_ref().ok().and_then(|tried| tried.no_chat.as_ref());
+        let no_chat = no_chat.filter(|error| !matches!(error, EngineError::NoChatTemplate));
         let adapter = engine::adapter(&options)?;
         let plan = match &adapter {
             None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
@@ -162,6 +169,7 @@ impl Inspect {
             tensors,
             model,
             stop_tokens,
+            chat_refused: no_chat.map(EngineError::to_string),
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
             available: engine::available(adapter.as_ref().and_then(|adapter| adapter.memory)),
@@ -185,11 +193,6 @@ impl Inspect {
         output::page(&text)?;
         tried.map(drop)
     }
-}
-
-/// The vocabulary of a file and its chat template.
-fn text_of(gguf: &Gguf) -> Result<(Tokenizer, Option<ChatTemplate>), CliError> {
-    Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
 }
 
 /// The tensors of each type, the type with the most bytes first.
@@ -245,10 +248,11 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
     let experts = model.experts.as_ref().map(experts);
     let vocabulary = plural::count(model.vocab_size, "token");
     let stops = report.stop_tokens.join(" ");
-    let template = match (report.chat_template, report.thinking) {
-        (false, _) => "none",
-        (true, false) => "yes, without thinking",
-        (true, true) => "yes, with thinking",
+    let template = match (&report.chat_refused, report.chat_template, report.thinking) {
+        (Some(reason), ..) => format!("cannot be used, so only --raw is answered: {reason}"),
+        (None, false, _) => "none".to_owned(),
+        (None, true, false) => "yes, without thinking".to_owned(),
+        (None, true, true) => "yes, with thinking".to_owned(),
     };
     [
         ("file", format!("{path}, GGUF version {version}, {file}")),
@@ -261,7 +265,7 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
         ("dense ff", model.feed_forward_length.to_string()),
         ("experts", experts.unwrap_or_else(|| "none".to_owned())),
         ("vocabulary", format!("{vocabulary}; stops at {stops}")),
-        ("template", template.to_owned()),
+        ("template", template),
     ]
 }
 

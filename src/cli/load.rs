@@ -71,24 +71,33 @@ pub(super) fn described(source: &ModelSource) -> Result<(Arc<Gguf>, Arc<dyn Mode
     described.map_err(|error| CliError::from(error).in_file(source))
 }
 
-/// The context that an answer of the model would have.
+/// An answer that a model would give.
+pub(super) struct Tried {
+    /// The context that it would have, in tokens.
+    pub(super) n_ctx: usize,
+    /// Why there is an answer to a raw prompt alone.
+    pub(super) no_chat: Option<EngineError>,
+}
+
+/// The answer that the model would give.
 ///
 /// # Errors
 /// Why it would be refused before anything is computed.
-pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Result<usize, CliError> {
+pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Result<Tried, CliError> {
     let try_all = || {
         let opened = Opened::new(source, options)?;
         let prompt = [Message::new("user", "Hello")];
-        let tokens = match opened.chat_template() {
+        let raw = || opened.tokenizer().encode("Hello", true);
+        let (tokens, no_chat) = match guarded(|| opened.render_chat(&prompt, None)) {
+            Ok(rendered) => (opened.tokenizer().encode_chat(&rendered)?, None),
             // Some hold weights for --raw alone.
-            None => opened.tokenizer().encode("Hello", true)?,
-            Some(_) => {
-                let rendered = guarded(|| opened.render_chat(&prompt, None))?;
-                opened.tokenizer().encode_chat(&rendered)?
-            }
+            Err(error) => (raw()?, Some(error)),
         };
         opened.check_tokens(&tokens, 0)?;
-        Ok(opened.n_ctx())
+        Ok(Tried {
+            n_ctx: opened.n_ctx(),
+            no_chat,
+        })
     };
     try_all().map_err(|error: CliError| error.in_file(source))
 }

@@ -145,6 +145,14 @@ pub enum EngineError {
         "the model's file has no chat template; glimt generate --raw continues a text as it is"
     )]
     NoChatTemplate,
+    /// The chat template of the file cannot be read.
+    #[error(
+        "the model cannot chat, because {reason}; glimt generate --raw continues a text as it is"
+    )]
+    UnreadableTemplate {
+        /// What is wrong with the template.
+        reason: String,
+    },
 }
 
 /// What has no room in memory. Sizes have their unit.

@@ -15,7 +15,7 @@ use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 pub struct Opened {
     pub(super) model: Arc<dyn Model>,
     tokenizer: Tokenizer,
-    chat_template: Option<ChatTemplate>,
+    chat_template: Template,
     recommended: Recommended,
     n_ctx: usize,
     /// Of the steps of several sequences, where these are asked for.
@@ -59,12 +59,12 @@ impl Opened {
     /// [`EngineError::NoRoom`], or what loading would refuse.
     pub(super) fn of(
         file: File,
-        (tokenizer, chat_template): Text,
+        (tokenizer, chat_template): (Tokenizer, Template),
         device: Device,
         options: &EngineOptions,
     ) -> Result<Self, EngineError> {
         let (model, ubatch) = (file.model, options.ubatch);
-        let template = chat_template.as_ref();
+        let template = chat_template.as_ref().ok().and_then(Option::as_ref);
         let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
         let place = room::Place {
             site: room::Site::of(&device),
@@ -111,9 +111,23 @@ impl Opened {
         &self.tokenizer
     }
 
-    /// The chat template of the model's file, where it has one.
+    /// The chat template of the model's file, where it has one that can be read.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.chat_template.as_ref()
+        self.needed_template().ok()
+    }
+
+    /// The chat template of the model's file, for those who cannot do without.
+    ///
+    /// # Errors
+    /// [`EngineError::NoChatTemplate`], or [`EngineError::UnreadableTemplate`].
+    pub fn needed_template(&self) -> Result<&ChatTemplate, EngineError> {
+        match &self.chat_template {
+            Ok(Some(template)) => Ok(template),
+            Ok(None) => Err(EngineError::NoChatTemplate),
+            Err(error) => Err(EngineError::UnreadableTemplate {
+                reason: error.to_string(),
+            }),
+        }
     }
 
     /// The sampling that is recommended for the model.
@@ -188,17 +202,14 @@ impl Opened {
     /// the model's thinking on or off, `None` leaves it to the template.
     ///
     /// # Errors
-    /// [`EngineError::NoChatTemplate`], or what the template itself refuses, such as a switch for thinking that it
+    /// Those of [`needed_template`](Self::needed_template), or what the template itself refuses, such as a switch for thinking that it
     /// does not have.
     pub fn render_chat(
         &self,
         messages: &[Message],
         think: Option<bool>,
     ) -> Result<String, EngineError> {
-        let template = self
-            .chat_template
-            .as_ref()
-            .ok_or(EngineError::NoChatTemplate)?;
+        let template = self.needed_template()?;
         Ok(template.render(messages, true, think)?)
     }
 
@@ -227,8 +238,8 @@ impl Opened {
     }
 }
 
-/// The vocabulary of a file and its chat template.
-pub(super) type Text = (Tokenizer, Option<ChatTemplate>);
+/// The chat template of a file. One that cannot be read keeps nobody from using the file without it.
+type Template = Result<Option<ChatTemplate>, TokenizerError>;
 
 /// A model's file, of which the text is not read yet.
 pub(super) struct File {
@@ -253,8 +264,8 @@ impl File {
     }
 
     /// Reads the text.
-    pub(super) fn text(&self) -> Result<Text, TokenizerError> {
+    pub(super) fn text(&self) -> Result<(Tokenizer, Template), TokenizerError> {
         let gguf = self.model.gguf();
-        Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)?))
+        Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)))
     }
 }

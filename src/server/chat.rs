@@ -16,6 +16,7 @@ use super::model::Model;
 use super::probabilities;
 use super::reader::Reader;
 use super::tools::{self, Delta, Format, Tools, forced};
+use crate::engine::EngineError;
 use crate::tokenizer::{ChatTemplate, Rendering};
 
 /// A conversation in the model's template.
@@ -63,8 +64,12 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     let tools = tools::read(fields)?;
     let (mut think, variables) = thinking(fields, model)?;
     let engine = &model.engine;
-    let no_template = || ApiError::bad("the model has no chat template; use /v1/completions");
-    let template = engine.chat_template().ok_or_else(no_template)?;
+    let template = engine.needed_template().map_err(|error| match error {
+        EngineError::UnreadableTemplate { reason } => ApiError::bad(format!(
+            "the model cannot chat, because {reason}; use /v1/completions"
+        )),
+        _ => ApiError::bad("the model has no chat template; use /v1/completions"),
+    })?;
     let with_format = |tools| Ok((format(template)?, tools));
     let tools = tools.map(with_format).transpose()?;
     let is_forced = tools.as_ref().is_some_and(|(_, tools)| tools.forced);

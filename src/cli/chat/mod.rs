@@ -28,7 +28,7 @@ use super::sampling::Choice;
 use super::text::{self, Input};
 use super::tty;
 use crate::chat::{Conversation, Turn};
-use crate::engine::{EngineError, KeepWarm, ModelSource, Opened, SessionFile};
+use crate::engine::{KeepWarm, ModelSource, Opened, SessionFile};
 use crate::plural::count;
 
 const EXAMPLES: &str = "\
@@ -66,9 +66,7 @@ impl Chat {
         let may_think = self.settings.thinks(None) != Some(false);
         let ctx = self.ctx.for_answers(&source, may_think);
         let opened = load::open(&self.model, &self.engine, &ctx)?;
-        if opened.chat_template().is_none() {
-            return Err(EngineError::NoChatTemplate.into());
-        }
+        opened.needed_template()?;
         let choice = choice(&self.settings, &source, &opened)?;
         check_thinking(&self.settings, &opened)?;
         if let Some(path) = &self.session {
