@@ -56,9 +56,11 @@ mod tune;
 mod verify;
 mod web;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -162,8 +164,16 @@ fn log_to_stderr() {
             logger.filter_module(name, log::LevelFilter::Error);
         }
     }
-    logger.format(|to, record| {
+    // Some commands read a file twice, but what it is warned of is told once.
+    let told = Mutex::new(HashSet::new());
+    let reads = ["glimt::gguf", "glimt::model", "glimt::tokenizer"];
+    logger.format(move |to, record| {
         let (level, text) = (record.level(), record.args().to_string());
+        if reads.iter().any(|room| record.target().starts_with(room))
+            && told.lock().is_ok_and(|mut told| !told.insert(text.clone()))
+        {
+            return Ok(());
+        }
         writeln!(
             to,
             "{}: {}: {}",
