@@ -48,6 +48,39 @@ const HOSTILE: [&str; 30] = [
 ];
 
 #[test]
+fn a_template_that_cannot_be_read_or_fails_refuses_chat_alone() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (template, reason) in [
+        (
+            "{% foo %}",
+            "tokenizer.chat_template cannot be parsed, line 1",
+        ),
+        (
+            "{{ nothing.at.all }}",
+            "tokenizer.chat_template failed, line 1",
+        ),
+    ] {
+        let value = ("tokenizer.chat_template", Value::from(template));
+        let model = edited(directory.path(), "template.gguf", &[value], |_, _| {});
+        let told = run(&["inspect", "--device", "cpu", "-m", &model]);
+        assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+        let page = stdout(&told);
+        let refusal = page.lines().find(|line| line.starts_with("template"));
+        let refusal = refusal.expect("it has a line of its own");
+        assert!(
+            refusal.contains("only --raw") && refusal.contains(reason),
+            "{page}"
+        );
+        let generate = ["generate", "--device", "cpu", "-n", "1", "x", "-m", &model];
+        let raw = run(&[&generate[..], &["--raw"]].concat());
+        assert_eq!(raw.status.code(), Some(0), "{}", stderr(&raw));
+        let chat = run(&generate);
+        assert_eq!(chat.status.code(), Some(1));
+        assert!(stderr(&chat).contains(reason), "{}", stderr(&chat));
+    }
+}
+
+#[test]
 #[ignore = "long: scripts/test --all"]
 fn hostile_templates_end_in_a_sentence() {
     let deep = "(".repeat(100_000);
