@@ -330,11 +330,9 @@ fn what_is_no_grammar_is_refused_with_the_reason() {
     ] {
         let refused = Grammar::new(engine.tokenizer(), language.clone());
         match refused.err() {
-            Some(ChooserError::Grammar { reason }) => {
-                assert!(
-                    !reason.is_empty() && !reason.contains("non-verbose"),
-                    "{language:?}: {reason}"
-                );
+            Some(error @ (ChooserError::Grammar { .. } | ChooserError::Schema(_))) => {
+                let reason = error.to_string();
+                assert!(!reason.contains("non-verbose"), "{language:?}: {reason}");
             }
             other => panic!("{language:?}: {other:?}"),
         }

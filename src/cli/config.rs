@@ -366,8 +366,9 @@ pub(super) fn with_defaults(
         return Ok(bare);
     };
     let command = definition.find_subcommand(name);
-    // Commands without flags work even if the config file is broken.
-    let Some(command) = command.filter(|c| c.get_opts().next().is_some()) else {
+    // Commands without flags of their own work even if the config file is broken.
+    let of_all = |flag: &Arg| ["quiet", "verbose"].contains(&flag.get_id().as_str());
+    let Some(command) = command.filter(|c| c.get_opts().any(|flag| !of_all(flag))) else {
         return Ok(bare);
     };
     let entries = read(definition)?.unwrap_or_default();

@@ -220,9 +220,9 @@ fn word_of<'a, 't>(command: &'a Command, text: &'t str) -> Word<'a, 't> {
             None => Word::Unknown,
         };
     }
-    let mut letters = text[1..].char_indices();
+    let letters = text[1..].char_indices();
     let mut found = None;
-    while let Some((at, letter)) = letters.next() {
+    for (at, letter) in letters {
         let behind = &text[1 + at + letter.len_utf8()..];
         let flag = command
             .get_arguments()

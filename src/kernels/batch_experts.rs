@@ -186,11 +186,8 @@ mod tests {
                     batch_experts(&given, bias.as_deref(), &e, tokens, places);
                 let filled = listed.len() as u32;
                 // On the CPU, a read behind buffers that end with the tokens shows.
-                let stride = router::logit_stride(&e) as usize;
-                let mut padded = vec![f32::NAN; max_tokens * stride];
-                for (padded, given) in padded.chunks_mut(stride).zip(given.chunks(count)) {
-                    padded[..count].copy_from_slice(given);
-                }
+                let mut padded = router::strided(&given, &e);
+                padded.resize(max_tokens * router::logit_stride(&e) as usize, f32::NAN);
                 let most = tiles(max_tokens as u32, places, &e) as usize;
                 let list = upload(gpu, &vec![u32::MAX; TILE_WORDS as usize * most]);
                 let counts = upload(gpu, &[7u32; 8]);

@@ -117,6 +117,16 @@ pub fn logit_stride(experts: &Experts) -> u32 {
     (experts.count as u32).next_multiple_of(4)
 }
 
+/// Logits (T, experts) as products of a batch leave them: (T, [`logit_stride`]), with NaN behind those of each token.
+pub fn strided(logits: &[f32], experts: &Experts) -> Vec<f32> {
+    let behind = vec![f32::NAN; logit_stride(experts) as usize - experts.count];
+    let rows = logits.chunks(experts.count);
+    rows.flat_map(|row| [row, &behind])
+        .flatten()
+        .copied()
+        .collect()
+}
+
 /// `call` with what `router_choice` knows of a model's experts and reads: the logits, and a bias for the choice where there is one.
 pub(super) fn choice(call: Call, experts: &Experts, logits: &Range, bias: Option<&Range>) -> Call {
     call.number("EXPERTS", experts.count as u32)

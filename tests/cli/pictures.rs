@@ -212,7 +212,7 @@ fn signals_leave_an_earlier_file_as_it_was() {
 /// `script` of util-linux runs a command in a terminal; where there is none, nothing is tested.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_terminal_gets_a_table_of_120_columns_and_bars() {
+fn a_terminal_gets_a_table_of_80_columns_and_bars() {
     let program = env!("CARGO_BIN_EXE_glimt");
     let table = |more: &str| {
         let command = format!("{program} {}{more}", BENCH.join(" "));
@@ -235,7 +235,7 @@ fn a_terminal_gets_a_table_of_120_columns_and_bars() {
         let head = lines.find_map(|line| line.find("| model").map(|at| line[at..].to_owned()));
         head.unwrap_or_else(|| panic!("no head in: {text}"))
     };
-    assert_eq!(head(&narrow).chars().count(), 120, "{narrow}");
+    assert!(head(&narrow).chars().count() <= 80, "{narrow}");
     assert!(head(&wide).ends_with("| longest ms |"), "{wide}");
     for text in [&narrow, &wide] {
         assert!(

@@ -185,7 +185,7 @@ fn errors_are_told_in_its_form() {
             block(json!({"type": "image", "source": {}})),
             "'messages[0].content[0].type'",
         ),
-        (json!({"stop_sequences": [""]}), "'stop_sequences'"),
+        (json!({"stop_sequences": [7]}), "'stop_sequences'"),
         (
             json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
             "'tools[0].type'",

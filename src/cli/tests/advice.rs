@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 
-use crate::cli::Cli;
+use crate::cli::definition;
 
 /// The commands that answer with a model, and so show what the engine refuses.
 const ANSWERING: [&str; 6] = ["generate", "chat", "serve", "batch", "logits", "perplexity"];
@@ -162,7 +162,7 @@ fn has(command: &Command, flag: &str) -> bool {
 
 /// What is wrong with the flags of a text that these commands show; all others if there are none.
 fn wrong(text: &str, shown_by: &[&str]) -> Vec<String> {
-    let mut cli = Cli::command();
+    let mut cli = definition();
     cli.build();
     let find = |name: &str| cli.find_subcommand(name);
     let mut found = vec![];

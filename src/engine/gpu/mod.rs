@@ -3,6 +3,7 @@
 mod all_logits;
 pub mod batch;
 mod flight;
+mod load;
 pub mod measure;
 mod memory;
 mod model;
@@ -17,14 +18,16 @@ mod rows;
 mod submissions;
 #[cfg(test)]
 mod tests;
+mod tier_trial;
 mod trial;
 mod tune;
 mod wait;
 mod warm;
 
 pub use memory::MemoryPlan;
-pub use model::{GpuModel, TierTrial};
+pub use model::GpuModel;
 pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
+pub use tier_trial::TierTrial;
 
 use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,

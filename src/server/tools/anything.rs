@@ -63,8 +63,17 @@ fn survives(format: Format, parts: &[&str], marks: &[&str], seed: u64) {
     }
 }
 
+const TAGS: [&str; 6] = [
+    TAG_BEGIN,
+    TAG_END,
+    KEY_BEGIN,
+    KEY_END,
+    VALUE_BEGIN,
+    VALUE_END,
+];
+
 #[test]
-fn damaged_answers_are_read_the_same_in_any_pieces() {
+fn damaged_tagged_calls_are_read_the_same_in_any_pieces() {
     let glm = [
         "I look.\n",
         "<tool_call>",
@@ -93,15 +102,11 @@ fn damaged_answers_are_read_the_same_in_any_pieces() {
         "now",
         "</tool_call>",
     ];
-    let tags = [
-        TAG_BEGIN,
-        TAG_END,
-        KEY_BEGIN,
-        KEY_END,
-        VALUE_BEGIN,
-        VALUE_END,
-    ];
-    survives(Format::Tagged, &glm, &tags, 1);
+    survives(Format::Tagged, &glm, &TAGS, 1);
+}
+
+#[test]
+fn damaged_calls_of_json_are_read_the_same_in_any_pieces() {
     let json = [
         "I look.\n",
         "<tool_call>",
@@ -126,8 +131,12 @@ fn damaged_answers_are_read_the_same_in_any_pieces() {
         "}",
         "</tool_call>",
     ];
-    survives(Format::Json, &json, &tags, 2);
-    survives(Format::Tagged, &json, &tags, 3);
+    survives(Format::Json, &json, &TAGS, 2);
+    survives(Format::Tagged, &json, &TAGS, 3);
+}
+
+#[test]
+fn damaged_calls_of_deepseek_are_read_the_same_in_any_pieces() {
     let marks = [CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END, SEPARATOR];
     let deepseek = [
         "I look.",

@@ -347,6 +347,13 @@ fn deepseek_leaves_marks_out() {
             is(format, &answer, "", &calls);
         }
     }
+}
+
+#[test]
+fn deepseek_may_speak_of_marks() {
+    let call = "search<｜tool▁sep｜>{\"query\": \"last days\"}";
+    let (all, one) = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>");
+    let (all_end, one_end) = ("<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>");
     for text in [
         format!("{all}{one}serch<｜tool▁sep｜>{{\"query\": \"x\"}}{one_end}{all_end}"),
         format!("{all}{one}function<｜tool▁sep｜>serch\n```json\n{{}}\n```{one_end}{all_end}"),
@@ -361,7 +368,7 @@ fn deepseek_leaves_marks_out() {
         Format::DeepSeek,
         &format!("I look.\n{one}{call}{one_end}\nI wait."),
         "I look.\nI wait.",
-        &[first()],
+        &[searched(json!({"query": "last days"}))],
     );
 }
 

@@ -76,18 +76,7 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
-            let right = method == "rpartition";
-            let found = if right {
-                text.rsplit_once(separator)
-            } else {
-                text.split_once(separator)
-            };
-            let parts = match found {
-                Some((before, after)) => [before, separator, after],
-                None if right => ["", "", text],
-                None => [text, "", ""],
-            };
-            Value::from(Tuple::from(parts.map(Value::from)))
+            partition(text, separator, method == "rpartition")
         }
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -99,44 +88,11 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "find" | "rfind" | "index" | "rindex" | "count" => {
             let (wanted, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
-            let within = cut(text, start, end);
-            let found = within.and_then(|(before, part)| {
-                let at = if method.starts_with('r') {
-                    part.rfind(wanted)
-                } else {
-                    part.find(wanted)
-                };
-                at.map(|at| before + part[..at].chars().count())
-            });
-            match (method, found) {
-                ("count", _) => {
-                    Value::from(within.map_or(0, |(_, part)| part.matches(wanted).count()))
-                }
-                (_, Some(at)) => Value::from(at),
-                ("find" | "rfind", None) => Value::from(-1),
-                (_, None) => return Err(failed(format!("{wanted:?} is not in the text"))),
-            }
+            search(method, wanted, cut(text, start, end))?
         }
         "startswith" | "endswith" => {
             let (wanted, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
-            let wanted = match wanted.as_str() {
-                Some(_) => vec![wanted.clone()],
-                None => wanted.try_iter()?.collect(),
-            };
-            let mut met = false;
-            for wanted in &wanted {
-                let wanted = wanted.as_str().ok_or_else(|| {
-                    failed(format!(
-                        "{method} was given {}; a text was expected",
-                        wanted.kind()
-                    ))
-                })?;
-                met |= cut(text, start, end).is_some_and(|(_, part)| match method {
-                    "startswith" => part.starts_with(wanted),
-                    _ => part.ends_with(wanted),
-                });
-            }
-            Value::from(met)
+            bounded(method, wanted, cut(text, start, end))?
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let (width, fill): (usize, Option<char>) = from_args(args)?;
@@ -167,6 +123,59 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             answer
         }
     }))
+}
+
+/// The parts before and behind the first separator, or the last one from the `right`.
+fn partition(text: &str, separator: &str, right: bool) -> Value {
+    let found = match right {
+        true => text.rsplit_once(separator),
+        false => text.split_once(separator),
+    };
+    let parts = match found {
+        Some((before, after)) => [before, separator, after],
+        None if right => ["", "", text],
+        None => [text, "", ""],
+    };
+    Value::from(Tuple::from(parts.map(Value::from)))
+}
+
+/// `find` and its like, in a part of a text with the characters before it.
+fn search(method: &str, wanted: &str, within: Option<(usize, &str)>) -> Result<Value, Error> {
+    let found = within.and_then(|(before, part)| {
+        let at = match method.starts_with('r') {
+            true => part.rfind(wanted),
+            false => part.find(wanted),
+        };
+        at.map(|at| before + part[..at].chars().count())
+    });
+    Ok(match (method, found) {
+        ("count", _) => Value::from(within.map_or(0, |(_, part)| part.matches(wanted).count())),
+        (_, Some(at)) => Value::from(at),
+        ("find" | "rfind", None) => Value::from(-1),
+        (_, None) => return Err(failed(format!("{wanted:?} is not in the text"))),
+    })
+}
+
+/// `startswith` and `endswith`, of one text or any of several.
+fn bounded(method: &str, wanted: &Value, within: Option<(usize, &str)>) -> Result<Value, Error> {
+    let wanted = match wanted.as_str() {
+        Some(_) => vec![wanted.clone()],
+        None => wanted.try_iter()?.collect(),
+    };
+    let mut met = false;
+    for wanted in &wanted {
+        let wanted = wanted.as_str().ok_or_else(|| {
+            failed(format!(
+                "{method} was given {}; a text was expected",
+                wanted.kind()
+            ))
+        })?;
+        met |= within.is_some_and(|(_, part)| match method {
+            "startswith" => part.starts_with(wanted),
+            _ => part.ends_with(wanted),
+        });
+    }
+    Ok(Value::from(met))
 }
 
 /// Methods that have no arguments.

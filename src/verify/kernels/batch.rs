@@ -10,6 +10,7 @@ use crate::kernels::batch_experts::{
     self, GpuBatchExperts, MOST_PLACES, TILE_WORDS, batch_experts,
 };
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles, batch_matvec};
+use crate::kernels::router::strided;
 use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::model::{Experts, Gating, Weight};
 use crate::quant::GgmlType;
@@ -140,7 +141,7 @@ pub(super) fn choice(lab: &mut Lab<'_>) {
         let most = batch_experts::tiles(TOKENS as u32, places, &EXPERTS) as usize;
         let unwritten = |words: usize| lab.given(&vec![0u32; words]);
         let call = GpuBatchExperts {
-            logits: lab.given(&logits),
+            logits: lab.given(&strided(&logits, &EXPERTS)),
             bias: None,
             experts: &EXPERTS,
             max_tokens: TOKENS as u32,

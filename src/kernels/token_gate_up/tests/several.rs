@@ -101,12 +101,7 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, pair: &[Weight; 2], used: usize, all:
     }
 
     let stride = router::logit_stride(&chosen.config) as usize;
-    let strided = logits.chunks(count).map(|row| {
-        let mut row = row.to_vec();
-        row.resize(stride, f32::NAN);
-        row
-    });
-    let logits: Vec<f32> = strided.flatten().collect();
+    let logits = router::strided(&logits, &chosen.config);
     let on_gpu = gpu_weights(gpu, &[&pair[0], &pair[1]]);
     let room_for = || {
         let router = GpuRouter {

@@ -1,28 +1,26 @@
-//! Which tier a model decodes in on a device where none was asked for: its steps are timed with activations as halves and as bytes, once,
-//! and the choice is kept.
+//! Loading a model, and the tier that it decodes in on a device where none was asked for: its steps are timed with activations as halves and
+//! as bytes, once, and the choice is kept.
 //!
 //! A session is timed by the step of one token, a server by the step of as many tokens as it answers sequences at once: which tier is
 //! faster depends on that.
 
-use super::GpuModel;
-use crate::engine::gpu::batch::{BatchToken, GpuBatch};
-use crate::engine::gpu::trial::TokenTrial;
+use super::batch::{BatchToken, GpuBatch};
+use super::model::GpuModel;
+use super::tier_trial::TierTrial;
+use super::trial::TokenTrial;
 use crate::engine::random::random_tokens;
 use crate::gpu::call::State;
 use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::Recording;
 use crate::gpu::tuning::{self, MeasuredTier};
-use crate::gpu::{GpuError, Tier};
+use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::sequences::PAGE;
-use crate::models::BatchSizes;
+use crate::models::{BatchSizes, Model};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use web_time::{Duration, Instant};
 
-/// The factor that bytes must be faster by: bytes round, floats do not.
-const LEAST_GAIN: f64 = 1.01;
 /// The tiers that are timed, in the order of the results.
 const TIERS: [Tier; 2] = [Tier::Subgroup, Tier::Int8];
 /// Rounds in which both tiers are timed once, at most and at least. The results are medians over them.
@@ -34,55 +32,43 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// Positions of the contexts that the timed steps attend to, at most.
 const ROWS: usize = 512;
 
-/// The times by which a tier was chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TierTrial {
-    /// The choice.
-    pub tier: Tier,
-    /// Tokens of the step that was timed, one of each sequence.
-    pub sequences: u32,
-    /// Microseconds of the step in `subgroup` and in `int8`.
-    pub us: [f64; 2],
-    /// The clock that told them.
-    pub clock: Clock,
-}
-
-impl TierTrial {
-    fn of(sequences: u32, us: [f64; 2], clock: Clock) -> Self {
-        let tier = match us[0] >= us[1] * LEAST_GAIN {
-            true => Tier::Int8,
-            false => Tier::Subgroup,
-        };
-        Self {
-            tier,
-            sequences,
-            us,
-            clock,
-        }
-    }
-}
-
-impl fmt::Display for TierTrial {
-    /// One line: the choice and its reason.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [subgroup, int8] = self.us.map(|us| us / 1e3);
-        let host = match self.clock {
-            Clock::Gpu => "",
-            Clock::Host => " by the host's clock",
-        };
-        let step = match self.sequences {
-            1 => "a token takes".to_owned(),
-            n => format!("a step of {n} tokens takes"),
-        };
-        write!(
-            f,
-            "tier: {}, measured{host}: {step} {subgroup:.3} ms in subgroup, {int8:.3} ms in int8",
-            self.tier.name()
-        )
-    }
-}
-
 impl GpuModel {
+    /// Uploads every weight, telling `progress` the bytes done and the bytes in all. The weights of a model without a
+    /// file ([`crate::synth::without_matrices`]) are made on the device.
+    ///
+    /// On a device whose tier was not asked for, the tier is chosen then: the one kept for this device and such a model, else by
+    /// measuring, where the device [may run](crate::gpu::Tier::may_be_measured) more than one. So the model's
+    /// [`gpu`](Self::gpu) can be in another tier than the one passed.
+    ///
+    /// # Errors
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
+    /// [`GpuError::ReadWeights`] or what the device reports.
+    pub async fn load_async(
+        gpu: Arc<Gpu>,
+        model: Arc<dyn Model>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, GpuError> {
+        Self::load_for_async(gpu, model, 1, progress).await
+    }
+
+    /// As [`load_async`](Self::load_async), for steps of a token of each of so many sequences: the tier is chosen for these.
+    ///
+    /// # Errors
+    /// Those of [`load_async`](Self::load_async).
+    pub async fn load_for_async(
+        gpu: Arc<Gpu>,
+        model: Arc<dyn Model>,
+        sequences: u32,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, GpuError> {
+        let mut model = Self::upload_async(gpu, model, progress).await?;
+        if model.gpu.tier_is_open {
+            let folder = tuning::folder().ok();
+            model.settle_tier(sequences, folder.as_deref()).await?;
+        }
+        Ok(model)
+    }
+
     /// Gives the model the tier that suits it on its device for steps of a token of each of `sequences`, if none was asked for and another
     /// is possible: the one kept in `folder`, else the one measured now, which is kept there.
     ///
