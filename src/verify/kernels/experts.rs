@@ -157,8 +157,12 @@ pub(super) fn gate_up_of_several(lab: &mut Lab<'_>) {
         let twin: Vec<f32> = (0..SEVERAL).flat_map(of_token).collect();
         let h = room(lab, twin.len(), None);
         let weights = lab.load(&pair.each_ref())?;
+        let router = GpuRouter {
+            logits: lab.given(&router::strided(&choice.logits, &choice.config)),
+            ..choice.router(lab)
+        };
         let call = GpuTokenGateUp {
-            experts: Some(([&weights[0], &weights[1]], choice.router(lab))),
+            experts: Some(([&weights[0], &weights[1]], router)),
             raw_logits: false,
             shared: None,
             activation: form(lab),
