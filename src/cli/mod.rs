@@ -204,12 +204,19 @@ fn log_to_stderr(verbose: bool) {
             logger.filter_module(name, log::LevelFilter::Error);
         }
     }
-    // Some commands read a file twice, but what it is warned of is told once.
+    // Some commands read a file twice, and trials of a device begin several sessions. Each of their warnings is told once.
     let told = Mutex::new(HashSet::new());
-    let reads = ["glimt::gguf", "glimt::model", "glimt::tokenizer"];
+    let repeating = [
+        "glimt::gguf",
+        "glimt::model",
+        "glimt::tokenizer",
+        "glimt::kernels::coop",
+    ];
     logger.format(move |to, record| {
         let (level, text) = (record.level(), record.args().to_string());
-        if reads.iter().any(|room| record.target().starts_with(room))
+        if repeating
+            .iter()
+            .any(|room| record.target().starts_with(room))
             && told.lock().is_ok_and(|mut told| !told.insert(text.clone()))
         {
             return Ok(());
