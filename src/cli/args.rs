@@ -93,8 +93,9 @@ impl MeasuredArgs {
 /// Which device, and how to use it.
 #[derive(Args)]
 pub(super) struct DeviceArgs {
-    /// Where to run: auto, cpu, or the index or part of the name of a GPU of `glimt devices`
+    /// Where to run: auto, cpu, or a GPU's index or name
     ///
+    /// `glimt devices` lists them, and a part of a name is enough.
     /// auto is the best GPU, or the CPU where there is none but software. cpu is the reference implementation.
     #[arg(
         long,
@@ -208,7 +209,7 @@ pub(super) struct PrecomposeArgs {
 /// How much context.
 #[derive(Args)]
 pub(super) struct ContextArgs {
-    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
+    /// Context in tokens; 0 is all that the model has [default: the model's, at most 4096]
     ///
     /// For an answer of a model that thinks the default is 32768 as far as memory allows, for one of the built-in model 1024.
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]

@@ -131,6 +131,31 @@ impl Lines {
     }
 }
 
+/// `text` in lines of at most so many columns, broken at blanks alone: a path or a flag that is longer stays whole.
+pub(super) fn wrapped(text: &str, columns: usize) -> String {
+    let mut lines = String::with_capacity(text.len());
+    for (at, line) in text.split('\n').enumerate() {
+        if at > 0 {
+            lines.push('\n');
+        }
+        let mut filled = 0;
+        for (at, word) in line.split(' ').enumerate() {
+            let width = word.width();
+            if at == 0 {
+                filled = width;
+            } else if filled > 0 && filled + 1 + width > columns {
+                lines.push('\n');
+                filled = width;
+            } else {
+                lines.push(' ');
+                filled += 1 + width;
+            }
+            lines += word;
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +200,17 @@ mod tests {
             assert_eq!(told[2], "let fox = crow.into_the_wood(); // now");
             assert_eq!(told[4..], ["The fox and the crow", "went"]);
         }
+    }
+
+    #[test]
+    fn lines_of_notes_break_at_blanks_alone() {
+        let text = "go on with --device cpu; see /a/long/way/to/the/wood.gguf\n  two  blanks";
+        assert_eq!(
+            wrapped(text, 20),
+            "go on with --device\ncpu; see\n/a/long/way/to/the/wood.gguf\n  two  blanks"
+        );
+        assert_eq!(wrapped("狐と烏が 森に行き", 10), "狐と烏が\n森に行き");
+        assert_eq!(wrapped("", 10), "");
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub(crate) fn columns() -> Option<usize> {
     Some(usize::from(columns)).filter(|columns| *columns >= LEAST / 2)
 }
 
+/// Columns that help fills: those of the terminal, else what `COLUMNS` says, as the parser of flags has it.
+pub(crate) fn columns_of_help() -> Option<usize> {
+    columns().or_else(|| variable("COLUMNS")?.parse().ok())
+}
+
 /// A variable of the environment that is not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

@@ -179,7 +179,7 @@ fn short_help_begins_with_what_people_need() {
         stdout(&output).to_owned()
     };
     let short = help(&["generate", "-h"]);
-    assert!(short.lines().count() <= 85, "{short}");
+    assert!(short.lines().count() <= 45, "{short}");
     let at = |text: &str| {
         short
             .find(text)
