@@ -233,7 +233,7 @@ impl Generate {
         Ok(choice)
     }
 
-    /// What chooses on the host, where something must.
+    /// The chooser on the host, where there must be one.
     fn chooser(
         &self,
         choice: &Choice,
@@ -265,7 +265,7 @@ struct Turn<'a> {
     /// The file that it is kept in, if any.
     kept: Option<Resumed>,
     choice: &'a Choice,
-    /// What chooses on the host, if the device cannot.
+    /// The chooser on the host, if the device cannot choose.
     chooser: Option<LogProbs<Constrained<Chain>>>,
     answer: Answer<'a>,
     ended: Option<Ended>,

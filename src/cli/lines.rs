@@ -7,14 +7,14 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::pictures::terminal;
 
-/// What begins and ends lines of code, which stay as they are.
+/// The marks that begin and end lines of code, which stay as they are.
 const FENCES: [&str; 2] = ["```", "~~~"];
 
 /// Breaks lines. The word that has not ended is held back, and so is the beginning of a line that may be a fence.
 pub(super) struct Lines {
     /// Columns of a line; `None` where lines stay as they are.
     columns: fn() -> Option<usize>,
-    /// What is held back.
+    /// The text that is held back.
     held: String,
     /// Blanks behind the last word, which are shown if another one follows in the line.
     blanks: String,
@@ -27,7 +27,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Those of the terminal that `to` is, by its width at each word. Elsewhere, and on a terminal that knows plain lines alone, lines
+    /// Lines of the terminal that `to` is, by its width at each word. Elsewhere, and on a terminal that knows plain lines alone, lines
     /// stay as they are.
     pub(super) fn of(to: &impl IsTerminal) -> Self {
         match to.is_terminal() && !terminal::is_dumb() {
@@ -124,7 +124,7 @@ impl Lines {
         match (self.code, ends_line) {
             (true, _) => {}
             (false, true) => shown.push('\n'),
-            // Those before a word that is only blanks are an indentation.
+            // Blanks before a word that is only blanks are an indentation.
             (false, false) if seen.is_empty() => self.blanks = before + word,
             (false, false) => self.blanks = word[seen.len()..].to_owned(),
         }

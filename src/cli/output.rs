@@ -12,7 +12,7 @@ use super::lines::{Lines, wrapped};
 use super::screen;
 use crate::pictures::terminal::{self, is_styled};
 
-/// What dims text in a terminal, and what ends that.
+/// The escape sequences that dim text in a terminal and end that.
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
@@ -120,7 +120,7 @@ pub(super) struct Thoughts {
 }
 
 impl Thoughts {
-    /// Those whose lines are broken as `lines` say.
+    /// Thoughts whose lines are broken as `lines` say.
     pub(super) fn new(lines: Lines) -> Self {
         Self {
             dim: is_styled(io::stderr().is_terminal()),

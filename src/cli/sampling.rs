@@ -44,7 +44,7 @@ pub(super) struct SamplingArgs {
     host: HostArgs,
     /// Seed of the draws; -1 is random [default: random, printed]
     ///
-    /// The same seed and flags on the same device give the same answer.
+    /// An answer is repeated by its seed, with equal flags on the same device.
     #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true, help_heading = SAMPLING)]
     seed: Option<Seed>,
 }
