@@ -49,13 +49,13 @@ pub enum BenchError {
     ProfileOnCpu,
 }
 
-/// What the engine refuses, to somebody who has no flag for the context.
+/// A refusal of the engine, told to somebody who has no flag for the context.
 fn without_context(error: &EngineError) -> String {
     error.to_string().replace(gpu::error::BY_CONTEXT, "")
 }
 
 impl BenchError {
-    /// The same without advice to take the CPU, where that is refused.
+    /// This error without the advice to take the CPU, for measurements that refuse the CPU.
     pub(crate) fn of_gpus_alone(self) -> Self {
         match self {
             Self::Engine(EngineError::Gpu(error)) => Self::OnGpusAlone(Box::new(error)),

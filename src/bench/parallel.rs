@@ -23,7 +23,7 @@ use crate::models::{BatchSizes, Model};
 /// Sequences at most.
 pub const MOST_PARALLEL: usize = Serving::MOST as usize;
 
-/// What to measure.
+/// The measurements to make.
 #[derive(Debug, Clone)]
 pub struct ParallelOptions {
     /// The model.
@@ -53,7 +53,7 @@ pub struct ParallelRow {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
-    /// What the model is called.
+    /// The model's name.
     pub model_type: String,
     /// Tokens of each prompt.
     pub pp: usize,

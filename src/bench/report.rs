@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Test;
 
-/// What this program was built from.
+/// The source that this program was built from.
 pub(crate) mod build {
     /// The commit, where the build was told one (`GLIMT_COMMIT`).
     pub(crate) const COMMIT: &str = match option_env!("GLIMT_COMMIT") {
@@ -85,7 +85,7 @@ pub struct Row {
     pub precompose: Option<&'static str>,
     /// The file or the synthetic model.
     pub model_filename: String,
-    /// What the model is called.
+    /// The model's name.
     pub model_type: String,
     /// Bytes of all tensors.
     pub model_size: u64,
@@ -159,11 +159,11 @@ pub enum Columns {
     Few,
     /// The same for several devices: which one instead of sizes.
     Devices,
-    /// What fits into 80 characters, for one device.
+    /// The columns that fit into 80 characters, for one device.
     Narrow,
-    /// The same for several devices and one model.
+    /// The columns for several devices and one model.
     NarrowDevices,
-    /// The same for several devices and models.
+    /// The columns for several devices and models.
     NarrowBoth,
 }
 
@@ -292,7 +292,7 @@ fn is_text(name: &str) -> bool {
 }
 
 impl Columns {
-    /// Those that fit into lines of so many characters, for several devices and models or one of each.
+    /// The columns that fit into lines of so many characters, for several devices and models or one of each.
     pub fn fitting(width: usize, devices: bool, models: bool) -> Self {
         match (width >= 120, devices, models) {
             (true, false, _) => Self::Few,

@@ -50,7 +50,7 @@ impl std::str::FromStr for Where {
     }
 }
 
-/// What to measure.
+/// The measurements to make.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
     /// The model.
@@ -73,7 +73,7 @@ pub struct BenchOptions {
     pub repetitions: usize,
 }
 
-/// What is told while measuring.
+/// An event that is told while measuring.
 pub enum Event<'a> {
     /// A device is measured from here on.
     Device {
@@ -81,14 +81,16 @@ pub enum Event<'a> {
         name: &'a str,
         /// Vulkan, Metal, DX12 or CPU.
         backend: &'a str,
+        /// Whether software on the CPU plays a GPU.
+        is_software: bool,
     },
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
     /// Loading has ended.
     Loaded,
-    /// What was measured to choose the tier.
+    /// The trial that chose the tier.
     Tier(&'a TierTrial),
-    /// What became of `--precompose`.
+    /// The outcome of `--precompose`.
     Precomposed(&'a Precomposed),
     /// An adapter of [`Where::All`] was left out, and why.
     Skipped(String),
@@ -227,6 +229,7 @@ fn on_cpu(
     let begins = Event::Device {
         name: &row.gpu_info,
         backend: &row.backends,
+        is_software: false,
     };
     tell(on_event, begins)?;
     run_tests(options, &mut backend, &**model, &row, on_event)
@@ -284,7 +287,15 @@ fn on_gpu(
     on_event: &mut OnEvent<'_>,
 ) -> Result<(), Ended> {
     let [name, backend] = [&gpu.info.name, &backend_name(gpu.info.backend)];
-    tell(on_event, Event::Device { name, backend })?;
+    let is_software = gpu.info.device_type == wgpu::DeviceType::Cpu;
+    tell(
+        on_event,
+        Event::Device {
+            name,
+            backend,
+            is_software,
+        },
+    )?;
     if !options.force {
         check_gpu(&gpu, &**model, n_ctx)?;
     }

@@ -31,7 +31,7 @@ impl Conversation {
     /// template. Wherever the template repeats an answer as it was, its tokens are the generated ones.
     ///
     /// # Errors
-    /// Those of [`Opened::needed_template`], or what the template or the tokenizer refuses.
+    /// The errors of [`Opened::needed_template`], of the template and of the tokenizer.
     pub fn prompt(&self, model: &Opened, think: Option<bool>) -> Result<Prompt, EngineError> {
         let template = model.needed_template()?;
         Ok(self.in_template(model.tokenizer(), template, think)?)

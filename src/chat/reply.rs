@@ -7,7 +7,7 @@ impl Passage {
     /// Ends the passage before the first of `stops` that is in it. Tokens that stand for text on both sides are replaced.
     ///
     /// # Errors
-    /// What the tokenizer refuses.
+    /// The errors of the tokenizer.
     pub fn end_before(
         &mut self,
         stops: &[String],
@@ -134,7 +134,7 @@ impl<'a> ReplyReader<'a> {
         self.take()
     }
 
-    /// As [`finish`](Self::finish). What is read afterwards is a new reply.
+    /// Finishes like [`finish`](Self::finish). Tokens that are read afterwards are a new reply.
     pub(super) fn take(&mut self) -> (Reply, Option<Piece>) {
         let rest = self.end();
         let mut reply = std::mem::take(&mut self.reply);

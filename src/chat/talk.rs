@@ -70,7 +70,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// What the last answer took that came to its end, and why it ended.
+    /// The times and counts of the last answer that came to its end, and why it ended.
     pub fn stats(&self) -> Option<&GenerateStats> {
         self.stats.as_ref()
     }
@@ -115,7 +115,7 @@ impl<'a> Chat<'a> {
     /// Asks the model, and gives its answer without the thoughts. These are in the conversation.
     ///
     /// # Errors
-    /// What the chat template or the device refuses. The conversation is then as it was, with what was answered so far.
+    /// The errors of the chat template and the device. The conversation is then as it was, with what was answered so far.
     pub async fn say_async(&mut self, text: impl Into<String>) -> Result<String, EngineError> {
         let mut answer = String::new();
         let mut pieces = self.stream(text);
@@ -128,10 +128,10 @@ impl<'a> Chat<'a> {
     }
 }
 
-/// What was generated of an answer.
+/// The generated part of an answer.
 struct Heard<'a> {
     reader: ReplyReader<'a>,
-    /// What nobody has asked for yet.
+    /// The text that nobody has asked for yet.
     pieces: VecDeque<Piece>,
 }
 
@@ -158,7 +158,7 @@ impl Pieces<'_> {
     /// The next piece, or `None` at the end. Dropped before it is there it loses nothing.
     ///
     /// # Errors
-    /// What the chat template or the device refuses; no piece follows.
+    /// The errors of the chat template and the device; no piece follows.
     pub async fn next_async(&mut self) -> Option<Result<Piece, EngineError>> {
         poll_fn(|context| self.poll(context)).await
     }

@@ -21,10 +21,10 @@ pub(super) const DEVICE: &str = "Device";
 pub(super) struct ModelArgs {
     /// The model: a GGUF file, or a name [default: the built-in story teller]
     ///
-    /// Of a split model it is the first shard. `glimt list` and `glimt pull --help` show names.
+    /// A split model is named by its first shard. `glimt list` and `glimt pull --help` show names.
     #[arg(short, long, value_name = "MODEL", env = "GLIMT_MODEL")]
     model: Option<PathBuf>,
-    /// What it turned out to be: a name is looked up once.
+    /// The source that was found: a name is looked up once.
     #[arg(skip)]
     found: OnceCell<ModelSource>,
 }
@@ -68,7 +68,7 @@ pub(super) struct MeasuredArgs {
 }
 
 impl MeasuredArgs {
-    /// What the flags name.
+    /// The source that the flags name.
     pub(super) fn source(&self) -> Result<Source, CliError> {
         match &self.synthetic {
             Some(synthetic) => Ok(synthetic.clone()),
@@ -93,8 +93,9 @@ impl MeasuredArgs {
 /// Which device, and how to use it.
 #[derive(Args)]
 pub(super) struct DeviceArgs {
-    /// Where to run: auto, cpu, or the index or part of the name of a GPU of `glimt devices`
+    /// Where to run: auto, cpu, or a GPU's index or name
     ///
+    /// `glimt devices` lists them, and a part of a name is enough.
     /// auto is the best GPU, or the CPU where there is none but software. cpu is the reference implementation.
     #[arg(
         long,
@@ -114,6 +115,11 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// Whether the device was named by `--gpu-layers`, beside which there can be no `--device`.
+    pub(super) fn is_by_layers(&self) -> bool {
+        self.gpu_layers.is_some()
+    }
+
     pub(super) fn options(&self) -> GpuOptions {
         GpuOptions {
             device: match self.gpu_layers {
@@ -156,15 +162,7 @@ impl EngineArgs {
     /// A flag that only kernels of a GPU can follow, if one was given.
     pub(super) fn asks_for_gpu(&self) -> Option<String> {
         let kernels = &self.device.kernels;
-        let flags = [
-            (kernels.no_matrices, "--no-matrices"),
-            (kernels.serial_passes.is_some(), "--serial-passes"),
-            (kernels.packed_halves.is_some(), "--packed-halves"),
-            (self.precompose.choice.is_some(), "--precompose"),
-        ];
-        let tier = self.device.tier.map(|tier| format!("--tier {tier}"));
-        let flag = flags.into_iter().find(|(given, _)| *given);
-        tier.or_else(|| flag.map(|(_, flag)| flag.to_owned()))
+        kernels.asks_for_gpu(self.device.tier, &self.precompose)
     }
 }
 
@@ -185,6 +183,23 @@ pub(super) struct KernelArgs {
 }
 
 impl KernelArgs {
+    /// The first of these flags that was given, of which only kernels of a GPU can follow any.
+    pub(super) fn asks_for_gpu(
+        &self,
+        tier: Option<Tier>,
+        precompose: &PrecomposeArgs,
+    ) -> Option<String> {
+        let flags = [
+            (self.no_matrices, "--no-matrices"),
+            (self.serial_passes.is_some(), "--serial-passes"),
+            (self.packed_halves.is_some(), "--packed-halves"),
+            (precompose.choice.is_some(), "--precompose"),
+        ];
+        let tier = tier.map(|tier| format!("--tier {tier}"));
+        let flag = flags.into_iter().find(|(given, _)| *given);
+        tier.or_else(|| flag.map(|(_, flag)| flag.to_owned()))
+    }
+
     pub(super) fn options(&self) -> GpuOptions {
         GpuOptions {
             no_matrices: self.no_matrices,
@@ -208,7 +223,7 @@ pub(super) struct PrecomposeArgs {
 /// How much context.
 #[derive(Args)]
 pub(super) struct ContextArgs {
-    /// Context length in tokens; 0 is the model's full context [default: the model's, at most 4096]
+    /// Context in tokens; 0 is all that the model has [default: the model's, at most 4096]
     ///
     /// For an answer of a model that thinks the default is 32768 as far as memory allows, for one of the built-in model 1024.
     #[arg(short = 'c', long, alias = "ctx-size", value_name = "N")]

@@ -11,14 +11,14 @@ use super::output::{bytes, is_quiet, note};
 use super::screen;
 use crate::gpu::compiling::{self, Compiling};
 
-/// What takes no longer shows nothing.
+/// Work that takes no longer shows no bar.
 const BAR_AFTER: Duration = Duration::from_millis(300);
 /// Without bars, the first line comes after so long. Each further one takes twice as long as the one before.
 const LINE_AFTER: Duration = Duration::from_secs(5);
 /// Shaders that are compiled within so long of one another share a bar.
 const SAME: Duration = Duration::from_secs(2);
 
-/// What is counted.
+/// The unit in which a bar counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Bytes,

@@ -60,7 +60,7 @@ display on the same device stays alive; one layer is the first of a session.";
 pub(super) struct Bench {
     /// The model: a GGUF file, or a name; may be repeated [default: the built-in story teller]
     ///
-    /// Of a split model it is the first shard. `glimt list` and `glimt pull --help` show names.
+    /// A split model is named by its first shard. `glimt list` and `glimt pull --help` show names.
     #[arg(short, long = "model", value_name = "MODEL", env = "GLIMT_MODEL")]
     models: Vec<PathBuf>,
     /// Measure random weights of real shapes instead of a file, such as glm-4.7-flash:q4_0; may be repeated
@@ -168,7 +168,7 @@ impl Bench {
         }
     }
 
-    /// What fits into the terminal; a file has room for all.
+    /// The columns that fit into the terminal; a file has room for all.
     fn columns(&self, sources: usize, devices: &[Where]) -> Columns {
         if self.wide || !io::stdout().is_terminal() {
             return Columns::All;
@@ -195,6 +195,12 @@ impl Bench {
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
         let repetitions = u64::from(self.repetitions);
         let mut shown = Shown::new(io::stdout(), self.output, columns, repetitions);
+        shown.by_layers = !self.gpu_layers.is_empty();
+        let is_auto = devices == [Where::Device(DeviceChoice::Auto)];
+        if is_auto && self.synthetic.is_empty() {
+            let tier = self.tiers.first().copied();
+            shown.for_gpu = self.kernels.asks_for_gpu(tier, &self.precompose);
+        }
         for source in sources {
             let options = BenchOptions {
                 source,
@@ -325,13 +331,17 @@ impl ParallelTable {
     }
 }
 
-/// What runs have written so far.
+/// The results that runs have written so far.
 pub(super) struct Shown<W> {
     /// Where the results go, until the head is written.
     out: Option<W>,
     format: Format,
     columns: Columns,
     repetitions: u64,
+    /// Whether devices were named by `--gpu-layers`.
+    by_layers: bool,
+    /// The flag that leaves the CPU reference where there is no GPU.
+    for_gpu: Option<String>,
     bar: Option<Bar>,
     /// The head is written with the first row, so that a refusal leaves standard output empty.
     writer: Option<Writer<W>>,
@@ -347,6 +357,8 @@ impl<W: Write> Shown<W> {
             format,
             columns,
             repetitions,
+            by_layers: false,
+            for_gpu: None,
             bar: None,
             writer: None,
             rows: vec![],
@@ -357,8 +369,15 @@ impl<W: Write> Shown<W> {
     /// Takes what a run tells.
     pub(super) fn take(&mut self, event: &Event<'_>) -> ControlFlow<()> {
         match event {
-            Event::Device { name, backend } => {
+            Event::Device {
+                name,
+                backend,
+                is_software,
+            } => {
                 self.bar = Some(progress_bar("loading"));
+                if let Some(flag) = self.for_gpu.take_if(|_| *is_software) {
+                    load::leaves_cpu(&flag, name);
+                }
                 note(format_args!("device: {name} ({backend})"));
             }
             Event::Loading(done, total) => {
@@ -369,7 +388,7 @@ impl<W: Write> Shown<W> {
             Event::Loaded => self.bar = None,
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
-            Event::NoGpu(error) => load::no_gpu(error),
+            Event::NoGpu(error) => load::no_gpu(error, self.by_layers),
             Event::Skipped(reason) => note(format_args!("left out: {reason}")),
             Event::Test { test, number, of } => {
                 let what = format!("{} ({number} of {of})", test.name());

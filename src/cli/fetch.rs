@@ -87,7 +87,7 @@ fn check(hub: &Hub<'_>, offer: &Offer, shown: &mut Shown) -> Result<(), CliError
     if offer.architecture.as_deref().is_some_and(models::runs) {
         return Ok(());
     }
-    // What a hub says of a repository may be about another of its files.
+    // A hub's words about a repository may be about another of its files.
     let found = hub.architecture(offer, &mut |event| shown.take(&event))?;
     match found.or_else(|| offer.architecture.clone()) {
         Some(found) if !models::runs(&found) => Err(refused(format!(
@@ -109,7 +109,7 @@ fn others(offer: &Offer) -> String {
 /// Asks what a name means, and tells it with its size. Returned is also how many bytes are missing.
 ///
 /// # Errors
-/// What the hub refuses, or [`CliError::WouldNotRun`].
+/// The errors of the hub, or [`CliError::WouldNotRun`].
 pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<(Offer, u64), CliError> {
     let mut shown = Shown::new();
     let offer = hub.offer(name, &mut |event| shown.take(&event))?;

@@ -53,7 +53,9 @@ pub(super) struct Generate {
     n_predict: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
-    /// System prompt, put before the prompt by the model's chat template
+    /// System prompt
+    ///
+    /// The model's chat template puts it before the prompt.
     #[arg(
         long,
         value_name = "TEXT",
@@ -62,24 +64,24 @@ pub(super) struct Generate {
     )]
     system: Option<String>,
     /// Go on from the conversation in this file, and keep it there; a file that does not exist is begun
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     session: Option<PathBuf>,
     /// Let the model think before it answers, or not [default: what its chat template does]
-    #[arg(long, value_name = "WHEN", value_parser = on_or_off(), conflicts_with = "raw")]
+    #[arg(long, value_name = "on|off", value_parser = on_or_off(), hide_possible_values = true, conflicts_with = "raw")]
     think: Option<bool>,
     /// End the thoughts after N tokens; the model then answers; -1 is no limit [default: none]
     #[arg(long, value_name = "N", value_parser = sampling::limit, allow_negative_numbers = true, conflicts_with = "raw", hide_short_help = true)]
     think_limit: Option<usize>,
-    /// Continue the prompt as it is, without the model's chat template
+    /// Continue the prompt as it is; use no chat template
     #[arg(long)]
     raw: bool,
-    /// End the answer before this text; may be given several times
+    /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     stop: Vec<String>,
     #[command(flatten)]
     grammar: GrammarArgs,
     /// Print one JSON object at the end: text, reasoning, tokens, times, sampling
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     json: bool,
     /// With --json: tell each token with its log-probability and the N best of the model, before any sampler
     #[arg(long, value_name = "N", requires = "json", hide_short_help = true)]
@@ -98,7 +100,10 @@ pub(super) struct Generate {
 fn prompt_argument(argument: clap::Arg) -> clap::Arg {
     argument
         .value_name("PROMPT")
-        .help("The prompt; - is standard input, and what is piped there is added to another prompt")
+        .help("The prompt; - is standard input")
+        .long_help(
+            "The prompt; - is standard input, and what is piped there is added to another prompt",
+        )
 }
 
 /// Why the callback ended the answer, where the session only knows that it did.
@@ -228,7 +233,7 @@ impl Generate {
         Ok(choice)
     }
 
-    /// What chooses on the host, where something must.
+    /// The chooser on the host, where there must be one.
     fn chooser(
         &self,
         choice: &Choice,
@@ -260,7 +265,7 @@ struct Turn<'a> {
     /// The file that it is kept in, if any.
     kept: Option<Resumed>,
     choice: &'a Choice,
-    /// What chooses on the host, if the device cannot.
+    /// The chooser on the host, if the device cannot choose.
     chooser: Option<LogProbs<Constrained<Chain>>>,
     answer: Answer<'a>,
     ended: Option<Ended>,

@@ -14,10 +14,12 @@ use crate::engine::chooser::{Grammar, Language};
 /// What an answer has to be.
 #[derive(Args, Clone, Default)]
 pub(super) struct GrammarArgs {
-    /// Answer with JSON that a schema accepts: the schema itself, or a file that holds it
+    /// Answer with JSON that this schema accepts
+    ///
+    /// It is the schema itself, or a file that holds it.
     #[arg(
         long,
-        value_name = "FILE|JSON",
+        value_name = "SCHEMA",
         conflicts_with = "grammar",
         allow_hyphen_values = true
     )]
@@ -30,6 +32,7 @@ pub(super) struct GrammarArgs {
         long,
         alias = "grammar-file",
         value_name = "FILE|TEXT",
+        hide_short_help = true,
         allow_hyphen_values = true
     )]
     pub(super) grammar: Option<String>,

@@ -19,14 +19,14 @@ enum Takes {
     Maybe(&'static [&'static str]),
 }
 
-/// What a flag of another program is here.
+/// The meaning of another program's flag here.
 #[derive(Clone, Copy)]
 pub(super) enum Means {
     /// This flag.
     Flag(&'static str),
-    /// What glimt always does, for these values (all, if there are none); of others, why they are refused.
+    /// Something that glimt always does, for these values (all, if there are none). For other values, the reason why they are refused.
     Always(&'static [&'static str], &'static str),
-    /// What this command always does. Others are told what to use instead.
+    /// Something that this command always does. Other commands say what to use instead.
     Only(&'static str, &'static str),
     /// Nothing. This is used instead.
     Instead(&'static str),
@@ -55,6 +55,7 @@ const NO_SHIFT: &str = "glimt never shifts a context; in glimt chat, /drop makes
 const ONE_MODEL: &str = "glimt runs one model and no second one beside it; leave it out";
 const TALK: &str =
     "glimt chat holds conversations, and glimt generate answers one prompt; leave it out";
+const TEXT: &str = "glimt reads and writes text alone; leave it out";
 const ANSWER: &str = "glimt generate answers a prompt and ends; it takes the flags of glimt chat";
 
 /// Flags of llama.cpp and ollama that glimt does not have under these names.
@@ -72,12 +73,18 @@ const HABITS: &[Habit] = &[
     habit(&["-j"], Value, Flag("json-schema")),
     habit(&["-jf", "--json-schema-file"], Value, Flag("json-schema")),
     habit(&["--reasoning-budget"], Value, Flag("think-limit")),
+    habit(&["--max-tokens"], Value, Flag("n-predict")),
+    habit(&["--max-kv-size"], Value, Flag("ctx")),
+    habit(&["--repetition-penalty"], Value, Flag("repeat-penalty")),
+    habit(&["--prompt-cache-file"], Value, Flag("session")),
+    habit(&["--ignore-chat-template"], Nothing, Flag("raw")),
+    habit(&["-rea", "--reasoning"], Value, Flag("think")),
     habit(&["--prompt-cache"], Value, Flag("session")),
     habit(&["-no-cnv", "--no-conversation"], Nothing, Flag("raw")),
     habit(&["--log-disable", "--no-perf"], Nothing, Flag("quiet")),
     habit(&["--nowordwrap"], Nothing, Flag("no-wrap")),
     habit(&["-tb", "--threads-batch"], Value, Flag("threads")),
-    // What is always so.
+    // Flags that say what glimt always does.
     habit(
         &["-fa", "--flash-attn"],
         Maybe(SWITCH),
@@ -100,7 +107,31 @@ const HABITS: &[Habit] = &[
         Always(&[], ""),
     ),
     habit(
-        &["-sp", "--special", "--no-warmup"],
+        &[
+            "-sp",
+            "--special",
+            "--warmup",
+            "--no-warmup",
+            "--perf",
+            "--repack",
+            "--display-prompt",
+            "--kv-offload",
+            "-cb",
+            "--cont-batching",
+            "-kvu",
+            "--kv-unified",
+            "--swa-full",
+            "--cache-prompt",
+            "--check-tensors",
+            "--metrics",
+            "--slots",
+            "--props",
+            "--webui",
+            "--ui",
+            "--offline",
+            "--trust-remote-code",
+            "--use-default-chat-template",
+        ],
         Nothing,
         Always(&[], ""),
     ),
@@ -113,7 +144,7 @@ const HABITS: &[Habit] = &[
         ),
     ),
     habit(&["-mmp"], Value, Always(&["1"], MAPPED)),
-    // What is somewhere else, or nowhere.
+    // Flags whose place is somewhere else, or nowhere.
     habit(
         &["-mu", "--model-url"],
         Value,
@@ -174,6 +205,8 @@ const HABITS: &[Habit] = &[
             "--yarn-ext-factor",
             "--yarn-attn-factor",
             "--yarn-orig-ctx",
+            "--yarn-beta-slow",
+            "--yarn-beta-fast",
             "--override-kv",
         ],
         Value,
@@ -195,7 +228,12 @@ const HABITS: &[Habit] = &[
         Instead(ORDER),
     ),
     habit(
-        &["--top-nsigma", "--dynatemp-range", "--dynatemp-exp"],
+        &[
+            "--top-nsigma",
+            "--top-n-sigma",
+            "--dynatemp-range",
+            "--dynatemp-exp",
+        ],
         Value,
         Instead(
             "glimt does not have this sampler; --temp, --top-k, --top-p, --min-p and --typical are there",
@@ -217,7 +255,11 @@ const HABITS: &[Habit] = &[
             "-mm",
             "-md",
             "--model-draft",
+            "--draft-model",
             "--draft",
+            "--draft-max",
+            "--draft-min",
+            "--adapter-path",
         ],
         Value,
         Instead(ONE_MODEL),
@@ -260,6 +302,76 @@ const HABITS: &[Habit] = &[
         Only("chat", TALK),
     ),
     habit(&["-st", "--single-turn"], Nothing, Only("generate", ANSWER)),
+    habit(
+        &["-sysf", "--system-prompt-file"],
+        Value,
+        Instead("--system takes the text itself, as in --system \"$(cat FILE)\""),
+    ),
+    habit(&["--image", "--audio", "--video"], Value, Instead(TEXT)),
+    habit(
+        &["--no-mmproj", "--no-mmproj-offload"],
+        Nothing,
+        Instead(TEXT),
+    ),
+    habit(
+        &["--in-prefix", "--in-suffix"],
+        Value,
+        Instead("the chat template stands around each message; --raw goes without one"),
+    ),
+    habit(
+        &["--chat-template-kwargs", "--chat-template-config"],
+        Value,
+        Instead("--think on or off is the one switch of templates that glimt has"),
+    ),
+    habit(
+        &["-lv", "--verbosity", "--log-verbosity", "--log-file"],
+        Value,
+        Instead("-v or RUST_LOG=info shows what the program does, on standard error; -q is quiet"),
+    ),
+    habit(
+        &["--embedding", "--embeddings", "--rerank", "--reranking"],
+        Nothing,
+        Instead("glimt generates text and computes no embeddings"),
+    ),
+    habit(
+        &["--no-slots", "--no-webui", "--no-ui"],
+        Nothing,
+        Instead(
+            "glimt serve --no-page serves no page, and --key-everywhere asks for a key on all paths",
+        ),
+    ),
+    habit(
+        &["--ssl-key-file", "--ssl-cert-file"],
+        Value,
+        Instead("glimt serve speaks HTTP; a proxy in front of it adds TLS"),
+    ),
+    habit(
+        &[
+            "--kv-bits",
+            "--quantize-kv",
+            "--kv-group-size",
+            "--quantized-kv-start",
+        ],
+        Value,
+        Instead(CACHE),
+    ),
+    habit(
+        &[
+            "-C",
+            "--cpu-mask",
+            "--cpu-range",
+            "--numa",
+            "--prio",
+            "--poll",
+        ],
+        Value,
+        Instead("-t says how many threads compute, and taskset or numactl says where they run"),
+    ),
+    habit(
+        &["--insecure"],
+        Nothing,
+        Instead("the address of another hub, HF_ENDPOINT=http://..., says how it is reached"),
+    ),
 ];
 
 impl Habit {

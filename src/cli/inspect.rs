@@ -98,7 +98,7 @@ fn sizes<S: Serializer>(model: &Arc<dyn Model>, serializer: S) -> Result<S::Ok, 
 }
 
 impl Report {
-    /// What the model would run on.
+    /// The device on which the model would run.
     fn device(&self) -> &str {
         let adapter = self.adapter.as_ref();
         adapter.map_or("CPU reference", |adapter| adapter.name.as_str())

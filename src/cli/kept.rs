@@ -9,7 +9,7 @@ use super::output::note;
 use crate::chat::{Conversation, Reply, ReplyReader, Turn};
 use crate::engine::{Engine, Session, SessionFile};
 
-/// What is kept beside the tokens, as JSON.
+/// The data that is kept beside the tokens, as JSON.
 #[derive(Default, Serialize, Deserialize)]
 struct Data {
     /// Whether a text is continued as it is, so that there are no turns.

@@ -7,14 +7,14 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::pictures::terminal;
 
-/// What begins and ends lines of code, which stay as they are.
+/// The marks that begin and end lines of code, which stay as they are.
 const FENCES: [&str; 2] = ["```", "~~~"];
 
 /// Breaks lines. The word that has not ended is held back, and so is the beginning of a line that may be a fence.
 pub(super) struct Lines {
     /// Columns of a line; `None` where lines stay as they are.
     columns: fn() -> Option<usize>,
-    /// What is held back.
+    /// The text that is held back.
     held: String,
     /// Blanks behind the last word, which are shown if another one follows in the line.
     blanks: String,
@@ -27,7 +27,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Those of the terminal that `to` is, by its width at each word. Elsewhere, and on a terminal that knows plain lines alone, lines
+    /// Lines of the terminal that `to` is, by its width at each word. Elsewhere, and on a terminal that knows plain lines alone, lines
     /// stay as they are.
     pub(super) fn of(to: &impl IsTerminal) -> Self {
         match to.is_terminal() && !terminal::is_dumb() {
@@ -124,11 +124,36 @@ impl Lines {
         match (self.code, ends_line) {
             (true, _) => {}
             (false, true) => shown.push('\n'),
-            // Those before a word that is only blanks are an indentation.
+            // Blanks before a word that is only blanks are an indentation.
             (false, false) if seen.is_empty() => self.blanks = before + word,
             (false, false) => self.blanks = word[seen.len()..].to_owned(),
         }
     }
+}
+
+/// `text` in lines of at most so many columns, broken at blanks alone: a path or a flag that is longer stays whole.
+pub(super) fn wrapped(text: &str, columns: usize) -> String {
+    let mut lines = String::with_capacity(text.len());
+    for (at, line) in text.split('\n').enumerate() {
+        if at > 0 {
+            lines.push('\n');
+        }
+        let mut filled = 0;
+        for (at, word) in line.split(' ').enumerate() {
+            let width = word.width();
+            if at == 0 {
+                filled = width;
+            } else if filled > 0 && filled + 1 + width > columns {
+                lines.push('\n');
+                filled = width;
+            } else {
+                lines.push(' ');
+                filled += 1 + width;
+            }
+            lines += word;
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -175,6 +200,17 @@ mod tests {
             assert_eq!(told[2], "let fox = crow.into_the_wood(); // now");
             assert_eq!(told[4..], ["The fox and the crow", "went"]);
         }
+    }
+
+    #[test]
+    fn lines_of_notes_break_at_blanks_alone() {
+        let text = "go on with --device cpu; see /a/long/way/to/the/wood.gguf\n  two  blanks";
+        assert_eq!(
+            wrapped(text, 20),
+            "go on with --device\ncpu; see\n/a/long/way/to/the/wood.gguf\n  two  blanks"
+        );
+        assert_eq!(wrapped("狐と烏が 森に行き", 10), "狐と烏が\n森に行き");
+        assert_eq!(wrapped("", 10), "");
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn refused(found: &Found) -> Option<String> {
         EngineError::Model(ModelError::Architecture { found, .. }) => {
             format!("its architecture is {found}")
         }
-        // What to do about it stands behind the first clause.
+        // The advice stands behind the first clause.
         other => {
             let all = other.to_string();
             let first = all.split("; ").next().unwrap_or_default();

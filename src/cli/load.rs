@@ -25,7 +25,7 @@ pub(super) fn open(
     open_for(model, engine, ctx, None)
 }
 
-/// As [`open`], for so many users.
+/// Opens like [`open`], for so many users.
 pub(super) fn open_for(
     model: &ModelArgs,
     engine: &EngineArgs,
@@ -45,25 +45,33 @@ pub(super) fn open_for(
     let opened = Opened::new(&source, &options);
     let opened = opened.map_err(|error| CliError::from(error).in_file(&source))?;
     if let Some(error) = opened.no_gpu() {
-        no_gpu(error);
+        no_gpu(error, engine.device.is_by_layers());
     }
     if let Some(flag) = engine.asks_for_gpu()
         && options.gpu.device == DeviceChoice::Auto
         && opened.is_software()
     {
-        note(format_args!(
-            "no GPU found: for {flag} this leaves the CPU reference, which is faster, and runs on software ({})",
-            opened.adapter_name()
-        ));
+        leaves_cpu(&flag, &opened.adapter_name());
     }
     Ok(opened)
 }
 
-/// Tells that the CPU reference is taken, and why.
-pub(super) fn no_gpu(error: &GpuError) {
+/// Tells that a flag has software take the place of the CPU reference.
+pub(super) fn leaves_cpu(flag: &str, adapter: &str) {
+    note(format_args!(
+        "no GPU found: for {flag} this leaves the CPU reference, which is faster, and runs on software ({adapter})"
+    ));
+}
+
+/// Tells that the CPU reference is taken, and why. `by_layers` says whether `--gpu-layers` stands where `--device` would.
+pub(super) fn no_gpu(error: &GpuError, by_layers: bool) {
+    let place = match by_layers {
+        true => "in place of --gpu-layers, ",
+        false => "",
+    };
     match error {
         GpuError::OnlySoftware { found } => note(format_args!(
-            "no GPU found, only software ({found}): running on the CPU reference, which is faster; --device 0 takes the software"
+            "no GPU found, only software ({found}): running on the CPU reference, which is faster; {place}--device 0 takes the software"
         )),
         _ => note(format_args!(
             "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"

@@ -1,6 +1,6 @@
 //! `glimt logits`: the log-probabilities of the next token at every position of a text.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use clap::Args;
 use serde::Serialize;
@@ -58,7 +58,7 @@ struct Position {
     token: u32,
     text: Piece,
     top: Vec<(u32, f32)>,
-    /// Those of `top`, unless that is the whole vocabulary.
+    /// The texts of `top`, unless that is the whole vocabulary.
     #[serde(skip_serializing_if = "Option::is_none")]
     texts: Option<Vec<Piece>>,
 }
@@ -81,6 +81,9 @@ impl Logits {
         opened.check_tokens(&tokens, 0)?;
         let engine = load::weights(opened)?;
         let mut out = BufWriter::new(io::stdout().lock());
+        // In a terminal the lines themselves show how far it is, from the first one on.
+        let is_seen = io::stdout().is_terminal();
+        let bar = load::prompt_bar("logits", tokens.len());
         let mut written = Ok(());
         engine.session()?.logits(&tokens, 0, &mut |pos, logits| {
             let piece = |token| Piece::of(engine.tokenizer(), token);
@@ -93,9 +96,17 @@ impl Logits {
                 texts: (self.top < usize::MAX).then(texts),
                 top,
             };
+            match is_seen {
+                true => bar.end(),
+                false => bar.at(pos as u64 + 1),
+            }
             written = output::json_line(&mut out, &line);
+            if is_seen && written.is_ok() {
+                written = out.flush().map_err(output::write_error);
+            }
             run::flow(written.is_ok())
         })?;
+        bar.end();
         written?;
         out.flush().map_err(output::write_error)
     }

@@ -24,6 +24,7 @@ mod generate;
 mod grammar;
 mod guard;
 mod habits;
+mod help;
 mod inspect;
 mod interrupt;
 mod kept;
@@ -63,8 +64,7 @@ mod web;
 mod words;
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -145,18 +145,20 @@ fn definition() -> clap::Command {
             .arg(quiet)
             .arg(verbose)
             .args(runs.then_some(threads));
-        with_short_ending(command).mut_args(|flag| flag.hide_env_values(true))
+        let brief = |flag: Arg| help::brief(flag.hide_env_values(true));
+        help::with_short_ending(command).mut_args(brief)
     };
-    with_short_ending(Cli::command()).mut_subcommands(each)
+    help::with_groups(help::with_short_ending(Cli::command())).mut_subcommands(each)
 }
 
 /// Flags of all commands, and that of those which compute.
 fn everywhere() -> [Arg; 3] {
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     [
-        switch("quiet").short('q').help(
-            "Print errors and warnings alone on standard error: no notes, no thoughts, no progress; serve still has a line for each request",
-        ),
+        switch("quiet")
+            .short('q')
+            .help("Leave out notes, thoughts and progress")
+            .long_help("Leave out notes, thoughts and progress: standard error has errors and warnings alone; serve still has a line for each request"),
         switch("verbose").short('v').hide_short_help(true).help(
             "Show on standard error what the program does while it does it, as RUST_LOG=info does",
         ),
@@ -167,7 +169,7 @@ fn everywhere() -> [Arg; 3] {
             .value_parser(threads)
             .allow_negative_numbers(true)
             .help_heading(args::DEVICE)
-            .help("Threads that compute on the CPU; -1 is one for each core [default: -1]"),
+            .help("CPU threads; -1 is one for each core [default: -1]"),
     ]
 }
 
@@ -178,15 +180,6 @@ fn threads(text: &str) -> Result<usize, String> {
         (_, Ok(threads @ 1..=1024)) => Ok(threads),
         _ => Err("must be from 1 to 1024, or -1 (one for each core)".to_owned()),
     }
-}
-
-/// `command` with the first paragraph of its closing text under `-h`, and all of it under `--help`.
-fn with_short_ending(command: clap::Command) -> clap::Command {
-    let Some(ending) = command.get_after_help().map(ToString::to_string) else {
-        return command;
-    };
-    let short = ending.split("\n\n").next().unwrap_or_default().to_owned();
-    command.after_help(short).after_long_help(ending)
 }
 
 /// Writes the log to standard error, filtered by `RUST_LOG`. wgpu logs much, so its modules are shown only if `RUST_LOG` names them.
@@ -251,7 +244,7 @@ fn parse() -> Result<Parsed, CliError> {
     let bare = config::without_environment(definition.clone());
     let typed = match bare.try_get_matches_from(&all) {
         Ok(typed) => typed,
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => help(definition, &all),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => help::tell(definition, &all),
         Err(error) => error.exit(),
     };
     let mut definition = config::with_defaults(&definition, &typed, &off)?;
@@ -269,35 +262,6 @@ fn parse() -> Result<Parsed, CliError> {
         verbose,
         threads,
     })
-}
-
-/// Ends the process with the help that `words` ask for. Beside words that ask for something else, it is no answer: where no terminal
-/// would show it, it goes to standard error, and the exit code is 2.
-fn help(definition: clap::Command, words: &[OsString]) -> ! {
-    let is_command = |word: &OsString| definition.find_subcommand(word).is_some();
-    let asks = |word: &OsString| ["-h", "--help", "help"].iter().any(|help| word == help);
-    let else_asked = words
-        .iter()
-        .skip(1)
-        .find(|word| !asks(word) && !is_command(word));
-    let else_asked = else_asked
-        .filter(|_| !std::io::stdout().is_terminal())
-        .cloned();
-    // This help names the variables of the environment.
-    let error = match (definition.try_get_matches_from(words), else_asked) {
-        (Err(error), None) => error.exit(),
-        (Err(error), Some(other)) => {
-            output::complain(format_args!("{}", error.render()));
-            let (help, other) = (
-                "-h and --help ask for this help alone",
-                other.to_string_lossy(),
-            );
-            config::wrong(other, format!("{help}: leave one of them out"))
-        }
-        (Ok(_), _) => config::wrong("--help", "found a command, expected a question for help"),
-    };
-    output::complain(format_args!("glimt: error: {error}"));
-    std::process::exit(i32::from(error.exit_code()))
 }
 
 fn run() -> Result<(), CliError> {

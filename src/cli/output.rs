@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use super::error::CliError;
-use super::lines::Lines;
+use super::lines::{Lines, wrapped};
 use super::screen;
-use crate::pictures::terminal::is_styled;
+use crate::pictures::terminal::{self, is_styled};
 
-/// What dims text in a terminal, and what ends that.
+/// The escape sequences that dim text in a terminal and end that.
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
@@ -29,7 +29,7 @@ pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes one line to standard error, dimmed, unless notes are left out.
+/// Writes one line to standard error, dimmed, unless notes are left out. A terminal gets it broken between words.
 pub(super) fn note(message: fmt::Arguments<'_>) {
     if is_quiet() {
         return;
@@ -37,6 +37,8 @@ pub(super) fn note(message: fmt::Arguments<'_>) {
     let text = clean(&message.to_string());
     let _ = screen::beside(|| {
         let mut err = io::stderr().lock();
+        let columns = terminal::columns().filter(|_| err.is_terminal() && !terminal::is_dumb());
+        let text = columns.map_or(text.clone(), |columns| wrapped(&text, columns));
         match is_styled(err.is_terminal()) {
             true => writeln!(err, "{DIM}{text}{PLAIN}"),
             false => writeln!(err, "{text}"),
@@ -118,7 +120,7 @@ pub(super) struct Thoughts {
 }
 
 impl Thoughts {
-    /// Those whose lines are broken as `lines` say.
+    /// Thoughts whose lines are broken as `lines` say.
     pub(super) fn new(lines: Lines) -> Self {
         Self {
             dim: is_styled(io::stderr().is_terminal()),

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::tokenizer::Tokenizer;
 
-/// What a token stands for. In JSON it is a text, or a list of bytes where these are no UTF-8, as llama-server's /tokenize has it.
+/// The bytes that a token stands for. In JSON they are a text, or a list of bytes where they are no UTF-8, as llama-server's /tokenize has it.
 pub(super) struct Piece(Vec<u8>);
 
 impl Piece {

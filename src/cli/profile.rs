@@ -10,6 +10,7 @@ use super::load;
 use super::output::{self, note};
 use super::picture::Picture;
 use crate::models::MAX_CHUNK;
+use crate::plural::count;
 use crate::profile::{self, ProfileOptions, Subject};
 
 const EXAMPLES: &str = "\
@@ -75,6 +76,22 @@ enum Format {
 }
 
 impl Profile {
+    /// What is timed once the model is loaded, in words.
+    fn measures(&self) -> String {
+        let depth = self.depth;
+        match self.prompt {
+            None => format!(
+                "timing the kernels of {} at a depth of {depth}",
+                count(usize::from(self.tokens), "decoded token")
+            ),
+            Some(tokens) => format!(
+                "timing the kernels of a prompt of {} at a depth of {depth}, {}",
+                count(tokens as usize, "token"),
+                count(usize::from(self.repetitions), "time")
+            ),
+        }
+    }
+
     pub(super) fn run(&self) -> Result<(), CliError> {
         let options = ProfileOptions {
             source: self.model.source()?,
@@ -93,7 +110,15 @@ impl Profile {
             passes: self.passes,
         };
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
-        let profiled = load::with_bar("loading", |told| profile::run(&options, told));
+        let mut measures = Some(self.measures());
+        let profiled = load::with_bar("loading", |told| {
+            profile::run(&options, &mut |done, total| {
+                told(done, total);
+                if let Some(measures) = measures.take_if(|_| done >= total) {
+                    note(format_args!("{measures}"));
+                }
+            })
+        });
         let profile = profiled.map_err(|error| CliError::from(error).in_source(&options.source))?;
         if let Some(trial) = &profile.head.tier_trial {
             note(format_args!("{trial}"));

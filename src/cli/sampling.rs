@@ -16,10 +16,14 @@ pub(super) struct SamplingArgs {
     /// Draw from the K most probable tokens; 0 is off [default: what is recommended for the model, else 40]
     #[arg(long, value_name = "K", value_parser = top_k, allow_negative_numbers = true, help_heading = SAMPLING)]
     top_k: Option<u32>,
-    /// Draw from the most probable tokens that sum up to P; 1 is off [default: what is recommended for the model, else 0.95]
+    /// Draw from the best tokens that sum up to P; 1 is off [default: what is recommended for the model, else 0.95]
+    ///
+    /// These are the most probable ones.
     #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, help_heading = SAMPLING)]
     top_p: Option<f32>,
-    /// Drop tokens less probable than P times the most probable; 0 is off [default: what is recommended for the model, else 0.05]
+    /// Drop tokens below P times the best one; 0 is off [default: what is recommended for the model, else 0.05]
+    ///
+    /// Their probability is less than P times that of the most probable token.
     #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, help_heading = SAMPLING)]
     min_p: Option<f32>,
     /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1]
@@ -40,7 +44,7 @@ pub(super) struct SamplingArgs {
     host: HostArgs,
     /// Seed of the draws; -1 is random [default: random, printed]
     ///
-    /// The same seed and flags on the same device give the same answer.
+    /// An answer is repeated by its seed, with equal flags on the same device.
     #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true, help_heading = SAMPLING)]
     seed: Option<Seed>,
 }

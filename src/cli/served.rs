@@ -21,7 +21,7 @@ use crate::tokenizer::Message;
 pub(super) struct ServedArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// What requests call the model [default: the name of its file without .gguf, or glimt]
+    /// The model's name in requests [default: the name of its file without .gguf, or glimt]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     alias: Option<String>,
     /// Generate at most N tokens for a request that names no limit; -1 is no limit [default: until the model ends its answer or

@@ -21,7 +21,7 @@ pub(super) fn most_bytes(n_ctx: usize) -> u64 {
     (64 << 10) + 256 * n_ctx as u64
 }
 
-/// What else can be done about a text of more than `most` bytes.
+/// Further advice for a text of more than `most` bytes.
 pub(super) fn or_more_context(most: u64) -> &'static str {
     match most < MAX_BYTES {
         true => ", or ask for more context with -c",
@@ -49,7 +49,7 @@ impl FileArgs {
         input.ok_or(CliError::NoFile)?.read(MAX_BYTES)
     }
 
-    /// What the flag names.
+    /// The input that the flag names.
     pub(super) fn input(&self) -> Option<Input> {
         self.file.clone().map(|path| match path == Path::new("-") {
             true => Input::Standard,

@@ -144,7 +144,7 @@ pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
 /// Columns of the tier, the kernel, the case, the error and the limit.
 pub(super) type Widths = [usize; 5];
 pub(super) const WIDE: Widths = [9, 26, 42, 8, 9];
-/// Those of a table of 80 columns, with the verdict.
+/// The widths of a table of 80 columns, with the verdict.
 const NARROW: Widths = [9, 22, 23, 8, 9];
 
 /// The head of the table, above the cells of [`row`].

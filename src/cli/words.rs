@@ -10,7 +10,7 @@ use super::error::CliError;
 use super::habits::{self, Habit, Means};
 use super::output::complain;
 
-/// What the parser is given.
+/// The words that the parser is given.
 pub(super) struct Words {
     /// All words, the program's name first.
     pub(super) all: Vec<OsString>,
@@ -18,7 +18,7 @@ pub(super) struct Words {
     pub(super) off: Vec<Id>,
 }
 
-/// What a word that begins with a hyphen is.
+/// The kind of a word that begins with a hyphen.
 enum Word<'a, 't> {
     /// A flag of the command, or several letters of which this is the last; with the value in the same word, if there is one.
     Flag(&'a Arg, Option<&'t str>),
@@ -66,7 +66,7 @@ pub(super) fn read(definition: &Command, typed: Vec<OsString>) -> Result<Words, 
     })
 }
 
-/// What was read so far.
+/// The words that were read so far.
 struct Reader<'a> {
     command: &'a Command,
     /// The words that stay, each with the switch that it is.
@@ -88,6 +88,11 @@ impl<'a> Reader<'a> {
         let Some(text) = text.map(str::to_owned) else {
             self.kept.push((None, word));
             return Ok(());
+        };
+        // As llama.cpp does, --top_k is --top-k.
+        let (text, word) = match hyphened(self.command, &text) {
+            Some(hyphened) => (hyphened.clone(), OsString::from(hyphened)),
+            None => (text, word),
         };
         if let Some((habit, name, attached)) = habits::find(self.command, &text) {
             let habit_rest = rest.peek().and_then(|next| next.to_str());
@@ -179,6 +184,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// A flag of this program or another one that is written with underscores, with hyphens in their place.
+fn hyphened(command: &Command, text: &str) -> Option<String> {
+    let name = text.split('=').next()?;
+    if !name.starts_with("--") || !name.contains('_') {
+        return None;
+    }
+    let hyphened = name.replace('_', "-");
+    let known = config::flag(command, &hyphened[2..]).is_some()
+        || habits::find(command, &hyphened).is_some();
+    known.then(|| hyphened + &text[name.len()..])
+}
+
 /// Whether `word` is a flag whose value is the word behind it.
 pub(super) fn takes_next(command: &Command, word: &OsStr) -> bool {
     let flag = word.to_str().map(|text| word_of(command, text));
@@ -202,7 +219,7 @@ fn takes(flag: &Arg, next: &OsStr) -> bool {
     }
 }
 
-/// What `text`, which begins with a hyphen, is for a command.
+/// The kind of `text`, which begins with a hyphen, for a command.
 fn word_of<'a, 't>(command: &'a Command, text: &'t str) -> Word<'a, 't> {
     if let Some(long) = text.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
@@ -304,7 +321,7 @@ mod tests {
             is(&["generate", text, "-q"], &["generate", "-q", "--", text]);
             is(&["tokenize", text], &["tokenize", "--", text]);
         }
-        // What may be a mistaken flag stays one.
+        // A word that may be a mistaken flag stays a flag.
         for word in ["-x", "--warmth", "-Q", "--warmth=3", "-xyz"] {
             is(&["generate", word], &["generate", word]);
         }
@@ -353,6 +370,34 @@ mod tests {
             let error = read_all(words).expect_err("it is refused");
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn underscores_of_flags_are_hyphens() {
+        let read = |words: &[&str]| read_all(words).expect("all are known");
+        assert_eq!(
+            read(&[
+                "generate",
+                "--top_k",
+                "5",
+                "--n_predict=3",
+                "--max_tokens",
+                "4"
+            ]),
+            [
+                "generate",
+                "--top-k",
+                "5",
+                "--n-predict=3",
+                "--n-predict",
+                "4"
+            ]
+        );
+        // What no program has as a flag is a text.
+        assert_eq!(
+            read(&["generate", "--a_b is a name"]),
+            ["generate", "--", "--a_b is a name"]
+        );
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn find_architecture(cursor: &mut Cursor<'_>) -> Option<String> {
     cursor.u64("the tensor count").ok()?;
     let pairs = cursor.u64("the metadata count").ok()?;
     for _ in 0..pairs {
-        // What lies behind the bytes that are there ends it.
+        // A read behind the last byte ends it.
         let key = cursor.string(MAX_KEY, String::new).ok()?;
         let type_id = cursor.u32(String::new).ok()?;
         let value = Value::read(cursor, &key, type_id).ok()?;

@@ -50,7 +50,7 @@ pub enum GpuError {
         adapter: String,
         /// The missing features or limits.
         missing: String,
-        /// What the user can do.
+        /// The advice to the user.
         remedy: &'static str,
     },
     /// Pairs of halves were asked for, which the adapter cannot multiply.
@@ -108,7 +108,7 @@ pub enum GpuError {
         adapter: String,
         /// `max_storage_buffer_binding_size` of the adapter.
         limit: u64,
-        /// What the user can do.
+        /// The advice to the user.
         remedy: &'static str,
     },
     /// A size that the kernels were not made for.

@@ -93,7 +93,7 @@ impl File for Listed {
 /// The first bytes of a file; no more than tell its architecture.
 ///
 /// # Errors
-/// What the line or the hub refuses.
+/// The errors of the connection and of the hub.
 pub(super) fn head(
     client: &Client,
     repo: &str,

@@ -26,7 +26,7 @@ pub struct Offer {
     pub commit: String,
     /// The quantisation, or the name of the file where that tells none.
     pub label: String,
-    /// What else the repository has, with its size.
+    /// The other files of the repository, with their sizes.
     pub others: Vec<String>,
     /// The architecture of the repository's models, where the hub has read it from them.
     pub architecture: Option<String>,
@@ -106,7 +106,7 @@ impl<'a> Hub<'a> {
     /// The architecture that the first file of an offer begins with; `None` if it does not stand where files have it.
     ///
     /// # Errors
-    /// What the line or the hub refuses, or [`HubError::Head`].
+    /// The errors of the connection and of the hub, or [`HubError::Head`].
     pub fn architecture(
         &self,
         offer: &Offer,

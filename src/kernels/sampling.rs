@@ -49,7 +49,7 @@ impl Sampling {
         ..Self::GREEDY
     };
 
-    /// The same with a random seed. It has 32 bits, so that it is short to type again.
+    /// This sampling with a random seed. The seed has 32 bits, so that it is short to type again.
     pub fn with_random_seed(self) -> Self {
         use std::hash::{BuildHasher, RandomState};
         Self {

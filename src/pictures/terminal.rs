@@ -19,7 +19,7 @@ pub(crate) fn is_styled(terminal: bool) -> bool {
     is_styled_by(variable, terminal)
 }
 
-/// As [`is_styled`]; `set` gives the variables that are not empty.
+/// The rule of [`is_styled`]; `set` gives the variables that are not empty.
 fn is_styled_by(set: impl Fn(&str) -> Option<String>, terminal: bool) -> bool {
     if set("NO_COLOR").is_some() {
         return false;
@@ -38,6 +38,11 @@ pub(crate) fn is_dumb() -> bool {
 pub(crate) fn columns() -> Option<usize> {
     let (terminal_size::Width(columns), _) = terminal_size::terminal_size()?;
     Some(usize::from(columns)).filter(|columns| *columns >= LEAST / 2)
+}
+
+/// Columns that help fills: those of the terminal, else what `COLUMNS` says, as the parser of flags has it.
+pub(crate) fn columns_of_help() -> Option<usize> {
+    columns().or_else(|| variable("COLUMNS")?.parse().ok())
 }
 
 /// A variable of the environment that is not empty.
@@ -131,7 +136,7 @@ impl Terminal {
     /// `name`, cut to `most` characters. What would steer the terminal is replaced.
     fn fitted(&self, name: &str, most: usize) -> String {
         let shown = |c: char| match c {
-            // What changes the direction of writing shows a text as another one.
+            // Marks that change the direction of writing show a text as another one.
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',
             c if c.is_control() => '?',
             c if !self.unicode && !c.is_ascii() => '?',

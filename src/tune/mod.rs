@@ -80,7 +80,7 @@ pub enum TuneError {
     Gpu(#[from] GpuError),
 }
 
-/// What can be done where a tier has nothing to tune.
+/// The advice where a tier has nothing to tune.
 fn nothing_else(asked: bool) -> &'static str {
     match asked {
         true => ": leave out --tier",

@@ -36,7 +36,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of `sampling`, without its seed.
+    /// The settings of `sampling`, without its seed.
     fn of(sampling: Sampling) -> Self {
         Self {
             raw: false,

@@ -7,10 +7,14 @@ use super::{failure, glimt, stderr, stdout, text};
 /// The commands that the help lists.
 fn commands() -> Vec<String> {
     let help = text(&["--help"]);
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| !line.is_empty());
-    // A text that is longer than its line goes on further to the right.
-    let named = listed.filter(|line| !line.starts_with("   "));
+    // Groups of commands are between the usage and the options. A heading begins a line, and a text that is longer than its line goes on
+    // further to the right.
+    let listed = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Usage:"))
+        .skip(1);
+    let listed = listed.take_while(|line| *line != "Options:");
+    let named = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = named.filter_map(|line| line.split_whitespace().next());
     let names: Vec<_> = names
         .filter(|name| *name != "help")

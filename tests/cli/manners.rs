@@ -32,7 +32,7 @@ fn bars_are_coloured_in_a_terminal_and_no_escape_code_is_seen() {
             assert!(!raw.contains("\x1b[34m"), "{args:?} {name}: {raw:?}");
         }
     }
-    // What no terminal reads is coloured only if that is forced.
+    // Output that no terminal reads is coloured only if that is forced.
     let forced = |value: &str| {
         let mut command = glimt(&["inspect", "--device", "cpu", "--bars"]);
         command.env_remove("NO_COLOR").env("CLICOLOR_FORCE", value);

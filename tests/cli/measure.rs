@@ -5,6 +5,55 @@ use super::{EMBEDDED, error_line, failure, json, run, stderr, stdout, text};
 const TINY: [&str; 2] = ["--synthetic", "tiny:q4_0"];
 
 #[test]
+fn a_synthetic_model_may_have_its_recipe_in_its_name() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (one, two, three) = (file("one.gguf"), file("two.gguf"), file("three.gguf"));
+    text(&["synth", "tiny:q4_0", &one]);
+    text(&["synth", "tiny", "q4_0", &two]);
+    // The recipe that a name without one means elsewhere, too.
+    text(&["synth", "tiny", &three]);
+    let read = |path: &str| std::fs::read(path).expect("it was written");
+    assert_eq!(read(&one), read(&two));
+    text(&["synth", "tiny:q4_k_m", &two]);
+    assert_eq!(read(&three), read(&two));
+    for (args, told) in [
+        (&["synth", "tiny:q4_0", "q4_0", &one][..], "two recipes"),
+        (&["synth", "tiny", "q4_0"], "name the file to write"),
+    ] {
+        let message = failure(args, 2);
+        assert!(message.contains(told), "{args:?}: {message}");
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn bench_says_that_a_tier_leaves_the_cpu() {
+    let bench = ["bench", "-p", "4", "-n", "0", "-r", "1", "--tier", "plain"];
+    let output = run(&bench);
+    let software = stdout(&output).contains("llvmpipe");
+    assert_eq!(
+        stderr(&output).contains("for --tier plain this leaves the CPU reference"),
+        software,
+        "{}",
+        stderr(&output)
+    );
+    let layers = run(&["bench", "-p", "4", "-n", "0", "-r", "1", "-ngl", "99"]);
+    if stderr(&layers).contains("only software") {
+        let told = "in place of --gpu-layers, --device 0 takes the software";
+        assert!(stderr(&layers).contains(told), "{}", stderr(&layers));
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn profile_says_what_it_times() {
+    let output = run(&[&["profile", "-n", "2", "-d", "3"][..], &TINY].concat());
+    let told = "timing the kernels of 2 decoded tokens at a depth of 3";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+}
+
+#[test]
 #[ignore = "long: scripts/test --all"]
 fn bench_compares_tiers_on_a_model_without_a_file() {
     let args = [

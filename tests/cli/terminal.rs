@@ -43,7 +43,7 @@ impl Terminal {
         Self::start_in(args, home, size, &[])
     }
 
-    /// As [`start`](Self::start), with these variables.
+    /// Starts like [`start`](Self::start), with these variables.
     pub fn start_in(
         args: &[&str],
         home: &std::path::Path,

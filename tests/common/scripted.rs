@@ -27,7 +27,7 @@ const TEMPLATE: &str = "{# Calls are written as <tool_call>name<arg_key>key</arg
      {%- elif not tools %}<|none|>\
      {%- else %}<|step{{ answers }}|>{% endif %}";
 
-/// What the model answers.
+/// The answers of the model.
 pub struct Script<'a> {
     /// To the n-th request of a conversation with tools.
     pub steps: &'a [&'a str],

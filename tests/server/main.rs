@@ -193,7 +193,7 @@ impl Drop for Server {
     }
 }
 
-/// What the scripted model answers: two steps of an agent and an end, and to conversations without tools a text with thoughts.
+/// The answers of the scripted model: two steps of an agent and an end, and to conversations without tools a text with thoughts.
 const SCRIPT: scripted::Script<'_> = scripted::Script {
     steps: &[
         "Reading it first.<tool_call>read<arg_key>path</arg_key><arg_value>a \"b\".txt</arg_value></tool_call>",

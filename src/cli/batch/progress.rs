@@ -84,7 +84,7 @@ impl Progress {
         self.kept + self.done
     }
 
-    /// The same in words.
+    /// The progress in words.
     pub(super) fn told(&self) -> String {
         let done = self.done();
         match self.all {

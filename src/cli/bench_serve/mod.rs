@@ -57,7 +57,7 @@ pub(super) struct BenchServe {
     /// A file whose first line is this key
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
-    /// What requests call the model [default: the first that the server names]
+    /// The model's name in requests [default: the first that the server names]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     served_model_name: Option<String>,
     /// Requests in all

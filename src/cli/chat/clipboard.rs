@@ -48,7 +48,7 @@ pub(super) fn copy(text: &str) -> Result<String, CliError> {
     Ok("by the terminal, if it lets programs do that (OSC 52)".to_owned())
 }
 
-/// What tells a terminal to copy `text`.
+/// The escape sequence that tells a terminal to copy `text`.
 fn sequence(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", BASE64_STANDARD.encode(text))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What a line asks for.
+/// The command or question that a line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
     Help,

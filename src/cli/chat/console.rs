@@ -35,7 +35,7 @@ pub(super) struct Told {
     last: Option<Took>,
     read: Vec<String>,
     unanswered: Option<(String, bool)>,
-    /// What is asked before any line is read.
+    /// The question that is asked before any line is read.
     pub(super) first: Option<String>,
     /// Whether an engine was used before.
     is_begun: bool,
@@ -112,9 +112,9 @@ pub(super) struct Console<'a> {
     unanswered: Option<(String, bool)>,
     /// Whether the next message replaces the last.
     editing: bool,
-    /// What is asked before any line is read.
+    /// The question that is asked before any line is read.
     first: Option<String>,
-    /// What the conversation goes on with, if it was given another context.
+    /// The opened model that the conversation goes on with, if it was given another context.
     next: Option<Opened>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Console<'a> {
         Ok(console)
     }
 
-    /// What goes on without this engine.
+    /// The state that goes on without this engine.
     pub(super) fn told(self) -> Told {
         let talk = self.talk;
         Told {

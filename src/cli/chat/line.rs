@@ -23,7 +23,7 @@ const FENCE: &str = "\"\"\"";
 const MENU: &str = "commands";
 const PROMPT: &str = "> ";
 
-/// What was typed.
+/// A line that was typed.
 pub(super) enum Line {
     /// A message or a command, without the marks of several lines.
     Text(String),

@@ -28,7 +28,7 @@ pub(super) struct Show {
 }
 
 impl Show {
-    /// Of an answer that ends before `stops`. Thoughts are folded if they are to be, and lines broken between words if they are `wrapped`.
+    /// Shows an answer that ends before `stops`. Thoughts are folded if they are to be, and lines broken between words if they are `wrapped`.
     pub(super) fn new(fold: bool, wrapped: bool, stops: &[String]) -> Self {
         let lines = |terminal: Lines| if wrapped { terminal } else { Lines::whole() };
         Self {
@@ -102,7 +102,7 @@ impl Show {
     /// Ends what is shown with the end of a line.
     pub(super) fn end(&mut self) -> Result<(), CliError> {
         self.end_thoughts();
-        // What follows is nothing, so it is shown even if a stop text begins in it.
+        // Nothing follows, so the rest is shown even if a stop text begins in it.
         let held = self.stop.finish();
         self.answer(&held)?;
         let rest = self.lines.end();

@@ -76,7 +76,7 @@ pub(super) struct Talk<'a> {
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
     pub(super) choice: Choice,
-    /// What answers have to be.
+    /// The grammar of answers.
     pub(super) grammar: Option<Grammar>,
     /// Whether lines are broken between words.
     wrapped: bool,

@@ -160,7 +160,7 @@ fn has(command: &Command, flag: &str) -> bool {
     }) || ["-h", "--help"].contains(&flag)
 }
 
-/// What is wrong with the flags of a text that these commands show; all others if there are none.
+/// The mistakes in the flags of a text that these commands show; all commands if none are named.
 fn wrong(text: &str, shown_by: &[&str]) -> Vec<String> {
     let mut cli = definition();
     cli.build();
