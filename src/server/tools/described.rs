@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, KEY_BEGIN, KEY_END, SEPARATOR, TAG_BEGIN,
-    TAG_END, VALUE_BEGIN, VALUE_END,
+use super::Format;
+use super::marks::{
+    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, GIGACHAT_BEGIN, KEY_BEGIN, KEY_END,
+    KIMI_CALL_END, KIMI_CALLS_END, KIMI_SEPARATOR, SEPARATOR, TAG_BEGIN, TAG_END, VALUE_BEGIN,
+    VALUE_END,
 };
 use crate::tokenizer::Message;
 
@@ -17,6 +19,13 @@ impl Format {
                 "{TAG_BEGIN}NAME{KEY_BEGIN}ARGUMENT{KEY_END}{VALUE_BEGIN}VALUE{VALUE_END}{TAG_END}"
             ),
             Self::Json => json_call("NAME", arguments),
+            Self::Kimi => format!(
+                "{}NAME:0{KIMI_SEPARATOR}{arguments}{KIMI_CALL_END}{KIMI_CALLS_END}",
+                self.opening()
+            ),
+            Self::GigaChat => {
+                format!("{GIGACHAT_BEGIN}\n{{\"name\": \"NAME\", \"arguments\": {arguments}}}")
+            }
             Self::DeepSeek => {
                 format!("{CALLS_BEGIN}{CALL_BEGIN}NAME{SEPARATOR}{arguments}{CALL_END}{CALLS_END}")
             }
@@ -77,6 +86,8 @@ mod tests {
             Format::Json,
             Format::DeepSeek,
             Format::DeepSeekFenced,
+            Format::Kimi,
+            Format::GigaChat,
         ] {
             let mut messages = vec![Message::new("user", "Hi")];
             describe(&mut messages, &tools, format);

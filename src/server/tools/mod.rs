@@ -12,6 +12,7 @@ mod grammar;
 mod heads;
 mod known;
 mod literal;
+mod marks;
 mod parser;
 mod quoting;
 mod schema;
@@ -21,11 +22,14 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod typed;
+#[cfg(test)]
+mod unusual;
 
 use serde_json::{Map, Value, json};
 
 pub(super) use described::{as_texts, describe};
 pub(super) use grammar::forced;
+pub(super) use marks::MARKS;
 pub(super) use parser::{Delta, Parser};
 
 use super::error::ApiError;
@@ -63,68 +67,10 @@ pub(super) enum Format {
     DeepSeek,
     /// DeepSeek's older one: JSON in a fenced block.
     DeepSeekFenced,
-}
-
-pub(super) const CALLS_BEGIN: &str = "<｜tool▁calls▁begin｜>";
-pub(super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
-pub(super) const CALL_BEGIN: &str = "<｜tool▁call▁begin｜>";
-pub(super) const CALL_END: &str = "<｜tool▁call▁end｜>";
-pub(super) const SEPARATOR: &str = "<｜tool▁sep｜>";
-pub(super) const TAG_BEGIN: &str = "<tool_call>";
-pub(super) const TAG_END: &str = "</tool_call>";
-pub(super) const KEY_BEGIN: &str = "<arg_key>";
-pub(super) const KEY_END: &str = "</arg_key>";
-pub(super) const VALUE_BEGIN: &str = "<arg_value>";
-pub(super) const VALUE_END: &str = "</arg_value>";
-
-/// All marks of calls, some of which may be special tokens of a vocabulary.
-pub(super) const MARKS: [&str; 11] = [
-    CALLS_BEGIN,
-    CALLS_END,
-    CALL_BEGIN,
-    CALL_END,
-    SEPARATOR,
-    TAG_BEGIN,
-    TAG_END,
-    KEY_BEGIN,
-    KEY_END,
-    VALUE_BEGIN,
-    VALUE_END,
-];
-
-impl Format {
-    /// That of a model, by the text of its chat template, which writes earlier calls.
-    pub(super) fn of_template(source: &str) -> Option<Self> {
-        if source.contains(KEY_BEGIN) {
-            Some(Self::Tagged)
-        } else if source.contains(CALL_BEGIN) {
-            Some(match source.contains("```json") {
-                true => Self::DeepSeekFenced,
-                false => Self::DeepSeek,
-            })
-        } else if source.contains(TAG_BEGIN) {
-            Some(Self::Json)
-        } else {
-            None
-        }
-    }
-
-    /// The marks with which an answer begins that is a call.
-    pub(super) fn marks(self) -> &'static [&'static str] {
-        match self {
-            Self::Tagged | Self::Json => &[TAG_BEGIN],
-            Self::DeepSeek | Self::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
-        }
-    }
-
-    /// What stands before the name of the first call.
-    pub(super) fn opening(self) -> String {
-        match self {
-            Self::Tagged | Self::Json => TAG_BEGIN.to_owned(),
-            Self::DeepSeek => format!("{CALLS_BEGIN}{CALL_BEGIN}"),
-            Self::DeepSeekFenced => format!("{CALLS_BEGIN}{CALL_BEGIN}function{SEPARATOR}"),
-        }
-    }
+    /// Kimi-K2's: the name with a number, a mark, and JSON.
+    Kimi,
+    /// GigaChat's: an object of JSON as a message of its own.
+    GigaChat,
 }
 
 /// Reads `tools` and `tool_choice`; `None` if no tool may be called.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::marks::{CALL_BEGIN, SEPARATOR};
 use super::*;
 use crate::engine::ModelSource;
 use crate::engine::chooser::Grammar;
