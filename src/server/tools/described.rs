@@ -57,6 +57,22 @@ pub(in crate::server) fn describe(messages: &mut Vec<Message>, tools: &[Value], 
     }
 }
 
+/// Gives earlier calls the ids that Kimi has learnt: the name of the tool and a number.
+pub(in crate::server) fn number_calls(messages: &mut [Message]) {
+    let mut known: Vec<(String, String)> = vec![];
+    for message in messages {
+        for call in &mut message.tool_calls {
+            let id = format!("functions.{}:{}", call.name, known.len());
+            known.push((std::mem::replace(&mut call.id, id.clone()), id));
+        }
+        if let Some(id) = &mut message.tool_call_id
+            && let Some((_, new)) = known.iter().rev().find(|(old, _)| old == id)
+        {
+            id.clone_from(new);
+        }
+    }
+}
+
 /// Writes calls and results of tools as texts of those who speak.
 pub(in crate::server) fn as_texts(messages: &mut [Message]) {
     for message in messages {
@@ -99,6 +115,34 @@ mod tests {
             describe(&mut messages, &tools, format);
             assert!(messages[0].content.starts_with("Be brief.\n\n# Tools"));
         }
+    }
+
+    #[test]
+    fn calls_are_numbered() {
+        let call = |id: &str, name: &str| ToolCall {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: json!({}).as_object().cloned().unwrap_or_default(),
+        };
+        let result = |id: &str| Message {
+            tool_call_id: Some(id.to_owned()),
+            ..Message::new("tool", "x")
+        };
+        let mut messages = [
+            Message {
+                tool_calls: vec![call("call_a", "now"), call("call_b", "search")],
+                ..Message::new("assistant", "")
+            },
+            result("call_b"),
+            result("unknown"),
+        ];
+        number_calls(&mut messages);
+        assert_eq!(messages[0].tool_calls[0].id, "functions.now:0");
+        assert_eq!(
+            messages[1].tool_call_id.as_deref(),
+            Some("functions.search:1")
+        );
+        assert_eq!(messages[2].tool_call_id.as_deref(), Some("unknown"));
     }
 
     #[test]

@@ -464,7 +464,9 @@ pub(super) fn first<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str
 
 /// A name without the beginning of a fenced block behind it; `None` if something else stands there.
 fn unfenced(text: &str) -> Option<&str> {
-    let (name, fence) = text.split_at(text.find('`').unwrap_or(text.len()));
+    let quote = text.len() - text.trim_start().trim_start_matches('`').len();
+    let fence = text[quote..].find('`').map_or(text.len(), |at| quote + at);
+    let (name, fence) = text.split_at(fence);
     let language = fence.trim_start_matches('`').trim();
     let ticks = fence.len() <= TICKS.len() + "json\n\n".len();
     ("json".starts_with(language) && ticks).then_some(name)

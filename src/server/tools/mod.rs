@@ -27,7 +27,7 @@ mod unusual;
 
 use serde_json::{Map, Value, json};
 
-pub(super) use described::{as_texts, describe};
+pub(super) use described::{as_texts, describe, number_calls};
 pub(super) use grammar::forced;
 pub(super) use marks::MARKS;
 pub(super) use parser::{Delta, Parser};
@@ -79,7 +79,8 @@ pub(super) enum Format {
 /// What is wrong with them.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     for old in ["functions", "function_call"] {
-        if fields.get(old).is_some() {
+        let is_off = |value: &Value| *value == json!([]) || *value == json!("none");
+        if fields.get(old).is_some_and(|value| !is_off(value)) {
             return Err(fields.wrong(old, "is no longer used; give tools and tool_choice"));
         }
     }
@@ -87,25 +88,21 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     let mut all = listed.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
     let described = listed.iter().map(|tool| Value::Object(tool.all().clone()));
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let mut forced = false;
-    match fields.get("tool_choice") {
-        None => {}
-        Some(Value::Object(_)) => {
-            let name = fields.needed_object("tool_choice").and_then(named)?;
-            all.retain(|tool| tool.name == name);
-            if all.is_empty() {
-                let message = format!("names the tool '{name}', which is not among the tools");
-                return Err(fields.wrong("tool_choice", &message));
-            }
-            forced = true;
-        }
-        Some(_) => match fields.one_of("tool_choice", &["none", "auto", "required"])? {
-            Some("none") => return Ok(None),
-            Some("required") if all.is_empty() => {
-                return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
-            }
-            choice => forced = choice == Some("required"),
-        },
+    let (names, mode) = choice(fields)?;
+    if mode == "none" {
+        return Ok(None);
+    }
+    if let Some(name) = names
+        .iter()
+        .find(|name| all.iter().all(|tool| tool.name != **name))
+    {
+        let message = format!("names the tool '{name}', which is not among the tools");
+        return Err(fields.wrong("tool_choice", &message));
+    }
+    all.retain(|tool| names.is_empty() || names.contains(&tool.name.as_str()));
+    let forced = ["required", "any"].contains(&mode);
+    if forced && all.is_empty() {
+        return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
     }
     Ok((!all.is_empty()).then(|| Tools {
         described: described.collect(),
@@ -131,10 +128,42 @@ pub(super) fn arguments(text: &str) -> Map<String, Value> {
     }
 }
 
-fn named(choice: Fields<'_>) -> Result<String, ApiError> {
-    choice.one_of("type", &["function"])?;
-    let function = choice.needed_object("function")?;
-    Ok(function.needed_text("name")?.to_owned())
+const MODES: [&str; 4] = ["none", "auto", "required", "any"];
+
+/// The tools to which a request limits itself, all if there are none, and whether one has to be called.
+fn choice<'a>(fields: &Fields<'a>) -> Result<(Vec<&'a str>, &'a str), ApiError> {
+    let of_all = |mode: Option<&'a str>| (vec![], mode.unwrap_or("auto"));
+    if !fields.get("tool_choice").is_some_and(Value::is_object) {
+        return fields.one_of("tool_choice", &MODES).map(of_all);
+    }
+    let choice = fields.needed_object("tool_choice")?;
+    match choice.text("type")? {
+        Some("function" | "tool") | None => Ok((vec![name_of(&choice)?], "required")),
+        Some("allowed_tools") => {
+            let inner = choice.object("allowed_tools")?;
+            let allowed = inner.as_ref().unwrap_or(&choice);
+            let listed = allowed.objects("tools")?.unwrap_or_default();
+            let names: Vec<_> = listed.iter().map(name_of).collect::<Result<_, _>>()?;
+            if names.is_empty() {
+                return Err(allowed.wrong("tools", "must name at least one tool"));
+            }
+            let mode = allowed.one_of("mode", &["auto", "required"])?;
+            Ok((names, mode.unwrap_or("auto")))
+        }
+        Some(_) => {
+            let known = [&MODES[..], &["function", "allowed_tools"]].concat();
+            choice.one_of("type", &known).map(of_all)
+        }
+    }
+}
+
+/// The name of a tool that is chosen, which stands in an object or beside the type.
+fn name_of<'a>(choice: &Fields<'a>) -> Result<&'a str, ApiError> {
+    match choice.object("function")? {
+        None if choice.get("name").is_some() => choice.needed_text("name"),
+        None => choice.needed_object("function")?.needed_text("name"),
+        Some(function) => function.needed_text("name"),
+    }
 }
 
 fn tool(fields: &Fields<'_>) -> Result<Tool, ApiError> {
