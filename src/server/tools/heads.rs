@@ -258,7 +258,9 @@ impl Heads<'_> {
                 _ => None,
             };
             match tag {
-                Tag::ValueEnd if !is_known(&key) && glued != Key::None => return glued,
+                Tag::ValueEnd | Tag::CallEnd if !is_known(&key) && glued != Key::None => {
+                    return glued;
+                }
                 // A stray tag, or one that is doubled.
                 _ if key.is_empty() && tag != Tag::ValueEnd && tag != Tag::CallEnd => from = end,
                 Tag::Key => from = end,
@@ -277,8 +279,8 @@ impl Heads<'_> {
                 Tag::Call | Tag::CallEnd if !key.is_empty() => {
                     return match before_value() {
                         Some(true) => Key::Found(key, end),
-                        Some(false) if tag == Tag::Call || glued == Key::None => more,
-                        Some(false) | None => glued,
+                        Some(false) => more,
+                        None => Key::None,
                     };
                 }
                 _ => return Key::None,
