@@ -242,6 +242,11 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Whether a field is there, which may be null.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
     /// Whether it has no fields.
     pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
