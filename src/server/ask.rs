@@ -48,7 +48,7 @@ impl Ask {
         known::check(fields)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let options = fields.object("stream_options")?;
-        if options.is_some() && !stream {
+        if !stream && options.as_ref().is_some_and(|options| !options.is_empty()) {
             return Err(fields.wrong("stream_options", "means something only with stream"));
         }
         let option = |name: &str| match &options {

@@ -22,7 +22,7 @@ use super::reader::Reader;
 use super::sse::Framing;
 use super::tools::{self, Delta, Format, Tools, forced};
 use crate::engine::EngineError;
-use crate::tokenizer::{ChatTemplate, Message, Rendering};
+use crate::tokenizer::{Message, Rendering};
 
 /// A conversation in the model's template.
 pub(super) struct Rendered {
@@ -56,6 +56,16 @@ fn thinking(
     }
     for switch in ["think", "enable_thinking"] {
         think = fields.flag(switch)?.or(think);
+    }
+    // The same in the form of the publishers of GLM and DeepSeek.
+    match fields.get("thinking") {
+        Some(Value::Bool(on)) => think = Some(*on),
+        _ => {
+            if let Some(thinking) = fields.object("thinking")? {
+                let kind = thinking.one_of("type", &["enabled", "disabled", "adaptive", "auto"])?;
+                think = kind.map(|kind| kind != "disabled").or(think);
+            }
+        }
     }
     let mut variables = Map::new();
     if let Some(given) = fields.object("chat_template_kwargs")? {
@@ -101,17 +111,21 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         )),
         _ => ApiError::bad("the model has no chat template; use /v1/completions"),
     })?;
-    let with_format = |tools| Ok((format(template)?, tools));
-    let tools = tools.map(with_format).transpose()?;
+    let known = Format::of_template(template.source());
+    // A model that was taught calls in an unknown form, or none, is told of one.
+    let tools = tools.map(|tools| (known.unwrap_or(Format::Json), tools));
     let is_forced = tools.as_ref().is_some_and(|(_, tools)| tools.forced);
     if (is_forced || begun.is_some()) && model.may_switch_thinking() {
         think = Some(false);
     }
     let mut described = tools.as_ref().map(|(_, tools)| tools.described.clone());
-    if !template.supports_tools() {
-        if Format::of_template(template.source()).is_none() {
-            tools::as_texts(&mut messages);
-        }
+    if known == Some(Format::Kimi) {
+        tools::number_calls(&mut messages);
+    }
+    if known.is_none() {
+        tools::as_texts(&mut messages);
+    }
+    if known.is_none() || !template.supports_tools() {
         if let Some((format, tools)) = &tools {
             tools::describe(&mut messages, &tools.described, *format);
             described = None;
@@ -143,17 +157,6 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         prompt,
         tools,
         no_thoughts: think == Some(false),
-    })
-}
-
-/// How a model with this template writes calls: as JSON in tags if it has learnt nothing of tools.
-fn format(template: &ChatTemplate) -> Result<Format, ApiError> {
-    let known = Format::of_template(template.source());
-    let untaught = || (!template.supports_tools()).then_some(Format::Json);
-    known.or_else(untaught).ok_or_else(|| {
-        let message =
-            "the model's chat template writes calls of tools in a form that is not known here";
-        ApiError::field("tools", message)
     })
 }
 

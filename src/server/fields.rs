@@ -18,7 +18,8 @@ pub(super) struct Fields<'a> {
     read: Rc<RefCell<BTreeSet<String>>>,
 }
 
-/// Adds the fields of an object that are not in `read`, and those of objects in it whose fields were read one by one.
+/// Adds the fields of an object that are not in `read`, and those of objects in it whose fields were read one by one. Objects of lists are
+/// looked into where `read` says so, or all around them are.
 fn unread(
     map: &Map<String, Value>,
     before: &str,
@@ -30,10 +31,32 @@ fn unread(
         let inner = format!("{name}.");
         match value {
             Value::Object(map) if read.contains(&inner) => unread(map, &inner, read, found),
+            Value::Array(items) if before.contains('[') || read.contains(&format!("{name}[]")) => {
+                if !read.contains(&name) {
+                    found.push(name);
+                    continue;
+                }
+                for (i, item) in items.iter().enumerate() {
+                    let inner = format!("{name}[{i}].");
+                    if let Some(map) = item.as_object().filter(|_| read.contains(&inner)) {
+                        unread(map, &inner, read, found);
+                    }
+                }
+            }
             _ if read.contains(&name) => {}
             _ => found.push(name),
         }
     }
+}
+
+/// A name without the places in lists, so that it is the same for all objects of a list.
+fn without_places(name: &str) -> String {
+    let mut parts = name.split('[');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |name, part| {
+        let rest = part.find(']').map_or("", |at| &part[at..]);
+        name + "[" + rest
+    })
 }
 
 /// A value in a message, shortened.
@@ -65,11 +88,22 @@ impl<'a> Fields<'a> {
         self.read.borrow_mut().extend(names);
     }
 
-    /// The full names of fields that nobody has looked at. Objects in lists are left out.
+    /// Has [`unread`](Self::unread) look into the objects of a list.
+    pub(super) fn look_into(&self, name: &str) {
+        self.skip(&[&format!("{name}[]")]);
+    }
+
+    /// The full names of fields that nobody has looked at. Objects in lists are left out, unless [`look_into`](Self::look_into) was called.
     pub(super) fn unread(&self) -> Vec<String> {
         let mut found = vec![];
         unread(self.map, "", &self.read.borrow(), &mut found);
-        found
+        let mut names: Vec<String> = vec![];
+        for name in found.iter().map(|name| without_places(name)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// What a field is called in messages.
@@ -130,7 +164,10 @@ impl<'a> Fields<'a> {
         name: &str,
         range: RangeInclusive<f64>,
     ) -> Result<Option<f32>, ApiError> {
-        let expected = format!("a number from {} to {}", range.start(), range.end());
+        let expected = match *range.start() == f64::from(f32::MIN_POSITIVE) {
+            true => format!("a number above 0, up to {}", range.end()),
+            false => format!("a number from {} to {}", range.start(), range.end()),
+        };
         let within = |value: &Value| value.as_f64().filter(|number| range.contains(number));
         let number = self.read(name, &expected, within)?;
         Ok(number.map(|number| number as f32))
@@ -205,6 +242,11 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Whether a field is there, which may be null.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
     /// Whether it has no fields.
     pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -266,6 +308,20 @@ mod tests {
         let _ = fields.objects("j");
         fields.skip(&["l"]);
         assert_eq!(fields.unread(), ["c.e", "f"]);
+    }
+
+    #[test]
+    fn fields_of_objects_in_lists_are_known_once() {
+        let body = json!({"of": [{"a": 1, "b": 1}, {"b": 2, "c": [{"d": 1}], "e": [1]}]});
+        let fields = Fields::of_body(&body).expect("it is an object");
+        let items = fields
+            .objects("of")
+            .expect("they are")
+            .expect("it is there");
+        assert!(fields.unread().is_empty());
+        fields.look_into("of");
+        let _ = (items[0].get("a"), items[1].objects("c"));
+        assert_eq!(fields.unread(), ["of[].b", "of[].c[].d", "of[].e"]);
     }
 
     #[test]

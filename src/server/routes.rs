@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 
 use super::app::{App, Phase, Served};
 use super::around::around;
+use super::ask::check_model;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
 use super::error::{ApiError, json_response};
+use super::fields::Fields;
 use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
@@ -192,13 +194,23 @@ async fn model(State(app): Shared, Path(id): Path<String>) -> Answer {
     }
 }
 
-/// A route that answers with what `work` makes of the body.
-fn post_to(work: fn(&Value, &Model) -> Result<String, ApiError>) -> MethodRouter<Arc<App>> {
+/// A route that answers with what `work` makes of the fields of the body. Those that it does not look at are told as ignored.
+fn post_to(work: fn(&Fields<'_>, &Model) -> Result<String, ApiError>) -> MethodRouter<Arc<App>> {
     post(
-        async move |State(app): Shared, request: Request| -> Answer {
+        async move |State(app): Shared,
+                    Extension(record): Extension<Arc<Record>>,
+                    request: Request|
+                    -> Answer {
             let model = Arc::clone(&app.served()?.model);
             let body = body::json(&app, request).await?;
-            let found = body::away(move || work(&body, &model)).await?;
+            let answer = move || {
+                let fields = Fields::of_body(&body)?;
+                check_model(&fields, &model)?;
+                let found = work(&fields, &model)?;
+                record.disregarded(fields.unread(), vec![]);
+                Ok(found)
+            };
+            let found = body::away(answer).await?;
             Ok(json_response(StatusCode::OK, found))
         },
     )

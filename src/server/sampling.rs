@@ -28,7 +28,7 @@ pub(super) fn read(
     let set = |to: &mut f32, found: Option<f32>| *to = found.unwrap_or(*to);
     set(
         &mut sampling.temperature,
-        fields.number("temperature", 0.0..=2.0)?,
+        fields.number("temperature", 0.0..=100.0)?,
     );
     set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
     set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
@@ -180,11 +180,13 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     match format.one_of("type", &["text", "json_object", "json_schema"])? {
         None => Err(format.wrong("type", "is missing")),
         Some("json_object") => {
-            let any_object = || Language::JsonSchema(serde_json::json!({"type": "object"}));
             // llama.cpp takes a schema here, too.
             Ok(Some(format.get("schema").map_or_else(any_object, schema)))
         }
         Some("json_schema") => {
+            if let (None, Some(found)) = (format.get("json_schema"), format.get("schema")) {
+                return Ok(Some(schema(found)));
+            }
             let named = format.needed_object("json_schema")?;
             named.skip(&["name", "strict", "description"]);
             match named.get("schema") {
@@ -196,6 +198,10 @@ fn response_format(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     }
 }
 
+fn any_object() -> Language {
+    Language::JsonSchema(serde_json::json!({"type": "object"}))
+}
+
 fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     let Some(outputs) = fields.object("structured_outputs")? else {
         return Ok(None);
@@ -203,13 +209,17 @@ fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     if let Some(found) = outputs.get("json") {
         return Ok(Some(schema(found)));
     }
+    if outputs.flag("json_object")? == Some(true) {
+        return Ok(Some(any_object()));
+    }
     let regex = outputs.text("regex")?.filter(|text| !text.is_empty());
     let language = match (grammar(&outputs, "grammar")?, regex) {
         (Some(found), _) => Some(found),
         (None, Some(regex)) => Some(Language::Regex(regex.to_owned())),
         (None, None) => choices(&outputs, "choice")?,
     };
-    let message = "must hold json, grammar, regex or choice; others are not known here";
+    let message =
+        "must hold json, json_object, grammar, regex or choice; others are not known here";
     let missing = || fields.wrong("structured_outputs", message);
     language.ok_or_else(missing).map(Some)
 }

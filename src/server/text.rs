@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ask::check_model;
 use super::chat::render;
 use super::error::ApiError;
 use super::fields::Fields;
@@ -20,12 +19,10 @@ struct Tokens {
 }
 
 /// The tokens of a text, or of a conversation in the model's template.
-pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
+pub(super) fn tokenize(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
     let tokenizer = model.engine.tokenizer();
     if fields.get("content").is_some() {
-        return tokens_of_content(&fields, tokenizer);
+        return tokens_of_content(fields, tokenizer);
     }
     let tokens = match fields.text("prompt")? {
         Some(text) => {
@@ -33,7 +30,7 @@ pub(super) fn tokenize(body: &Value, model: &Model) -> Result<String, ApiError> 
             let encoded = tokenizer.encode(text, add);
             encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))?
         }
-        None if fields.get("messages").is_some() => render(&fields, model)?.prompt,
+        None if fields.get("messages").is_some() => render(fields, model)?.prompt,
         None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
     };
     let texts = fields.flag("return_token_strs")?.unwrap_or(false);
@@ -63,9 +60,7 @@ fn tokens_of_content(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Strin
 }
 
 /// The text of tokens.
-pub(super) fn detokenize(body: &Value, model: &Model) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
+pub(super) fn detokenize(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
     let Some(tokens) = fields.list("tokens")? else {
         return Err(fields.wrong("tokens", "is missing; it must be a list of tokens"));
     };

@@ -72,6 +72,21 @@ fn what_an_answer_does_not_take_into_account_is_told() {
     assert_eq!(header("x-glimt-ignored").as_deref(), Some("verbosity"));
     let lost = header("x-glimt-not-enforced");
     assert_eq!(lost.as_deref(), Some("uniqueItems at #/properties/tags"));
+    let message = json!([{"role": "user", "name": "me", "mood": 1, "content": "Hi"}, {"role": "user", "mood": 2, "content": "Hi"}]);
+    let answer = server.post(CHAT, &json!({"messages": message, "max_tokens": 1}));
+    assert_eq!(answer.header("x-glimt-ignored"), Some("messages[].mood"));
+    for (route, body) in [
+        ("/tokenize", json!({"prompt": "Hi", "mood": 1})),
+        ("/tokenize", json!({"content": "Hi", "mood": 1})),
+        ("/detokenize", json!({"tokens": [5], "mood": 1})),
+        (
+            "/apply-template",
+            json!({"messages": [{"role": "user", "content": "Hi"}], "mood": 1}),
+        ),
+    ] {
+        let answer = server.post(route, &body);
+        assert_eq!(answer.header("x-glimt-ignored"), Some("mood"), "{route}");
+    }
     let plain = server.post(CHAT, &chat(json!({"max_tokens": 1})));
     assert_eq!(plain.header("x-glimt-ignored"), None);
     assert_eq!(plain.header("x-glimt-not-enforced"), None);

@@ -19,7 +19,7 @@ fn of_chats() -> Vec<(Value, &'static str)> {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
             "messages[0].content[0].type",
         ),
-        (json!({"temperature": 3}), "temperature"),
+        (json!({"temperature": 101}), "temperature"),
         (json!({"n": 0}), "n"),
         (json!({"n": 100}), "n"),
         (json!({"stream": "yes"}), "stream"),

@@ -23,6 +23,21 @@ const UNTOLD: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% f
      {{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}{% endfor %}\
      {% if add_generation_prompt %}assistant: {% endif %}";
 
+/// One that writes them as Kimi-K2 does.
+const KIMI: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n\
+     {% for c in m.tool_calls %}<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>\
+     {% endfor %}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+
+/// One that writes them as GigaChat does.
+const GIGACHAT: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}<|role_sep|>{{ m.content }}\
+     <|message_sep|>{% for c in m.tool_calls %}function call<|role_sep|>{{ c.function | tojson }}<|message_sep|>{% endfor %}{% endfor %}\
+     {% if add_generation_prompt %}assistant<|role_sep|>{% endif %}";
+
+/// One that knows tools in a form that nobody else has.
+const UNKNOWN: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n\
+     {% for c in m.tool_calls %}CALL {{ c.function.name }}{% endfor %}{% endfor %}\
+     {% if add_generation_prompt %}assistant: {% endif %}";
+
 /// One that knows neither calls nor tools.
 const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
      {% if add_generation_prompt %}assistant: {% endif %}";
@@ -69,7 +84,7 @@ fn call(events: &[Value]) -> (Value, String, String) {
 
 #[test]
 fn a_demanded_call_comes_in_the_form_of_the_api() {
-    for template in [TAGGED, DEEPSEEK] {
+    for template in [TAGGED, DEEPSEEK, KIMI, GIGACHAT] {
         let (server, _folder) = server(template);
         let named = json!({"type": "function", "function": {"name": "weather"}});
         for choice in [json!("required"), named] {
@@ -133,6 +148,23 @@ fn templates_are_told_of_tools_calls_and_results() {
 }
 
 #[test]
+fn kimi_gets_the_ids_that_it_has_learnt() {
+    let (server, _folder) = server(KIMI);
+    let call =
+        json!({"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}});
+    let messages = json!([
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "content": "rain"},
+    ]);
+    let asked = json!({"messages": messages, "tools": [weather()]});
+    let rendered = server.answer("/apply-template", &asked);
+    let rendered = rendered["prompt"].as_str().expect("a text");
+    let expected = "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{}<|tool_call_end|>tool: rain\nassistant: ";
+    assert!(rendered.ends_with(expected), "{rendered}");
+}
+
+#[test]
 fn templates_that_know_no_tools_have_a_system_message() {
     let call = json!({"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{\"place\": \"Bo"}});
     let messages = json!([
@@ -141,18 +173,16 @@ fn templates_that_know_no_tools_have_a_system_message() {
         {"role": "assistant", "content": null, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
     ]);
+    let as_texts = "assistant: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\":\"Bo\"}}\n</tool_call>\n\
+         user: <tool_response>\nrain\n</tool_response>\nassistant: ";
     for (template, form, history) in [
         (
             UNTOLD,
             "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
             "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"place\": \"Bo\"}<｜tool▁call▁end｜>tool: rain\nassistant: ",
         ),
-        (
-            PLAIN,
-            "<tool_call>\n{\"name\": \"NAME\"",
-            "assistant: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\":\"Bo\"}}\n</tool_call>\n\
-             user: <tool_response>\nrain\n</tool_response>\nassistant: ",
-        ),
+        (PLAIN, "<tool_call>\n{\"name\": \"NAME\"", as_texts),
+        (UNKNOWN, "<tool_call>\n{\"name\": \"NAME\"", as_texts),
     ] {
         let (server, _folder) = server(template);
         let asked = json!({"messages": messages, "tools": [weather()]});

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answers::Usage;
-use super::ask::{Ask, check_model};
+use super::ask::Ask;
 use super::chat::{Chat, render};
 use super::deliver::{self, Collected, Form, Head};
 use super::desk::Order;
@@ -63,10 +63,8 @@ impl Form for Message {
 ///
 /// # Errors
 /// What is wrong with it, by its field.
-pub(super) fn count_tokens(body: &Value, model: &Model) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
-    let body = request::chat(&fields, model)?;
+pub(super) fn count_tokens(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
+    let body = request::chat(fields, model)?;
     let rendered = render(&Fields::of_body(&body)?, model);
     let rendered = rendered.map_err(|error| error.renamed(&request::NAMES))?;
     Ok(json!({"input_tokens": rendered.prompt.len()}).to_string())

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::engine::chooser::ChainSettings;
 use crate::server::app::{App, Served};
-use crate::server::ask::{Ask, check_model};
+use crate::server::ask::Ask;
 use crate::server::chat::render;
 use crate::server::error::ApiError;
 use crate::server::fields::Fields;
@@ -86,8 +86,9 @@ pub(in crate::server) fn slots(app: &App, served: &Served) -> Value {
 ///
 /// # Errors
 /// What is wrong with it, by its field.
-pub(in crate::server) fn apply_template(body: &Value, model: &Model) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
-    Ok(json!({"prompt": render(&fields, model)?.text}).to_string())
+pub(in crate::server) fn apply_template(
+    fields: &Fields<'_>,
+    model: &Model,
+) -> Result<String, ApiError> {
+    Ok(json!({"prompt": render(fields, model)?.text}).to_string())
 }

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::gguf::Value as Meta;
-use crate::server::ask::check_model;
 use crate::server::error::ApiError;
 use crate::server::fields::Fields;
 use crate::server::model::Model;
@@ -121,9 +120,8 @@ fn metadata(model: &Model) -> Value {
 ///
 /// # Errors
 /// If another one is asked for.
-pub(in crate::server) fn show(body: &Value, model: &Model) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
+pub(in crate::server) fn show(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
+    fields.skip(&["name", "verbose"]);
     let template = model.engine.chat_template();
     let mut capabilities = vec!["completion"];
     if template.is_some_and(|template| template.supports_tools()) {

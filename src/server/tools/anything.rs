@@ -1,5 +1,6 @@
 //! Protects what holds for any answer: valid arguments of known tools, the same in all pieces, and no text that is lost.
 
+use super::marks::*;
 use super::testing::{Random, cut, found};
 use super::*;
 

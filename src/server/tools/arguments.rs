@@ -82,6 +82,12 @@ impl Parser {
             };
         }
         match tag {
+            Tag::Key if self.over && matches!(next(&self.held, end), Next::Open(_)) => {
+                // The answer ends in a key.
+                self.held.clear();
+                self.end_arguments(false);
+                Some(())
+            }
             Tag::Key => {
                 let key = heads.key(self.tool, &self.held, end);
                 self.go_on(key, end)
@@ -219,6 +225,8 @@ impl Parser {
                     Next::Open(text) => text.len(),
                     Next::Tag { at, .. } => at,
                 };
+                // A key that a value follows without the tags between them.
+                let end = self.known.key_at_end(self.tool, &self.held[..end], false);
                 let text: String = self.held.drain(..end).collect();
                 self.more_text(&text);
                 return None;
@@ -308,7 +316,11 @@ impl Parser {
         let may_go_on = tag_behind.is_none() && !self.over;
         // Where a tag stands that goes on with the call.
         let goes_on = matches!(tag_behind, Some(Tag::Key | Tag::CallEnd | Tag::Call));
-        let ends = |next| Ending::End { at, next };
+        let key_begins = self.known.key_at_end(self.tool, &self.held[..at], true);
+        let ends = |next| Ending::End {
+            at: at.min(next),
+            next,
+        };
         match tag {
             Tag::Value | Tag::KeyEnd if is_empty => Ending::Stray { at, end },
             Tag::ValueEnd => match tag_behind {
@@ -316,6 +328,10 @@ impl Parser {
                 Some(Tag::ValueEnd) if !is_blank => Ending::Literal(end),
                 _ => ends(end),
             },
+            Tag::KeyEnd if is_blank && may_go_on && key_begins < at => Ending::More,
+            Tag::KeyEnd if is_blank && tag_behind == Some(Tag::Value) && key_begins < at => {
+                ends(key_begins)
+            }
             // Another tag than the one that ends values.
             Tag::Value | Tag::KeyEnd => match is_blank {
                 true if may_go_on => Ending::More,

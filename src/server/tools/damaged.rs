@@ -448,7 +448,8 @@ fn a_call_is_told_with_its_first_key_and_its_text_streams() {
         text: text.to_owned(),
     };
     parser.push("<arg_value>");
-    assert_eq!(parser.push("last "), [text("last ")]);
+    assert_eq!(parser.push("last "), [text("last")]);
+    assert_eq!(parser.push("days "), [text(" days")]);
     let mut parser = Parser::new(Format::DeepSeek, tools(), false);
     assert_eq!(
         parser.push("<｜tool▁call▁begin｜>search<｜tool▁sep｜>{\"query"),

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, KEY_BEGIN, KEY_END, SEPARATOR, TAG_BEGIN,
-    TAG_END, VALUE_BEGIN, VALUE_END,
+use super::Format;
+use super::marks::{
+    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, GIGACHAT_BEGIN, KEY_BEGIN, KEY_END,
+    KIMI_CALL_END, KIMI_CALLS_END, KIMI_SEPARATOR, SEPARATOR, TAG_BEGIN, TAG_END, VALUE_BEGIN,
+    VALUE_END,
 };
 use crate::tokenizer::Message;
 
@@ -17,6 +19,13 @@ impl Format {
                 "{TAG_BEGIN}NAME{KEY_BEGIN}ARGUMENT{KEY_END}{VALUE_BEGIN}VALUE{VALUE_END}{TAG_END}"
             ),
             Self::Json => json_call("NAME", arguments),
+            Self::Kimi => format!(
+                "{}NAME:0{KIMI_SEPARATOR}{arguments}{KIMI_CALL_END}{KIMI_CALLS_END}",
+                self.opening()
+            ),
+            Self::GigaChat => {
+                format!("{GIGACHAT_BEGIN}\n{{\"name\": \"NAME\", \"arguments\": {arguments}}}")
+            }
             Self::DeepSeek => {
                 format!("{CALLS_BEGIN}{CALL_BEGIN}NAME{SEPARATOR}{arguments}{CALL_END}{CALLS_END}")
             }
@@ -45,6 +54,22 @@ pub(in crate::server) fn describe(messages: &mut Vec<Message>, tools: &[Value], 
         Some(first) if first.content.trim().is_empty() => first.content = text,
         Some(first) => first.content = format!("{}\n\n{text}", first.content),
         None => messages.insert(0, Message::new("system", text)),
+    }
+}
+
+/// Gives earlier calls the ids that Kimi has learnt: the name of the tool and a number.
+pub(in crate::server) fn number_calls(messages: &mut [Message]) {
+    let mut known: Vec<(String, String)> = vec![];
+    for message in messages {
+        for call in &mut message.tool_calls {
+            let id = format!("functions.{}:{}", call.name, known.len());
+            known.push((std::mem::replace(&mut call.id, id.clone()), id));
+        }
+        if let Some(id) = &mut message.tool_call_id
+            && let Some((_, new)) = known.iter().rev().find(|(old, _)| old == id)
+        {
+            id.clone_from(new);
+        }
     }
 }
 
@@ -77,6 +102,8 @@ mod tests {
             Format::Json,
             Format::DeepSeek,
             Format::DeepSeekFenced,
+            Format::Kimi,
+            Format::GigaChat,
         ] {
             let mut messages = vec![Message::new("user", "Hi")];
             describe(&mut messages, &tools, format);
@@ -88,6 +115,34 @@ mod tests {
             describe(&mut messages, &tools, format);
             assert!(messages[0].content.starts_with("Be brief.\n\n# Tools"));
         }
+    }
+
+    #[test]
+    fn calls_are_numbered() {
+        let call = |id: &str, name: &str| ToolCall {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: json!({}).as_object().cloned().unwrap_or_default(),
+        };
+        let result = |id: &str| Message {
+            tool_call_id: Some(id.to_owned()),
+            ..Message::new("tool", "x")
+        };
+        let mut messages = [
+            Message {
+                tool_calls: vec![call("call_a", "now"), call("call_b", "search")],
+                ..Message::new("assistant", "")
+            },
+            result("call_b"),
+            result("unknown"),
+        ];
+        number_calls(&mut messages);
+        assert_eq!(messages[0].tool_calls[0].id, "functions.now:0");
+        assert_eq!(
+            messages[1].tool_call_id.as_deref(),
+            Some("functions.search:1")
+        );
+        assert_eq!(messages[2].tool_call_id.as_deref(), Some("unknown"));
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::marks::{KEY_BEGIN, KEY_END, KIMI_SEPARATOR, SEPARATOR, VALUE_BEGIN, VALUE_END};
 use super::schema::{self, Form};
 use super::typed;
-use super::{Format, KEY_BEGIN, KEY_END, SEPARATOR, Tool, Tools, VALUE_BEGIN, VALUE_END};
+use super::{Format, Tool, Tools};
 use crate::engine::chooser::Language;
 use crate::server::sampling::one_of;
 use crate::tokenizer::Tokenizer;
@@ -21,7 +22,14 @@ pub(in crate::server) fn forced(format: Format, tools: &Tools, tokenizer: &Token
         let separator = mark(tokenizer, SEPARATOR);
         let call = match format {
             Format::Tagged => tagged(i, tool, tokenizer, &mut rules),
-            Format::Json => json_call(tool),
+            Format::Json | Format::GigaChat => json_call(tool),
+            Format::Kimi => {
+                let (name, mark) = (
+                    quoted(&format!("{}:0", tool.name)),
+                    mark(tokenizer, KIMI_SEPARATOR),
+                );
+                format!("{name} {mark} {}", arguments(tool))
+            }
             Format::DeepSeek => format!("{name} {separator} {}", arguments(tool)),
             Format::DeepSeekFenced => {
                 let before = quoted(&format!("{}\n```json\n", tool.name));

@@ -2,16 +2,24 @@
 
 use serde_json::Value;
 
+use super::Format;
 use super::known::{Known, may_be_key};
 use super::literal::{self, Literal, Reading};
+use super::marks::{BEGINS, ENDS, KEY_END, SEPARATORS, TAG_BEGIN, TAG_END, VALUE_BEGIN};
 use super::tags::{Next, Tag, next, settled};
-use super::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, SEPARATOR, TAG_BEGIN, TAG_END,
-    VALUE_BEGIN,
-};
 
 /// The marks that fence JSON.
 const TICKS: &str = "```";
+/// The keys under which models write the name of a tool, and its arguments.
+const NAMES: [&str; 5] = ["name", "tool", "tool_name", "function_name", "function"];
+const ARGUMENTS: [&str; 6] = [
+    "arguments",
+    "parameters",
+    "args",
+    "input",
+    "tool_input",
+    "params",
+];
 
 /// The beginning of a text behind the mark of a call. `used` is the length of the text that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,8 +84,8 @@ impl Heads<'_> {
     /// Reads the text behind the mark that begins a call.
     pub(super) fn read(&self, text: &str) -> Head {
         let head = match self.format {
-            Format::Tagged | Format::Json => self.tagged(text),
-            Format::DeepSeek | Format::DeepSeekFenced => self.deepseek(text),
+            Format::Tagged | Format::Json | Format::GigaChat => self.tagged(text),
+            Format::DeepSeek | Format::DeepSeekFenced | Format::Kimi => self.separated(text),
         };
         match head {
             Head::More if self.over => Head::Text,
@@ -91,17 +99,22 @@ impl Heads<'_> {
 
     /// A call that has nothing but a name when the answer ends.
     fn at_end(&self, name: &str, used: usize) -> Head {
-        match self.whole {
-            true => self.named(name, |tool| Head::Bare { tool, used }),
-            false => Head::Text,
-        }
+        self.named(name, |tool| {
+            match self.whole && !self.known.needs_keys(tool) {
+                true => Head::Bare { tool, used },
+                false => Head::Text,
+            }
+        })
     }
 
     fn tagged(&self, text: &str) -> Head {
         let start = behind(text, 0, &[TAG_BEGIN]);
         let body = &text[start..];
-        if body.starts_with(['{', '[', '`']) {
+        if body.starts_with(['{', '[']) || body.starts_with(TICKS) {
             return self.objects(text, start);
+        }
+        if !self.over && TICKS.starts_with(body) {
+            return Head::More;
         }
         let found = next(text, start);
         let name = match found {
@@ -217,14 +230,20 @@ impl Heads<'_> {
         };
         let (mut key, mut from) = (String::new(), from);
         loop {
+            // A key, and a value behind it without the tags between them.
+            let glued = |piece: &str| match self.known.key_before(tool, piece) {
+                Some((known, length)) if key.is_empty() => Key::Found(known, from + length),
+                _ => Key::None,
+            };
             let (piece, tag, at, end) = match next(text, from) {
                 Next::Open(text) if may_be_key(text) => return more,
-                Next::Open(_) => return Key::None,
+                Next::Open(text) => return glued(text),
                 Next::Tag { text, tag, at, end } => (text, tag, at, end),
             };
             if !may_be_key(piece) {
-                return Key::None;
+                return glued(piece);
             }
+            let glued = glued(piece);
             let piece = self.known.key(tool, piece);
             if key.is_empty() || !piece.is_empty() && (is_known(&piece) || !is_known(&key)) {
                 key = piece;
@@ -239,16 +258,19 @@ impl Heads<'_> {
                 _ => None,
             };
             match tag {
+                Tag::ValueEnd | Tag::CallEnd if !is_known(&key) && glued != Key::None => {
+                    return glued;
+                }
                 // A stray tag, or one that is doubled.
                 _ if key.is_empty() && tag != Tag::ValueEnd && tag != Tag::CallEnd => from = end,
                 Tag::Key => from = end,
                 Tag::KeyEnd => return Key::Found(key, end),
                 Tag::Value => {
                     let rest = text[end..].trim_start();
-                    return match rest.strip_prefix(super::KEY_END) {
+                    return match rest.strip_prefix(KEY_END) {
                         // The tag was a stray one.
                         Some(rest) => Key::Found(key, text.len() - rest.len()),
-                        None if !self.over && super::KEY_END.starts_with(rest) => Key::More,
+                        None if !self.over && KEY_END.starts_with(rest) => Key::More,
                         None => Key::Found(key, at),
                     };
                 }
@@ -335,23 +357,43 @@ impl Heads<'_> {
     /// A call that an object describes.
     fn call(&self, value: &Value) -> Option<(usize, String)> {
         let call = value.get("function").filter(|inner| inner.is_object());
-        let call = call.unwrap_or(value);
-        let name = call["name"].as_str().or(call["function"].as_str())?;
-        let arguments = call.get("arguments").or(call.get("parameters"));
-        let arguments = match arguments.unwrap_or(&Value::Null) {
-            Value::Null => "{}".to_owned(),
-            Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
-            Value::String(text) => literal::read(text, false)?,
-            other => other.to_string(),
+        let call = call.unwrap_or(value).as_object()?;
+        let named = NAMES
+            .iter()
+            .find_map(|name| Some((*name, call.get(*name)?.as_str()?)));
+        let Some((place, name)) = named else {
+            // The name is the key of the arguments.
+            let mut all = call.iter();
+            let (name, arguments) = all.next().filter(|_| call.len() == 1)?;
+            let tool = self.known.named(name)?;
+            return arguments.is_object().then(|| (tool, arguments.to_string()));
         };
         let tool = self.known.named(name)?;
+        let is_own = |name: &str| self.known.has_key(tool, name);
+        let arguments = ARGUMENTS.iter().find_map(|name| {
+            let found = call.get(*name)?;
+            (found.is_object() || !is_own(name)).then_some(found)
+        });
+        let arguments = match arguments {
+            // They stand beside the name.
+            None => {
+                let mut own = call.clone();
+                own.retain(|name, _| name != place && is_own(name));
+                Value::Object(own).to_string()
+            }
+            Some(Value::Null) => "{}".to_owned(),
+            Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
+            Some(Value::String(text)) => literal::read(text, false)?,
+            Some(other) => other.to_string(),
+        };
         arguments.starts_with('{').then_some((tool, arguments))
     }
 
-    fn deepseek(&self, text: &str) -> Head {
-        let start = behind(text, 0, &[CALLS_BEGIN, CALL_BEGIN]);
+    /// A call whose name and JSON stand on both sides of a mark.
+    fn separated(&self, text: &str) -> Head {
+        let start = behind(text, 0, &BEGINS);
         let body = &text[start..];
-        let marks = [SEPARATOR, CALL_END, CALLS_END, CALL_BEGIN, CALLS_BEGIN];
+        let marks = [&SEPARATORS[..], &ENDS, &BEGINS].concat();
         let found = first(body, &[&marks[..], &["{", "`"]].concat());
         let Some((at, mark)) = found else {
             let name = &body[..settled(body, &marks)];
@@ -363,10 +405,10 @@ impl Heads<'_> {
             };
         };
         let (name, at) = (&body[..at], start + at);
-        if mark != SEPARATOR {
+        if !SEPARATORS.contains(&mark) {
             return self.named(name, |tool| self.fenced(text, tool, at));
         }
-        let at = at + SEPARATOR.len();
+        let at = at + mark.len();
         let rest = text[at..].trim_start();
         let is_kind = ["", "function"].contains(&name.trim());
         if !is_kind || rest.starts_with(['{', '`']) {
@@ -382,10 +424,10 @@ impl Heads<'_> {
         }
     }
 
-    /// DeepSeek's arguments, which may stand in a fenced block.
+    /// Arguments behind a mark, which may stand in a fenced block.
     fn fenced(&self, text: &str, tool: usize, from: usize) -> Head {
         let rest = text[from..].trim_start();
-        let marks = [CALL_END, CALLS_END, CALL_BEGIN, CALLS_BEGIN];
+        let marks = [&ENDS[..], &BEGINS].concat();
         if marks.iter().any(|mark| rest.starts_with(mark)) {
             return Head::Bare { tool, used: from };
         }
@@ -395,7 +437,7 @@ impl Heads<'_> {
         match rest.starts_with('{') {
             true => self.arguments(text, tool, text.len() - rest.len()),
             false if !may_go_on => Head::Text,
-            false if self.over && self.whole => Head::Bare {
+            false if self.over && self.whole && !self.known.needs_keys(tool) => Head::Bare {
                 tool,
                 used: text.len(),
             },
@@ -424,7 +466,9 @@ pub(super) fn first<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str
 
 /// A name without the beginning of a fenced block behind it; `None` if something else stands there.
 fn unfenced(text: &str) -> Option<&str> {
-    let (name, fence) = text.split_at(text.find('`').unwrap_or(text.len()));
+    let quote = text.len() - text.trim_start().trim_start_matches('`').len();
+    let fence = text[quote..].find('`').map_or(text.len(), |at| quote + at);
+    let (name, fence) = text.split_at(fence);
     let language = fence.trim_start_matches('`').trim();
     let ticks = fence.len() <= TICKS.len() + "json\n\n".len();
     ("json".starts_with(language) && ticks).then_some(name)
@@ -443,7 +487,7 @@ fn named_object(text: &str) -> Option<(&str, usize)> {
     };
     let mut at = sign(text, '{')?;
     let (begin, end) = quoted(&text[at..])?;
-    if &text[at + begin..at + end] != "name" {
+    if !NAMES.contains(&&text[at + begin..at + end]) {
         return None;
     }
     at += end + 1;
@@ -453,7 +497,7 @@ fn named_object(text: &str) -> Option<(&str, usize)> {
     at += end + 1;
     at += sign(&text[at..], ',')?;
     let (begin, end) = quoted(&text[at..])?;
-    if !["arguments", "parameters"].contains(&&text[at + begin..at + end]) {
+    if !ARGUMENTS.contains(&&text[at + begin..at + end]) {
         return None;
     }
     at += end + 1;

@@ -5,6 +5,8 @@ use super::schema::forms;
 
 /// A prefix that some models write before names.
 const PREFIX: &str = "functions.";
+/// The quotes in which some models write names.
+const QUOTES: [char; 3] = ['"', '\'', '`'];
 /// Bytes of a key at most.
 const LONGEST_KEY: usize = 256;
 
@@ -48,11 +50,16 @@ impl Known {
         self.0.iter().map(|one| one.tool.name.as_str())
     }
 
-    /// The tool that a name means.
+    /// The tool that a name means, also with quotes around it, and with a number or brackets behind it.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
         let name = name.trim();
         let exact = |name: &str| self.names().position(|known| known == name);
-        exact(name).or_else(|| exact(unprefixed(name)))
+        let bare = || unprefixed(name).trim_end_matches(is_behind_name);
+        let numbered = || bare().trim_end_matches(|c: char| c.is_ascii_digit());
+        let numbered = || numbered().strip_suffix(':');
+        let found = exact(name).or_else(|| exact(unprefixed(name)));
+        let found = found.or_else(|| exact(bare()));
+        found.or_else(|| exact(numbered()?))
     }
 
     /// The tools whose names a text begins with, and what follows the name.
@@ -65,9 +72,13 @@ impl Known {
     /// Whether a text may become a name, or a name and a key behind it, if it goes on.
     pub(super) fn may_be_name(&self, text: &str) -> bool {
         let text = text.trim_start();
+        let text = text.strip_prefix(QUOTES).unwrap_or(text);
         let begins_key = |(tool, rest): (usize, &str)| {
             let mut keys = self.0[tool].keys.iter();
-            rest.is_empty() || keys.any(|key| key.starts_with(rest))
+            let goes_on = |c: char| is_behind_name(c) || c.is_ascii_digit();
+            rest.starts_with(is_behind_name) && rest.chars().all(goes_on)
+                || rest.is_empty()
+                || keys.any(|key| key.starts_with(rest))
         };
         PREFIX.starts_with(text)
             || self.names().any(|name| name.starts_with(unprefixed(text)))
@@ -103,6 +114,35 @@ impl Known {
         }
     }
 
+    /// The key of the tool that a text begins with, if something stands behind it, and where that begins.
+    pub(super) fn key_before(&self, tool: usize, text: &str) -> Option<(String, usize)> {
+        let begin = text.trim_start();
+        let keys = self.0[tool].keys.iter();
+        let key = keys
+            .filter(|key| begin.starts_with(key.as_str()))
+            .max_by_key(|key| key.len())?;
+        let rest = begin[key.len()..].trim_start();
+        (!rest.is_empty()).then(|| (key.clone(), text.len() - rest.len()))
+    }
+
+    /// Where a key of the tool at the end of a text begins, with the white space before it; the end of the text if there is none. Without
+    /// `whole`, the key may be a part of one.
+    pub(super) fn key_at_end(&self, tool: usize, text: &str, whole: bool) -> usize {
+        let word = text
+            .rfind(char::is_whitespace)
+            .map_or("", |at| text[at..].trim_start());
+        let before = &text[..text.len() - word.len()];
+        let is_key = |key: &String| match whole {
+            true => key == word,
+            false => key.starts_with(word),
+        };
+        let blank = before.trim_end().len();
+        match blank < before.len() && self.0[tool].keys.iter().any(is_key) {
+            true => blank,
+            false => text.len(),
+        }
+    }
+
     /// Whether a text is a key although its tag is missing: one of the tool's, or any name if the tool's schema has none.
     pub(super) fn is_likely_key(&self, tool: usize, text: &str) -> bool {
         let text = text.trim();
@@ -135,7 +175,13 @@ pub(super) fn may_be_key(text: &str) -> bool {
     text.len() <= LONGEST_KEY && !text.contains(['\n', '{', '}'])
 }
 
-/// A name without the prefix.
+/// A name without the quote and the prefix before it.
 fn unprefixed(text: &str) -> &str {
+    let text = text.strip_prefix(QUOTES).unwrap_or(text);
     text.strip_prefix(PREFIX).unwrap_or(text)
+}
+
+/// Whether models write a character behind names, of which it is no part.
+fn is_behind_name(c: char) -> bool {
+    QUOTES.contains(&c) || "():".contains(c)
 }

@@ -12,6 +12,7 @@ mod grammar;
 mod heads;
 mod known;
 mod literal;
+mod marks;
 mod parser;
 mod quoting;
 mod schema;
@@ -21,11 +22,14 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod typed;
+#[cfg(test)]
+mod unusual;
 
 use serde_json::{Map, Value, json};
 
-pub(super) use described::{as_texts, describe};
+pub(super) use described::{as_texts, describe, number_calls};
 pub(super) use grammar::forced;
+pub(super) use marks::MARKS;
 pub(super) use parser::{Delta, Parser};
 
 use super::error::ApiError;
@@ -63,68 +67,10 @@ pub(super) enum Format {
     DeepSeek,
     /// DeepSeek's older one: JSON in a fenced block.
     DeepSeekFenced,
-}
-
-pub(super) const CALLS_BEGIN: &str = "<｜tool▁calls▁begin｜>";
-pub(super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
-pub(super) const CALL_BEGIN: &str = "<｜tool▁call▁begin｜>";
-pub(super) const CALL_END: &str = "<｜tool▁call▁end｜>";
-pub(super) const SEPARATOR: &str = "<｜tool▁sep｜>";
-pub(super) const TAG_BEGIN: &str = "<tool_call>";
-pub(super) const TAG_END: &str = "</tool_call>";
-pub(super) const KEY_BEGIN: &str = "<arg_key>";
-pub(super) const KEY_END: &str = "</arg_key>";
-pub(super) const VALUE_BEGIN: &str = "<arg_value>";
-pub(super) const VALUE_END: &str = "</arg_value>";
-
-/// All marks of calls, some of which may be special tokens of a vocabulary.
-pub(super) const MARKS: [&str; 11] = [
-    CALLS_BEGIN,
-    CALLS_END,
-    CALL_BEGIN,
-    CALL_END,
-    SEPARATOR,
-    TAG_BEGIN,
-    TAG_END,
-    KEY_BEGIN,
-    KEY_END,
-    VALUE_BEGIN,
-    VALUE_END,
-];
-
-impl Format {
-    /// That of a model, by the text of its chat template, which writes earlier calls.
-    pub(super) fn of_template(source: &str) -> Option<Self> {
-        if source.contains(KEY_BEGIN) {
-            Some(Self::Tagged)
-        } else if source.contains(CALL_BEGIN) {
-            Some(match source.contains("```json") {
-                true => Self::DeepSeekFenced,
-                false => Self::DeepSeek,
-            })
-        } else if source.contains(TAG_BEGIN) {
-            Some(Self::Json)
-        } else {
-            None
-        }
-    }
-
-    /// The marks with which an answer begins that is a call.
-    pub(super) fn marks(self) -> &'static [&'static str] {
-        match self {
-            Self::Tagged | Self::Json => &[TAG_BEGIN],
-            Self::DeepSeek | Self::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
-        }
-    }
-
-    /// What stands before the name of the first call.
-    pub(super) fn opening(self) -> String {
-        match self {
-            Self::Tagged | Self::Json => TAG_BEGIN.to_owned(),
-            Self::DeepSeek => format!("{CALLS_BEGIN}{CALL_BEGIN}"),
-            Self::DeepSeekFenced => format!("{CALLS_BEGIN}{CALL_BEGIN}function{SEPARATOR}"),
-        }
-    }
+    /// Kimi-K2's: the name with a number, a mark, and JSON.
+    Kimi,
+    /// GigaChat's: an object of JSON as a message of its own.
+    GigaChat,
 }
 
 /// Reads `tools` and `tool_choice`; `None` if no tool may be called.
@@ -133,7 +79,8 @@ impl Format {
 /// What is wrong with them.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     for old in ["functions", "function_call"] {
-        if fields.get(old).is_some() {
+        let is_off = |value: &Value| *value == json!([]) || *value == json!("none");
+        if fields.get(old).is_some_and(|value| !is_off(value)) {
             return Err(fields.wrong(old, "is no longer used; give tools and tool_choice"));
         }
     }
@@ -141,25 +88,21 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     let mut all = listed.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
     let described = listed.iter().map(|tool| Value::Object(tool.all().clone()));
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let mut forced = false;
-    match fields.get("tool_choice") {
-        None => {}
-        Some(Value::Object(_)) => {
-            let name = fields.needed_object("tool_choice").and_then(named)?;
-            all.retain(|tool| tool.name == name);
-            if all.is_empty() {
-                let message = format!("names the tool '{name}', which is not among the tools");
-                return Err(fields.wrong("tool_choice", &message));
-            }
-            forced = true;
-        }
-        Some(_) => match fields.one_of("tool_choice", &["none", "auto", "required"])? {
-            Some("none") => return Ok(None),
-            Some("required") if all.is_empty() => {
-                return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
-            }
-            choice => forced = choice == Some("required"),
-        },
+    let (names, mode) = choice(fields)?;
+    if mode == "none" {
+        return Ok(None);
+    }
+    if let Some(name) = names
+        .iter()
+        .find(|name| all.iter().all(|tool| tool.name != **name))
+    {
+        let message = format!("names the tool '{name}', which is not among the tools");
+        return Err(fields.wrong("tool_choice", &message));
+    }
+    all.retain(|tool| names.is_empty() || names.contains(&tool.name.as_str()));
+    let forced = ["required", "any"].contains(&mode);
+    if forced && all.is_empty() {
+        return Err(fields.wrong("tool_choice", "demands a tool, but there are no tools"));
     }
     Ok((!all.is_empty()).then(|| Tools {
         described: described.collect(),
@@ -185,10 +128,42 @@ pub(super) fn arguments(text: &str) -> Map<String, Value> {
     }
 }
 
-fn named(choice: Fields<'_>) -> Result<String, ApiError> {
-    choice.one_of("type", &["function"])?;
-    let function = choice.needed_object("function")?;
-    Ok(function.needed_text("name")?.to_owned())
+const MODES: [&str; 4] = ["none", "auto", "required", "any"];
+
+/// The tools to which a request limits itself, all if there are none, and whether one has to be called.
+fn choice<'a>(fields: &Fields<'a>) -> Result<(Vec<&'a str>, &'a str), ApiError> {
+    let of_all = |mode: Option<&'a str>| (vec![], mode.unwrap_or("auto"));
+    if !fields.get("tool_choice").is_some_and(Value::is_object) {
+        return fields.one_of("tool_choice", &MODES).map(of_all);
+    }
+    let choice = fields.needed_object("tool_choice")?;
+    match choice.text("type")? {
+        Some("function" | "tool") | None => Ok((vec![name_of(&choice)?], "required")),
+        Some("allowed_tools") => {
+            let inner = choice.object("allowed_tools")?;
+            let allowed = inner.as_ref().unwrap_or(&choice);
+            let listed = allowed.objects("tools")?.unwrap_or_default();
+            let names: Vec<_> = listed.iter().map(name_of).collect::<Result<_, _>>()?;
+            if names.is_empty() {
+                return Err(allowed.wrong("tools", "must name at least one tool"));
+            }
+            let mode = allowed.one_of("mode", &["auto", "required"])?;
+            Ok((names, mode.unwrap_or("auto")))
+        }
+        Some(_) => {
+            let known = [&MODES[..], &["function", "allowed_tools"]].concat();
+            choice.one_of("type", &known).map(of_all)
+        }
+    }
+}
+
+/// The name of a tool that is chosen, which stands in an object or beside the type.
+fn name_of<'a>(choice: &Fields<'a>) -> Result<&'a str, ApiError> {
+    match choice.object("function")? {
+        None if choice.get("name").is_some() => choice.needed_text("name"),
+        None => choice.needed_object("function")?.needed_text("name"),
+        Some(function) => function.needed_text("name"),
+    }
 }
 
 fn tool(fields: &Fields<'_>) -> Result<Tool, ApiError> {

@@ -9,13 +9,11 @@ use std::mem::take;
 use super::heads::{Head, Heads, first};
 use super::known::Known;
 use super::literal::{Literal, Reading};
+use super::marks::KEY_BEGIN;
 use super::quoting::Quoting;
 use super::tags::settled;
 use super::typed::Kinds;
-use super::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, Format, KEY_BEGIN, KEY_END, TAG_BEGIN, TAG_END,
-    Tool, VALUE_END,
-};
+use super::{Format, Tool};
 
 /// What a part of an answer has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,22 +71,6 @@ struct Aside {
     text: String,
     /// Length of the white space and the mark that it begins with.
     mark: usize,
-}
-
-/// The marks that begin calls.
-const fn begins(format: Format) -> &'static [&'static str] {
-    match format {
-        Format::Tagged | Format::Json => &[TAG_BEGIN],
-        Format::DeepSeek | Format::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
-    }
-}
-
-/// The marks that end calls or parts of them, and may be doubled behind one.
-const fn ends(format: Format) -> &'static [&'static str] {
-    match format {
-        Format::Tagged | Format::Json => &[TAG_END, VALUE_END, KEY_END],
-        Format::DeepSeek | Format::DeepSeekFenced => &[CALL_END, CALLS_END],
-    }
 }
 
 /// Finds calls in the text of an answer.
@@ -250,7 +232,7 @@ impl Parser {
     }
 
     fn outside(&mut self) -> Option<()> {
-        let mark = first(&self.held, begins(self.format)).map(|(at, mark)| (at, mark.len()));
+        let mark = first(&self.held, self.format.begins()).map(|(at, mark)| (at, mark.len()));
         let bare = self.bare_call().map(|at| (at, 0));
         let Some((at, length)) = mark.into_iter().chain(bare).min() else {
             self.outside_of_marks();
@@ -310,7 +292,7 @@ impl Parser {
             }
             return;
         }
-        let mut end = settled(&self.held, begins(self.format));
+        let mut end = settled(&self.held, self.format.begins());
         let line = self.held.rfind('\n').map_or(0, |at| at + 1);
         let start = self.held.len() - self.held[line..].trim_start().len();
         let may_be_call = |bare: &String| bare.starts_with(&self.held[start..]);
@@ -454,7 +436,7 @@ impl Parser {
     /// Whether a mark inside of quotes ends the arguments, since what follows it belongs to no text.
     fn ends_in_quotes(&self, behind: &str) -> Option<bool> {
         let rest = behind.trim_start();
-        let mut marks = begins(self.format).iter().chain(ends(self.format));
+        let mut marks = self.format.begins().iter().chain(self.format.ends());
         if rest.is_empty() {
             return self.over.then_some(true);
         }
@@ -467,7 +449,7 @@ impl Parser {
 
     fn in_json(&mut self) -> Option<()> {
         let held = take(&mut self.held);
-        let marks = [begins(self.format), ends(self.format)].concat();
+        let marks = [self.format.begins(), self.format.ends()].concat();
         let end = match self.over {
             true => held.len(),
             false => settled(&held, &marks),
@@ -510,7 +492,7 @@ impl Parser {
 
     /// Leaves out what follows damaged arguments, up to the next mark.
     fn damaged(&mut self) -> Option<()> {
-        let marks = [begins(self.format), ends(self.format)].concat();
+        let marks = [self.format.begins(), self.format.ends()].concat();
         let found = first(&self.held, &marks);
         let end = match found {
             Some((at, _)) => at,
@@ -525,9 +507,9 @@ impl Parser {
     fn behind(&mut self) -> Option<()> {
         let rest = self.held.trim_start();
         let blank = self.held.len() - rest.len();
-        let ends = ends(self.format);
+        let ends = self.format.ends();
         let loose: &[&str] = match self.loose {
-            true => &["}", "```"],
+            true => &["}", ")", "```"],
             false => &[],
         };
         if let Some(mark) = ends.iter().find(|mark| rest.starts_with(*mark)) {
@@ -535,9 +517,21 @@ impl Parser {
             self.loose = false;
         } else if let Some(mark) = loose.iter().find(|mark| rest.starts_with(*mark)) {
             self.held.drain(..blank + mark.len());
-        } else if self.loose && rest.starts_with(',') {
-            // More of the object that the arguments stood in.
-            self.state = State::Damaged;
+        } else if self.loose && rest.starts_with('{') {
+            // Another call in the same tags.
+            self.before = self.held.drain(..blank).collect();
+            self.state = State::Head;
+        } else if let Some(more) = rest.strip_prefix(',').filter(|_| self.loose) {
+            match more.trim_start() {
+                "" if !self.over => return None,
+                more if more.starts_with('{') => {
+                    let end = self.held.len() - more.len();
+                    self.before = self.held.drain(..end).collect();
+                    self.state = State::Head;
+                }
+                // More of the object that the arguments stood in.
+                _ => self.state = State::Damaged,
+            }
         } else if !self.over && ends.iter().chain(loose).any(|mark| mark.starts_with(rest)) {
             return None;
         } else {

@@ -1,6 +1,6 @@
 //! The tags of GLM's calls in a text.
 
-use super::{KEY_BEGIN, KEY_END, TAG_BEGIN, TAG_END, VALUE_BEGIN, VALUE_END};
+use super::marks::{KEY_BEGIN, KEY_END, TAG_BEGIN, TAG_END, VALUE_BEGIN, VALUE_END};
 
 /// A tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::marks::{CALL_BEGIN, SEPARATOR};
 use super::*;
 use crate::engine::ModelSource;
 use crate::engine::chooser::Grammar;
@@ -401,6 +402,25 @@ fn choices_of_tools_are_read() {
             1,
             true,
         ),
+        // As the API of responses, Mistral and Anthropic have it.
+        (json!("any"), 2, true),
+        (json!({"type": "auto"}), 2, false),
+        (json!({"type": "required"}), 2, true),
+        (json!({"type": "any"}), 2, true),
+        (json!({"type": "function", "name": "b"}), 1, true),
+        (json!({"type": "tool", "name": "b"}), 1, true),
+        (
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                {"type": "function", "function": {"name": "b"}},
+            ]}}),
+            1,
+            true,
+        ),
+        (
+            json!({"type": "allowed_tools", "mode": "auto", "tools": [{"name": "a"}]}),
+            1,
+            false,
+        ),
     ] {
         let found = choose(choice)
             .expect("it is right")
@@ -408,11 +428,14 @@ fn choices_of_tools_are_read() {
         assert_eq!((found.all.len(), found.forced), (names, forced));
         assert_eq!(Value::from(found.described), listed);
     }
+    assert_eq!(choose(json!({"type": "none"})), Ok(None));
     for wrong in [
         json!("all"),
         json!(3),
         json!({"type": "function", "function": {"name": "c"}}),
         json!({"type": "function"}),
+        json!({"type": "web_search"}),
+        json!({"type": "allowed_tools", "tools": []}),
     ] {
         let error = choose(wrong.clone()).expect_err("it is wrong").json();
         let param = error["error"]["param"].as_str().unwrap_or_default();
@@ -429,7 +452,8 @@ fn choices_of_tools_are_read() {
             "tools[0].function.name",
         ),
         (json!({"tool_choice": "required"}), "tool_choice"),
-        (json!({"functions": []}), "functions"),
+        (json!({"functions": [{"name": "a"}]}), "functions"),
+        (json!({"function_call": "auto"}), "function_call"),
     ] {
         let error =
             read(&Fields::of_body(&body).expect("it is an object")).expect_err("it is wrong");

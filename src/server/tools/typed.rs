@@ -51,8 +51,9 @@ impl Kinds {
     }
 
     fn named(name: &str) -> Self {
-        match name {
-            "string" => Self::TEXT,
+        // Some clients write names of their languages, or capitals.
+        match name.to_ascii_lowercase().as_str() {
+            "string" | "str" | "text" => Self::TEXT,
             "null" => Self::NULL,
             "boolean" => Self::FLAG,
             "integer" => Self::INTEGER,

@@ -79,6 +79,29 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
     environment.add_function("joiner", globals::joiner);
+    environment.add_function("dict", dict);
+}
+
+/// A mapping of another one or of pairs, and of what is given by name.
+fn dict(given: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let mut items: Vec<(Value, Value)> = vec![];
+    match given.as_slice() {
+        [] => {}
+        [from] => {
+            for item in from.try_iter()?.checked() {
+                let item = item?;
+                items.push(match from.kind() {
+                    ValueKind::Map => (item.clone(), from.get_item(&item)?),
+                    _ => (item.get_item_by_index(0)?, item.get_item_by_index(1)?),
+                });
+            }
+        }
+        _ => return Err(failed("dict takes at most one argument without a name")),
+    }
+    for name in kwargs.args() {
+        items.push((Value::from(name), kwargs.get::<Value>(name)?));
+    }
+    Ok(Value::from_pairs(items))
 }
 
 /// Arguments by name, those among them that were given by their order. An attribute may be a number.

@@ -296,6 +296,11 @@ fn filters_and_tests() {
         ("{{ pairs|max(attribute=1) }}", "['a', 2]"),
         ("{{ '5 '|int }}", "5"),
         (
+            "{{ dict([('a',1),('b',2)]) }}{{ dict(a=1) }}",
+            "{'a': 1, 'b': 2}{'a': 1}",
+        ),
+        ("{{ dict({'a':1,'c':2}, a=3) }}", "{'a': 3, 'c': 2}"),
+        (
             "{% set j = joiner('; ') %}{% for i in ints %}{{ j() }}{{ i }}{% endfor %}",
             "3; 1; 2",
         ),
