@@ -207,6 +207,13 @@ impl Form for Chat {
         &self.ask
     }
 
+    fn not_enforced(&self) -> Vec<String> {
+        let tools = self.rendered.tools.as_ref();
+        tools.map_or(vec![], |(format, tools)| {
+            tools::not_enforced(*format, tools)
+        })
+    }
+
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
         let tokenizer = model.engine.tokenizer();
         let Rendered { text, tools, .. } = &self.rendered;

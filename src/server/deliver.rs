@@ -50,6 +50,11 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What all requests have in common.
     fn ask(&self) -> &Ask;
 
+    /// What of the request no answer is kept to, beside what a schema demands in vain.
+    fn not_enforced(&self) -> Vec<String> {
+        vec![]
+    }
+
     /// A reader of one answer.
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a>;
 
@@ -141,7 +146,8 @@ impl<F: Form> Begun<F> {
                 let (form, orders) = F::read(&fields, &model, &kept)?;
                 let grammar = orders.first().and_then(|order| order.grammar.as_ref());
                 let lost = grammar.map_or(&[][..], |grammar| grammar.not_enforced());
-                let lost = lost.iter().map(ToString::to_string).collect();
+                let lost = lost.iter().map(ToString::to_string);
+                let lost = lost.chain(form.not_enforced()).collect();
                 record.disregarded(fields.unread(), lost);
                 match form.ask().stream && !streams {
                     true => Err(fields.wrong("stream", "must be false or left out in a batch")),

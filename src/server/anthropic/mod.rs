@@ -19,6 +19,7 @@ use super::kept::Kept;
 use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 
 /// What all its routes begin with.
 pub(super) const PATH: &str = "/v1/messages";
@@ -36,7 +37,7 @@ impl Form for Message {
         kept: &Arc<Kept>,
     ) -> Result<(Self, Vec<Order>), ApiError> {
         let body = request::chat(fields, model)?;
-        let read = Chat::read(&Fields::of_body(&body)?, model, kept);
+        let read = translated::read(fields, None, &body, |chat| Chat::read(chat, model, kept));
         let (chat, orders) = read.map_err(|error| error.renamed(&request::NAMES))?;
         Ok((Self(chat), orders))
     }

@@ -20,7 +20,7 @@ use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
 use super::tools::Delta;
-use super::translated::{refuse, shared};
+use super::translated::{self, refuse, shared};
 use crate::engine::chooser::TokenLogProbs;
 use crate::tokenizer::Tokenizer;
 
@@ -108,7 +108,9 @@ impl Form for Continued {
         };
         let body = Value::from(body);
         let names = [("max_tokens", "n_predict"), ("logprobs", "n_probs")];
-        let read = Completion::read(&Fields::of_body(&body)?, model, kept);
+        let read = translated::read(fields, None, &body, |body| {
+            Completion::read(body, model, kept)
+        });
         let (inner, orders) = read.map_err(|error| error.renamed(&names))?;
         let form = Self {
             inner,

@@ -23,6 +23,7 @@ use super::model::Model;
 use super::probabilities;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 
 /// What all its routes begin with.
 pub(super) const PATH: &str = "/api/";
@@ -55,14 +56,16 @@ impl<const TALK: bool> Form for Ollama<TALK> {
             true => (request::talk(fields)?, false),
             false => request::generate(fields)?,
         };
-        let body = Fields::of_body(&body)?;
-        let named = |error: ApiError| request::named(error, fields);
-        if raw {
-            let (text, orders) = Completion::read(&body, model, kept).map_err(named)?;
-            return Ok((Self(Asked::Raw(text)), orders));
-        }
-        let (chat, orders) = Chat::read(&body, model, kept).map_err(named)?;
-        Ok((Self(Asked::Chat(chat)), orders))
+        let read = translated::read(fields, Some("options"), &body, |body| match raw {
+            true => {
+                Completion::read(body, model, kept).map(|(text, orders)| (Asked::Raw(text), orders))
+            }
+            false => {
+                Chat::read(body, model, kept).map(|(chat, orders)| (Asked::Chat(chat), orders))
+            }
+        });
+        let (asked, orders) = read.map_err(|error| request::named(error, fields))?;
+        Ok((Self(asked), orders))
     }
 
     fn at_once(body: &Value, model: &Model) -> Option<Value> {
@@ -74,7 +77,7 @@ impl<const TALK: bool> Form for Ollama<TALK> {
         };
         // With nothing to answer, clients have the model loaded or given up.
         (is_empty && body.is_object()).then(|| {
-            let ends = body["keep_alive"] == 0;
+            let ends = request::ends(&body["keep_alive"]);
             let mut answer = part::<TALK>(model, json!({}));
             answer["done"] = true.into();
             answer["done_reason"] = if ends { "unload" } else { "load" }.into();

@@ -77,12 +77,14 @@ pub(super) fn status(reason: &str) -> &'static str {
     }
 }
 
-/// The input of a custom tool's call: what the model wrote as its one argument.
+/// The input of a custom tool's call: the argument of that name, or else the only one. A model may give it another name.
 pub(super) fn input(block: &Block) -> String {
     let arguments = serde_json::from_str::<Map<_, _>>(&block.text).unwrap_or_default();
-    match arguments.get(INPUT) {
+    let only = arguments.values().next().filter(|_| arguments.len() == 1);
+    match arguments.get(INPUT).or(only) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
+        None if arguments.is_empty() => String::new(),
         None => block.text.clone(),
     }
 }

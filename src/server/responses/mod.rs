@@ -20,6 +20,7 @@ use super::kept::{Answer, Kept};
 use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 use items::Shape;
 
 /// A request for a response.
@@ -45,7 +46,9 @@ impl Form for Response {
         kept: &Arc<Kept>,
     ) -> Result<(Self, Vec<Order>), ApiError> {
         let request = request::Request::read(fields, kept)?;
-        let read = Chat::read(&Fields::of_body(&request.chat)?, model, kept);
+        let read = translated::read(fields, None, &request.chat, |chat| {
+            Chat::read(chat, model, kept)
+        });
         let (chat, orders) = read.map_err(|error| error.renamed(&request::NAMES))?;
         let response = Self {
             repeated: request::repeated(fields, &request),
@@ -60,6 +63,10 @@ impl Form for Response {
 
     fn ask(&self) -> &Ask {
         self.chat.ask()
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        self.chat.not_enforced()
     }
 
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
@@ -152,8 +159,17 @@ fn not_kept(id: &str) -> ApiError {
 /// A response that is kept.
 ///
 /// # Errors
-/// If it is not.
-pub(super) fn get(kept: &Kept, id: &str) -> Result<Value, ApiError> {
+/// If it is not, or if its events are asked for.
+pub(super) fn get(kept: &Kept, id: &str, query: Option<&str>) -> Result<Value, ApiError> {
+    let parts = query.unwrap_or_default().split('&');
+    if parts
+        .into_iter()
+        .any(|part| part.eq_ignore_ascii_case("stream=true"))
+    {
+        let message =
+            "'stream' must be false: the events of a response are not kept; retrieve it as a whole";
+        return Err(ApiError::field("stream", message));
+    }
     let answer = kept.get(id).ok_or_else(|| not_kept(id))?;
     Ok(answer.body.clone())
 }

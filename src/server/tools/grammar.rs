@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::schema::{self, Form};
-use super::typed;
 use super::{Format, KEY_BEGIN, KEY_END, SEPARATOR, Tool, Tools, VALUE_BEGIN, VALUE_END};
+use super::{inputs, typed};
 use crate::engine::chooser::Language;
 use crate::server::sampling::one_of;
 use crate::tokenizer::Tokenizer;
@@ -150,6 +150,7 @@ fn tagged_form(
             None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(VALUE_END)),
             _ => format!("{value}: {} {end}", in_lark(tool, schema)),
         };
+        let rule = inputs::rule(&value, schema, &end).unwrap_or(rule);
         let _ = writeln!(rules, "{rule}");
         let optional = if is_required(name) { "" } else { "?" };
         let _ = write!(text, " ({} {value}){optional}", key.join(" "));
