@@ -25,6 +25,9 @@ use crate::engine::chooser::TokenLogProbs;
 /// A stream that has nothing to send says so after this time.
 const SILENT: Duration = Duration::from_secs(15);
 
+/// A request that was read, with its orders.
+pub(super) type Read<F> = Result<(F, Vec<Order>), ApiError>;
+
 /// A request for answers. Its methods are what APIs do differently.
 pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What the ids of answers begin with.
@@ -36,11 +39,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// What is wrong with it, by its field.
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError>;
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self>;
 
     /// The answer to a request for which nothing has to be generated.
     fn at_once(_body: &Value, _model: &Model) -> Option<Value> {

@@ -1,4 +1,4 @@
-//! What llama.cpp's API tells of the server and the model.
+//! The server and the model in the terms of llama.cpp's API.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn places(app: &App, served: &Served) -> usize {
         .max(1)
 }
 
-/// What is told of the server and the model.
+/// The properties of the server and the model.
 pub(in crate::server) fn props(app: &App, served: &Served) -> Value {
     let model = &served.model;
     let gguf = model.engine.model().gguf();
@@ -87,7 +87,7 @@ pub(in crate::server) fn slots(app: &App, served: &Served) -> Value {
 /// The text of a conversation in the model's template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(in crate::server) fn apply_template(body: &Value, model: &Model) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;

@@ -11,8 +11,7 @@ pub(super) use about::{apply_template, props, slots};
 use super::answers::{Step, Usage};
 use super::ask::Ask;
 use super::completions::Completion;
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -79,11 +78,7 @@ impl Form for Continued {
     const ID: &'static str = "";
     const FRAMING: Framing = Framing::Plain;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         refuse(fields, &REFUSED)?;
         let mut body = shared(fields, &OWN)?;
         let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
@@ -158,7 +153,7 @@ impl Form for Continued {
 }
 
 impl Continued {
-    /// What is told at the end of an answer, without its text.
+    /// The last message of an answer, without its text.
     fn last(&self, head: &Head, index: usize, answer: &Collected, usage: &Usage) -> Value {
         let stop_type = match (answer.reason, &answer.stopped_by) {
             ("length", _) => "limit",

@@ -14,8 +14,7 @@ use super::ask::Ask;
 use super::blocks::{Block, Blocks, Change, Kind};
 use super::chat::Chat;
 use super::completions::Completion;
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -25,7 +24,7 @@ use super::reader::Reader;
 use super::sse::Framing;
 use super::translated;
 
-/// What all its routes begin with.
+/// The beginning of all its routes.
 pub(super) const PATH: &str = "/api/";
 
 /// A request for an answer: to a conversation (`TALK`), or to a prompt.
@@ -36,7 +35,7 @@ pub(super) type Talk = Ollama<true>;
 /// A request to `/api/generate`.
 pub(super) type Generate = Ollama<false>;
 
-/// What a request has become.
+/// A request in the terms of this server.
 enum Asked {
     Chat(Chat),
     /// A prompt without a template.
@@ -47,11 +46,7 @@ impl<const TALK: bool> Form for Ollama<TALK> {
     const ID: &'static str = "";
     const FRAMING: Framing = Framing::Lines;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         let (body, raw) = match TALK {
             true => (request::talk(fields)?, false),
             false => request::generate(fields)?,

@@ -123,7 +123,7 @@ fn common(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
 /// A request for the next message of a conversation.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn talk(fields: &Fields<'_>) -> Result<Value, ApiError> {
     let mut chat = common(fields)?;
     let mut all = Messages::default();
@@ -201,7 +201,7 @@ fn answered(message: &Fields<'_>, open: &mut Vec<(String, String)>) -> Result<St
 /// A request for what follows a prompt, and whether it is one without a template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn generate(fields: &Fields<'_>) -> Result<(Value, bool), ApiError> {
     let refused = [
         (

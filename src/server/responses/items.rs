@@ -9,7 +9,7 @@ use crate::server::blocks::{Block, Blocks, Kind};
 use crate::server::model::Model;
 use crate::server::probabilities;
 
-/// What stands before thoughts that are handed to a client as sealed. They are sealed by name only: the client has them in plain text, too.
+/// The mark before thoughts that are handed to a client as sealed. They are sealed by name only: the client has them in plain text, too.
 const SEAL: &str = "glimt:";
 
 /// Thoughts as a client keeps them who may not look at them.
@@ -22,7 +22,7 @@ pub(super) fn unsealed(text: &str) -> Option<&str> {
     text.strip_prefix(SEAL)
 }
 
-/// What the model calls a tool of a namespace.
+/// The name by which the model calls a tool of a namespace.
 pub(super) fn spaced(space: &str, name: &str) -> String {
     format!("{}__{name}", space.trim_end_matches('_'))
 }

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use super::answers::Usage;
 use super::ask::{Ask, check_model};
 use super::chat::{Chat, render};
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::{Answer, Kept};
@@ -40,11 +39,7 @@ impl Form for Response {
     const ID: &'static str = "resp_";
     const FRAMING: Framing = Framing::Named;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         let request = request::Request::read(fields, kept)?;
         let read = translated::read(fields, None, &request.chat, |chat| {
             Chat::read(chat, model, kept)
@@ -137,7 +132,7 @@ impl Response {
 /// How many tokens the input of a request has.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn input_tokens(body: &Value, model: &Model, kept: &Kept) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;

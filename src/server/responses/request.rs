@@ -97,7 +97,7 @@ impl Request {
     /// Reads it. What it goes on from is looked up in `kept`.
     ///
     /// # Errors
-    /// What is wrong, by its field.
+    /// The fault, by its field.
     pub(super) fn read(fields: &Fields<'_>, kept: &Kept) -> Result<Self, ApiError> {
         refuse(fields, &REFUSED)?;
         fields.object("metadata")?;
