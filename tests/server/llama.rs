@@ -133,12 +133,12 @@ fn fields_that_no_api_reads_are_named() {
         (
             "/api/chat",
             json!({"messages": messages, "stream": false, "options": options}),
-            "options.bogus, bogus",
+            "options.bogus; bogus",
         ),
         (
             "/api/generate",
             json!({"prompt": "Hi", "raw": true, "stream": false, "options": options}),
-            "options.bogus, bogus",
+            "options.bogus; bogus",
         ),
     ] {
         let response = server.post(path, &with(body, json!({"bogus": 1, "temperature": 0})));
