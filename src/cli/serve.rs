@@ -1,4 +1,4 @@
-//! `glimt serve`: a model for many users, with OpenAI's API.
+//! `glimt serve`: a model for many users, over HTTP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]}'
 
-docs/serving.md tells what is served, which fields requests may have, and what the metrics mean. Ctrl-C and SIGTERM end the \
+docs/serving.md tells what is served, how Codex and Claude Code are set up, which fields requests may have, and what the metrics mean. Ctrl-C and SIGTERM end the \
 server in order: requests that have come are answered, others refused. The second one ends it at once.";
 
-/// Serve a model to many users, with OpenAI's API
+/// Serve a model to many users, by the APIs of OpenAI, Anthropic, llama.cpp and ollama
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {

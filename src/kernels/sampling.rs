@@ -49,11 +49,16 @@ impl Sampling {
         ..Self::GREEDY
     };
 
-    /// This sampling with a random seed. The seed has 32 bits, so that it is short to type again.
-    pub fn with_random_seed(self) -> Self {
+    /// A seed that differs each time. It has 32 bits, so that it is short to type again.
+    pub fn random_seed() -> u64 {
         use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0) >> 32
+    }
+
+    /// The settings with a random seed.
+    pub fn with_random_seed(self) -> Self {
         Self {
-            seed: RandomState::new().hash_one(self.seed) >> 32,
+            seed: Self::random_seed(),
             ..self
         }
     }

@@ -17,8 +17,10 @@ use super::{anthropic, ollama, page};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// A header of Anthropic's clients, which ask for models where OpenAI's do.
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 /// Routes that are asked again and again.
-const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
+const OF_ROUTERS: [&str; 3] = ["/health", "/v1/health", "/metrics"];
 /// Characters of a request's id, and of a route in the log, at most.
 const MOST: usize = 128;
 
@@ -44,6 +46,8 @@ pub(super) async fn around(
     if request.method() == Method::POST {
         record.reading(Arc::downgrade(&app.arriving));
     }
+    let is_anthropics =
+        path.starts_with(anthropic::PATH) || request.headers().contains_key(ANTHROPIC_VERSION);
     let origin = origin(&app, request.headers());
     let mut response = if origin.is_some() && is_preflight(&request) {
         preflight(request.headers())
@@ -74,7 +78,7 @@ pub(super) async fn around(
     let failed = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = failed {
         record.failed(error.code());
-        if let Some(body) = in_own_form(&path, &error, &id) {
+        if let Some(body) = in_own_form(&path, is_anthropics, &error, &id) {
             *response.body_mut() = Body::from(body.to_string());
         }
     }
@@ -82,8 +86,8 @@ pub(super) async fn around(
 }
 
 /// The body that tells of an error, where the API of a route has a form of its own.
-fn in_own_form(path: &str, error: &ApiError, id: &str) -> Option<Value> {
-    if path.starts_with(anthropic::PATH) {
+fn in_own_form(path: &str, is_anthropics: bool, error: &ApiError, id: &str) -> Option<Value> {
+    if is_anthropics {
         let mut body = anthropic::error(error);
         body["request_id"] = id.into();
         return Some(body);

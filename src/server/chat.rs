@@ -9,8 +9,7 @@ use super::answers::{Step, Usage};
 use super::app::number;
 use super::ask::{Ask, check_prompt};
 use super::blocks::Block;
-use super::deliver::{Collected, Events, Form, Head};
-use super::desk::Order;
+use super::deliver::{Collected, Events, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -182,11 +181,7 @@ impl Form for Chat {
     const ID: &'static str = "chatcmpl-";
     const FRAMING: Framing = Framing::Marked;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        _: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, _: &Arc<Kept>) -> Read<Self> {
         let log_probs = log_probs(fields)?;
         let rendered = render(fields, model)?;
         let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
@@ -208,6 +203,13 @@ impl Form for Chat {
 
     fn ask(&self) -> &Ask {
         &self.ask
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        let tools = self.rendered.tools.as_ref();
+        tools.map_or(vec![], |(format, tools)| {
+            tools::not_enforced(*format, tools)
+        })
     }
 
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {

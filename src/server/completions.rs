@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::answers::{Step, Usage};
 use super::ask::{Ask, check_prompt};
-use super::deliver::{Collected, Events, Form, Head};
-use super::desk::Order;
+use super::deliver::{Collected, Events, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -66,11 +65,7 @@ impl Form for Completion {
     const ID: &'static str = "cmpl-";
     const FRAMING: Framing = Framing::Marked;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        _: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, _: &Arc<Kept>) -> Read<Self> {
         if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
             let message = "is not supported: the model only continues a text";
             return Err(fields.wrong("suffix", message));

@@ -25,6 +25,9 @@ use crate::engine::chooser::TokenLogProbs;
 /// A stream that has nothing to send says so after this time.
 const SILENT: Duration = Duration::from_secs(15);
 
+/// A request that was read, with its orders.
+pub(super) type Read<F> = Result<(F, Vec<Order>), ApiError>;
+
 /// A request for answers. Its methods are what APIs do differently.
 pub(super) trait Form: Sized + Send + Sync + 'static {
     /// What the ids of answers begin with.
@@ -36,11 +39,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// What is wrong with it, by its field.
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError>;
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self>;
 
     /// The answer to a request for which nothing has to be generated.
     fn at_once(_body: &Value, _model: &Model) -> Option<Value> {
@@ -49,6 +48,11 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
 
     /// What all requests have in common.
     fn ask(&self) -> &Ask;
+
+    /// What of the request no answer is kept to, beside what a schema demands in vain.
+    fn not_enforced(&self) -> Vec<String> {
+        vec![]
+    }
 
     /// A reader of one answer.
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a>;
@@ -141,7 +145,8 @@ impl<F: Form> Begun<F> {
                 let (form, orders) = F::read(&fields, &model, &kept)?;
                 let grammar = orders.first().and_then(|order| order.grammar.as_ref());
                 let lost = grammar.map_or(&[][..], |grammar| grammar.not_enforced());
-                let lost = lost.iter().map(ToString::to_string).collect();
+                let lost = lost.iter().map(ToString::to_string);
+                let lost = lost.chain(form.not_enforced()).collect();
                 record.disregarded(fields.unread(), lost);
                 match form.ask().stream && !streams {
                     true => Err(fields.wrong("stream", "must be false or left out in a batch")),

@@ -252,12 +252,32 @@ impl<'a> Fields<'a> {
         self.map.is_empty()
     }
 
+    /// Its values. None of them counts as read by that.
+    pub(super) fn unmarked(&self) -> &'a Map<String, Value> {
+        self.map
+    }
+
+    /// Takes over which fields were read of a request that this one was translated to: it gives its own ones the same names.
+    pub(super) fn read_like(&self, translated: &Fields<'_>) {
+        let read = translated.read.borrow();
+        let names = read.iter().map(|name| self.name(name));
+        self.read.borrow_mut().extend(names);
+    }
+
     /// Its names and values.
     pub(super) fn all(&self) -> &'a Map<String, Value> {
         let names: Vec<&str> = self.map.keys().map(String::as_str).collect();
         self.skip(&names);
         self.map
     }
+}
+
+/// A number as it was written: the nearest in double precision to one in single precision has more digits.
+pub(super) fn decimal(number: f32) -> Value {
+    number
+        .to_string()
+        .parse::<f64>()
+        .map_or(Value::Null, Value::from)
 }
 
 #[cfg(test)]

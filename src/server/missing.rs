@@ -5,7 +5,7 @@ use axum::http::{Method, StatusCode};
 use super::error::ApiError;
 
 /// The routes that clients may mean, with their methods.
-const ROUTES: [(&str, &str); 27] = [
+const ROUTES: [(&str, &str); 28] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/responses"),
@@ -20,6 +20,7 @@ const ROUTES: [(&str, &str); 27] = [
     ("GET", "/props"),
     ("GET", "/slots"),
     ("GET", "/health"),
+    ("GET", "/v1/health"),
     ("GET", "/metrics"),
     ("GET", "/version"),
     ("POST", "/api/chat"),
@@ -35,8 +36,16 @@ const ROUTES: [(&str, &str); 27] = [
     ("GET", "/"),
 ];
 
+/// The beginning of all of ollama's routes.
+const OLLAMAS: &str = "/api/";
+/// The reason why models are not changed.
+const ONE_MODEL: &str = "this server has the one model that it was started with; get others with the command glimt pull";
+/// The reason why vectors are not answered with.
+const NO_EMBEDDINGS: &str =
+    "this server has no embeddings: its models generate text; ask a server of an embedding model";
+
 /// Beginnings of routes of other servers, and what is said of them.
-const OTHERS: [(&str, &str); 19] = [
+const OTHERS: [(&str, &str); 24] = [
     ("/v1/complete", "use POST /v1/messages"),
     ("/v1/engines", "use POST /v1/completions"),
     ("/v1/chat", "use POST /v1/chat/completions"),
@@ -61,9 +70,19 @@ const OTHERS: [(&str, &str); 19] = [
         "/rerank",
         "this server ranks nothing: its models generate text",
     ),
+    ("/embed", NO_EMBEDDINGS),
+    ("/v1/embed", NO_EMBEDDINGS),
     (
-        "/embed",
-        "this server has no embeddings: its models generate text",
+        "/v1/responses/compact",
+        "nothing is compacted here: let the client shorten the conversation, by POST /v1/responses",
+    ),
+    (
+        "/v1/responses",
+        "use POST /v1/responses; a response is generated while its client waits, and ends when the client goes away",
+    ),
+    (
+        "/v1/messages/batches",
+        "answer files of requests with the command glimt batch",
     ),
     (
         "/v1/audio",
@@ -90,14 +109,9 @@ const OTHERS: [(&str, &str); 19] = [
         "/v1/files",
         "answer files of requests with the command glimt batch",
     ),
-    (
-        "/api/embed",
-        "this server has no embeddings: its models generate text",
-    ),
-    (
-        "/api/",
-        "this server has the one model that it was started with; get others with the command glimt pull",
-    ),
+    ("/api/embed", NO_EMBEDDINGS),
+    ("/api/push", ONE_MODEL),
+    (OLLAMAS, ONE_MODEL),
 ];
 
 /// How far two texts may be apart to be taken for each other.
@@ -141,12 +155,19 @@ fn hint(path: &str) -> String {
         };
         return format!("use {method} {route}{base}");
     }
-    if let Some((method, route)) = near(path) {
+    let tidy = tidied(path);
+    let begins = |(begin, _): &&(&str, &str)| tidy.starts_with(begin);
+    let others = || {
+        OTHERS
+            .iter()
+            .filter(begins)
+            .max_by_key(|(begin, _)| begin.len())
+    };
+    let is_known = others().is_some_and(|(begin, _)| *begin != OLLAMAS);
+    if let Some((method, route)) = near(path).filter(|_| !is_known) {
         return format!("use {method} {route}");
     }
-    let tidy = tidied(path);
-    let other = OTHERS.iter().find(|(begin, _)| tidy.starts_with(begin));
-    let other = other.map(|(_, hint)| (*hint).to_owned());
+    let other = others().map(|(_, hint)| (*hint).to_owned());
     other.unwrap_or_else(|| "docs/serving.md lists what is served".to_owned())
 }
 
@@ -158,9 +179,11 @@ pub(super) fn no_route(method: &Method, path: &str) -> ApiError {
 
 /// The error for a method that a route does not take.
 pub(super) fn wrong_method(method: &Method, path: &str) -> ApiError {
-    let known = ROUTES.iter().find(|(_, route)| *route == path);
-    let hint = known.map_or_else(String::new, |(method, _)| format!("; use {method} {path}"));
-    let message = format!("{path} does not take {method}{hint}");
+    // One with a name in it is known for other methods.
+    let Some((right, _)) = ROUTES.iter().find(|(_, route)| *route == path) else {
+        return no_route(method, path);
+    };
+    let message = format!("{path} does not take {method}; use {right} {path}");
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).with_code("method_not_allowed")
 }
 
@@ -185,6 +208,11 @@ mod tests {
             ("/v1/model", "use GET /v1/models"),
             ("/api/tag", "use GET /api/tags"),
             ("/api/embedding", "this server has no embeddings"),
+            ("/v1/embeddings", "this server has no embeddings"),
+            ("/v1/responses/compact", "nothing is compacted here"),
+            ("/v1/responses/resp_1/cancel", "use POST /v1/responses; a"),
+            ("/v1/messages/batches/x", "answer files of requests with"),
+            ("/api/push", "this server has the one model"),
             ("/api/pull", "this server has the one model"),
             ("/v1/chat", "use POST /v1/chat/completions"),
             ("/v1/audio/speech", "this server knows only text"),
@@ -196,5 +224,9 @@ mod tests {
                 hint(asked)
             );
         }
+        let error = wrong_method(&Method::POST, "/v1/responses/compact");
+        assert_eq!(error.status, StatusCode::NOT_FOUND);
+        let error = wrong_method(&Method::GET, "/v1/messages");
+        assert_eq!(error.status, StatusCode::METHOD_NOT_ALLOWED);
     }
 }

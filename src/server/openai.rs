@@ -1,4 +1,4 @@
-//! What OpenAI's chats and completions have in common: the envelope of answers, and of the events of a stream.
+//! The common parts of OpenAI's chats and completions: the envelope of answers, and of the events of a stream.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(super) trait Choices: Form {
     /// An answer as a whole.
     fn choice(&self, head: &Head, index: usize, answer: Collected) -> Value;
 
-    /// What stands before the answers of a stream.
+    /// The choices that stand before the answers of a stream.
     fn first(&self) -> Vec<Value>;
 
     /// A function that makes the parts of a stream from a step.
@@ -33,7 +33,7 @@ fn around(form: &impl Choices, head: &Head, choices: Vec<Value>) -> Value {
     })
 }
 
-/// What answers took.
+/// The tokens of answers.
 fn usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt,
@@ -65,7 +65,7 @@ struct Chunks<'a, F, P> {
     parts: P,
 }
 
-/// What makes the events of a stream.
+/// A maker of the events of a stream.
 pub(super) fn events<'a, F: Choices>(form: &'a F, head: &'a Head) -> impl Events + 'a {
     let parts = form.parts(head);
     Chunks { form, head, parts }

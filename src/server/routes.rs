@@ -17,7 +17,7 @@ use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
 use super::error::{ApiError, json_response};
-use super::fields::Fields;
+use super::fields::{Fields, decimal};
 use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
@@ -37,13 +37,13 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(answers::<Completion>))
         // llama.cpp's clients leave the version out.
         .route("/chat/completions", post(answers::<Chat>))
-        .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post_to(text::tokenize))
         .route("/detokenize", post_to(text::detokenize))
         .route("/health", get(health))
+        .route("/v1/health", get(health))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .merge(of_responses())
@@ -67,16 +67,13 @@ async fn answers<F: Form>(
     deliver::answer::<F>(&app, body, record).await
 }
 
-async fn embeddings() -> Answer {
-    let message = "this server has no embeddings: its models generate text; ask a server of an embedding model";
-    Err(ApiError::bad(message).with_code("unsupported"))
-}
-
 /// The routes of OpenAI's responses.
 fn of_responses() -> Router<Arc<App>> {
-    let one = get(async |State(app): Shared, Path(id): Path<String>| {
-        kept(&app, |kept| responses::get(kept, &id))
-    });
+    let one = get(
+        async |State(app): Shared, Path(id): Path<String>, uri: Uri| {
+            kept(&app, |kept| responses::get(kept, &id, uri.query()))
+        },
+    );
     let one = one.delete(async |State(app): Shared, Path(id): Path<String>| {
         kept(&app, |kept| responses::delete(kept, &id))
     });
@@ -122,8 +119,6 @@ fn of_others() -> Router<Arc<App>> {
             get_from(|_, served| ollama::running(&served.model)),
         )
         .route("/api/version", get_from(|_, _| ollama::version()))
-        .route("/api/embed", post(embeddings))
-        .route("/api/embeddings", post(embeddings))
 }
 
 /// Answers with what is kept.
@@ -137,14 +132,6 @@ fn get_from(told: fn(&App, &Served) -> Value) -> MethodRouter<Arc<App>> {
         let told = told(&app, app.served()?);
         Ok(json_response(StatusCode::OK, told.to_string()))
     })
-}
-
-/// A number as it was written: the nearest in double precision to one in single precision has more digits.
-fn decimal(number: f32) -> Value {
-    number
-        .to_string()
-        .parse::<f64>()
-        .map_or(Value::Null, Value::from)
 }
 
 /// What is told of the model.
@@ -163,6 +150,7 @@ fn described(model: &Model) -> Value {
         "root": model.engine.model().config().name,
         "parent": null,
         "max_model_len": model.engine.n_ctx(),
+        "max_input_tokens": model.engine.n_ctx(),
         "permission": [],
         "thinking_switch": model.may_switch_thinking(),
         "sampling": {

@@ -1,14 +1,12 @@
 //! How a request has tokens chosen.
 
-use std::hash::{BuildHasher, RandomState};
-
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
 use super::samplers;
 use crate::engine::Biases;
-use crate::engine::chooser::{ChainSettings, Language};
+use crate::engine::chooser::{ChainSettings, Language, Sampling};
 use crate::tokenizer::Tokenizer;
 
 /// Reads the fields of sampling. Those that are missing are as in `defaults`. A missing seed is `seed`, or a random one if that is `None`.
@@ -55,9 +53,9 @@ pub(super) fn read(
     let frequency = fields.number("frequency_penalty", -2.0..=2.0)?;
     set(&mut sampling.frequency_penalty, frequency);
     sampling.seed = match fields.count("seed", i64::MIN..=i64::MAX)? {
-        Some(-1) => random_seed(),
+        Some(-1) => Sampling::random_seed(),
         Some(seed) => seed.cast_unsigned(),
-        None => seed.unwrap_or_else(random_seed),
+        None => seed.unwrap_or_else(Sampling::random_seed),
     };
     samplers::read(fields, &mut chain, tokenizer)?;
     chain.logit_bias.extend(biases(fields, tokenizer)?);
@@ -68,10 +66,6 @@ pub(super) fn read(
             .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
     }
     Ok(chain)
-}
-
-fn random_seed() -> u64 {
-    RandomState::new().hash_one(0) >> 32
 }
 
 /// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
@@ -247,8 +241,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::ModelSource;
     use crate::engine::chooser::{Mirostat, Xtc};
-    use crate::engine::{ModelSource, Sampling};
 
     fn tokenizer() -> Tokenizer {
         let gguf = ModelSource::Embedded.open().expect("it is whole");

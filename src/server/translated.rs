@@ -5,16 +5,36 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::fields::Fields;
 
-/// The fields that go to the chat as they are: all but those that the API has in its own way.
+/// The fields that go to the chat as they are: all but those that the API has in its own way. They count as read where the chat reads them.
 ///
 /// # Errors
 /// If the request asks for several answers, which these APIs have no place for.
 pub(super) fn shared(fields: &Fields<'_>, own: &[&str]) -> Result<Map<String, Value>, ApiError> {
     fields.count("n", 1..=1)?;
-    let all = fields.all().iter();
+    fields.skip(own);
+    let all = fields.unmarked().iter();
     let shared = all.filter(|(name, _)| !own.contains(&name.as_str()));
     let shared = shared.map(|(name, value)| (name.clone(), value.clone()));
     Ok(shared.collect())
+}
+
+/// Reads the request that `fields` became. Fields that it does not read are not read in `fields` either, nor in its object `inner`.
+///
+/// # Errors
+/// What is wrong with it, by the names that fields have there.
+pub(super) fn read<T>(
+    fields: &Fields<'_>,
+    inner: Option<&str>,
+    body: &Value,
+    read: impl FnOnce(&Fields<'_>) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let translated = Fields::of_body(body)?;
+    let found = read(&translated)?;
+    fields.read_like(&translated);
+    if let Some(inner) = inner.map_or(Ok(None), |inner| fields.object(inner))? {
+        inner.read_like(&translated);
+    }
+    Ok(found)
 }
 
 /// Refuses fields that cannot be met, each with the reason. Those that ask for nothing pass.
@@ -168,6 +188,22 @@ mod tests {
             {"role": "assistant", "reasoning_content": "or", "content": "Two."},
         ]);
         assert_eq!(messages.all(), expected);
+    }
+
+    #[test]
+    fn what_the_chat_does_not_read_is_not_read() {
+        let body =
+            json!({"own": 1, "top_p": 1, "bogus": 1, "options": {"seed": 1, "own": 1, "bogus": 1}});
+        let fields = Fields::of_body(&body).expect("it is an object");
+        let mut chat = shared(&fields, &["own", "options"]).expect("one answer is asked for");
+        let options = fields.object("options").expect("it is").expect("there are");
+        chat.extend(shared(&options, &["own"]).expect("one answer is asked for"));
+        let read_some = |chat: &Fields<'_>| {
+            chat.skip(&["top_p", "seed"]);
+            Ok(())
+        };
+        read(&fields, Some("options"), &chat.into(), read_some).expect("nothing is wrong");
+        assert_eq!(fields.unread(), ["bogus", "options.bogus"]);
     }
 
     #[test]

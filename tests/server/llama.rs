@@ -118,18 +118,51 @@ fn the_server_is_told_of() {
 }
 
 #[test]
+fn fields_that_no_api_reads_are_named() {
+    let (server, _folder) = scripted_server();
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let options = json!({"bogus": 1, "num_ctx": 1, "seed": 1});
+    for (path, body, expected) in [
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 4}),
+            "bogus",
+        ),
+        ("/v1/responses", json!({"input": "Hi"}), "bogus"),
+        ("/completion", json!({"prompt": "Hi", "n_keep": 1}), "bogus"),
+        (
+            "/api/chat",
+            json!({"messages": messages, "stream": false, "options": options}),
+            "options.bogus; bogus",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "Hi", "raw": true, "stream": false, "options": options}),
+            "options.bogus; bogus",
+        ),
+    ] {
+        let response = server.post(path, &with(body, json!({"bogus": 1, "temperature": 0})));
+        assert_eq!(response.status, 200, "{path}: {response:?}");
+        assert_eq!(response.header("x-glimt-ignored"), Some(expected), "{path}");
+    }
+}
+
+#[test]
 fn a_missing_route_names_the_one_to_use() {
     let (server, _folder) = scripted_server();
     for (path, expected) in [
         ("/v1/chat/completion", "use POST /v1/chat/completions"),
         ("/v1/v1/messages", "leave it out of the address"),
         ("/api/embedding", "no embeddings"),
+        ("/api/embed", "no embeddings"),
+        ("/v1/responses/compact", "nothing is compacted here"),
         ("/v1/audio/speech", "only text"),
     ] {
         let missing = server.post(path, &json!({}));
         assert_eq!(missing.status, 404);
         assert!(missing.body.contains(expected), "{path}: {}", missing.body);
     }
+    assert_eq!(server.get("/v1/health").status, 200);
     let wrong = server.get("/v1/responses");
     assert_eq!(wrong.status, 405);
     assert!(

@@ -227,7 +227,11 @@ fn errors_are_told_in_its_form() {
             json!({"prompt": "x", "context": [1]}),
             "'context'",
         ),
-        ("/api/embed", json!({"input": "x"}), "no embeddings"),
+        (
+            GENERATE,
+            json!({"prompt": "x", "raw": true, "system": "y"}),
+            "'system'",
+        ),
     ] {
         let refused = server.post(path, &body);
         assert_eq!(refused.status, 400, "{body}");

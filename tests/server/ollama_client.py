@@ -82,7 +82,6 @@ def models():
 
 def errors():
     for asked in [
-        lambda: client.embed("script", "x"),
         lambda: client.chat("script", messages=[{"role": "user", "content": "x", "images": [b"x"]}]),
         lambda: client.generate("script", "x", suffix="y"),
     ]:
@@ -91,6 +90,12 @@ def errors():
             raise AssertionError("it was answered")
         except ollama.ResponseError as error:
             assert error.status_code == 400 and error.error
+    try:
+        client.embed("script", "x")
+        raise AssertionError("there are embeddings")
+    except ollama.ResponseError as error:
+        assert error.status_code == 404 and "no embeddings" in error.error
+    assert client.generate("script", "", keep_alive=0).done_reason == "unload"
 
 
 for check in [chats, prompts, agents, schemas, models, errors]:

@@ -109,7 +109,7 @@ fn what_is_not_there_is_refused() {
     assert_eq!(of("GET", CHAT, &[], ""), refused(405, "method_not_allowed"));
     assert_eq!(
         of("POST", "/v1/embeddings", &[], "{}"),
-        refused(400, "unsupported")
+        refused(404, "not_found")
     );
     let deep = "[".repeat(100_000);
     let plain = [

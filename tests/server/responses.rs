@@ -209,6 +209,24 @@ fn an_agent_that_sends_all_items_comes_to_its_end() {
 }
 
 #[test]
+fn a_demanded_input_follows_its_grammar_and_others_are_told_of() {
+    let (server, _folder) = scripted_server();
+    let grammar = json!({"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}"});
+    let tools = json!([{"type": "custom", "name": "write", "format": grammar}]);
+    let choice = json!({"type": "custom", "name": "write"});
+    let demanded = ask(json!({"tools": tools, "tool_choice": choice}));
+    let response = server.post(RESPONSES, &demanded);
+    assert_eq!(response.header("x-glimt-not-enforced"), None);
+    let input = response.json()["output"][0]["input"].clone();
+    let is_digit = |c: char| c.is_ascii_digit();
+    let input = input.as_str().expect("it is a call");
+    assert!(input.len() == 3 && input.chars().all(is_digit), "{input}");
+    let free = server.post(RESPONSES, &ask(json!({"tools": tools})));
+    let told = free.header("x-glimt-not-enforced");
+    assert_eq!(told, Some("grammar of the tool write"), "{free:?}");
+}
+
+#[test]
 fn conversations_are_kept_and_forgotten() {
     let (server, _folder) = scripted_server();
     let first = server.answer(RESPONSES, &ask(json!({"tools": tools()})));
@@ -222,6 +240,8 @@ fn conversations_are_kept_and_forgotten() {
     assert_eq!(second["output"][0]["name"], "write");
     let path = |id: &Value| format!("{RESPONSES}/{}", id.as_str().expect("a text"));
     assert_eq!(server.get(&path(&second["id"])).json(), second);
+    let as_events = server.get(&format!("{}?stream=true", path(&second["id"])));
+    assert_eq!(as_events.status, 400, "{as_events:?}");
     let items = server
         .get(&format!("{}/input_items", path(&second["id"])))
         .json();

@@ -44,6 +44,16 @@ impl Language {
     }
 }
 
+/// A regular expression of the regex crate between the slashes of Lark.
+fn in_lark(regex: &str) -> String {
+    llguidance::regex_to_lark(regex, "dw")
+}
+
+/// A regular expression between the slashes of Lark, without what cannot be enforced.
+pub(crate) fn regex_in_lark(regex: &str) -> String {
+    in_lark(&schema::regex(regex).0)
+}
+
 /// Space between the tokens of JSON, as much as a readable layout takes: without a bound a model may never come to an end.
 const SPACE: &str = r"( |\n[ \t]{0,16})";
 
@@ -156,7 +166,7 @@ fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), Choo
         Language::Gbnf(text) => Ok((gbnf::to_lark(&text)?, vec![])),
         Language::Regex(text) => {
             let (regex, lost) = schema::regex(&text);
-            let regex = llguidance::regex_to_lark(&regex, "dw");
+            let regex = in_lark(&regex);
             Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))
         }
         Language::Unless { answer, marks } => {

@@ -20,6 +20,7 @@ pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
 pub use gbnf::GbnfError;
+pub(crate) use grammar::regex_in_lark;
 pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;

@@ -12,7 +12,7 @@ use crate::server::error::ApiError;
 /// The signature of thoughts. Clients want one, and nobody checks it here.
 const SIGNATURE: &str = "unsigned";
 
-/// What an answer took. What had been computed before does not count as input.
+/// The tokens of an answer. Tokens that had been computed before do not count as input.
 fn took(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt.saturating_sub(usage.cached),

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::answers::Usage;
 use super::ask::Ask;
 use super::chat::{Chat, render};
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
 use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 
-/// What all its routes begin with.
+/// The beginning of all its routes.
 pub(super) const PATH: &str = "/v1/messages";
 
 /// A request for the next message of a conversation.
@@ -30,13 +30,9 @@ impl Form for Message {
     const ID: &'static str = "msg_";
     const FRAMING: Framing = Framing::Named;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         let body = request::chat(fields, model)?;
-        let read = Chat::read(&Fields::of_body(&body)?, model, kept);
+        let read = translated::read(fields, None, &body, |chat| Chat::read(chat, model, kept));
         let (chat, orders) = read.map_err(|error| error.renamed(&request::NAMES))?;
         Ok((Self(chat), orders))
     }
@@ -62,7 +58,7 @@ impl Form for Message {
 /// How many tokens the messages of a request have.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn count_tokens(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
     let body = request::chat(fields, model)?;
     let rendered = render(&Fields::of_body(&body)?, model);

@@ -54,7 +54,7 @@ const BILLING: &str = "x-anthropic-billing-header:";
 /// The request for a chat.
 ///
 /// # Errors
-/// What is wrong, by its field.
+/// The fault, by its field.
 pub(super) fn chat(fields: &Fields<'_>, model: &Model) -> Result<Value, ApiError> {
     refuse(fields, &REFUSED)?;
     let mut chat = shared(fields, &OWN)?;

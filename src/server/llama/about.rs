@@ -1,4 +1,4 @@
-//! What llama.cpp's API tells of the server and the model.
+//! The server and the model in the terms of llama.cpp's API.
 
 use serde_json::{Value, json};
 
@@ -7,27 +7,29 @@ use crate::server::app::{App, Served};
 use crate::server::ask::Ask;
 use crate::server::chat::render;
 use crate::server::error::ApiError;
-use crate::server::fields::Fields;
+use crate::server::fields::{Fields, decimal};
 use crate::server::model::Model;
 
 /// How tokens are chosen, for a request or where requests leave it open.
 pub(super) fn settings(model: &Model, chain: &ChainSettings, ask: Option<&Ask>) -> Value {
     let sampling = &chain.sampling;
+    let [temperature, top_p, min_p] =
+        [sampling.temperature, sampling.top_p, sampling.min_p].map(decimal);
     let limit = ask.map_or(model.limit, |ask| Some(ask.limit));
     // No limit is -1.
     let limit = limit.and_then(|limit| i64::try_from(limit).ok());
     json!({
         "n_predict": limit.filter(|limit| *limit < i64::MAX).unwrap_or(-1),
         "seed": sampling.seed,
-        "temperature": sampling.temperature,
+        "temperature": temperature,
         "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "typical_p": chain.typical_p,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": decimal(chain.typical_p),
         "repeat_last_n": sampling.repeat_last_n,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_penalty": decimal(sampling.repeat_penalty),
+        "presence_penalty": decimal(sampling.presence_penalty),
+        "frequency_penalty": decimal(sampling.frequency_penalty),
         "stream": ask.is_some_and(|ask| ask.stream),
         "stop": ask.map_or(&[][..], |ask| &ask.stops),
     })
@@ -42,7 +44,7 @@ fn places(app: &App, served: &Served) -> usize {
         .max(1)
 }
 
-/// What is told of the server and the model.
+/// The properties of the server and the model.
 pub(in crate::server) fn props(app: &App, served: &Served) -> Value {
     let model = &served.model;
     let gguf = model.engine.model().gguf();
@@ -85,7 +87,7 @@ pub(in crate::server) fn slots(app: &App, served: &Served) -> Value {
 /// The text of a conversation in the model's template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(in crate::server) fn apply_template(
     fields: &Fields<'_>,
     model: &Model,

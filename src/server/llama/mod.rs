@@ -11,8 +11,7 @@ pub(super) use about::{apply_template, props, slots};
 use super::answers::{Step, Usage};
 use super::ask::Ask;
 use super::completions::Completion;
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -20,7 +19,7 @@ use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
 use super::tools::Delta;
-use super::translated::{refuse, shared};
+use super::translated::{self, refuse, shared};
 use crate::engine::chooser::TokenLogProbs;
 use crate::tokenizer::Tokenizer;
 
@@ -79,11 +78,7 @@ impl Form for Continued {
     const ID: &'static str = "";
     const FRAMING: Framing = Framing::Plain;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         refuse(fields, &REFUSED)?;
         let mut body = shared(fields, &OWN)?;
         let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
@@ -108,7 +103,9 @@ impl Form for Continued {
         };
         let body = Value::from(body);
         let names = [("max_tokens", "n_predict"), ("logprobs", "n_probs")];
-        let read = Completion::read(&Fields::of_body(&body)?, model, kept);
+        let read = translated::read(fields, None, &body, |body| {
+            Completion::read(body, model, kept)
+        });
         let (inner, orders) = read.map_err(|error| error.renamed(&names))?;
         let form = Self {
             inner,
@@ -156,7 +153,7 @@ impl Form for Continued {
 }
 
 impl Continued {
-    /// What is told at the end of an answer, without its text.
+    /// The last message of an answer, without its text.
     fn last(&self, head: &Head, index: usize, answer: &Collected, usage: &Usage) -> Value {
         let stop_type = match (answer.reason, &answer.stopped_by) {
             ("length", _) => "limit",

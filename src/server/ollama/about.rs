@@ -1,4 +1,4 @@
-//! What ollama's API tells of the model.
+//! The model in the terms of ollama's API.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ fn loaded_at(model: &Model) -> String {
     loaded.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
 }
 
-/// What is told of the model in lists.
+/// The model as an entry of a list.
 fn listed(model: &Model) -> Value {
     let (name, size) = (tagged(model), model.engine.model().gguf().file_size());
     // It tells models apart, and is not that of the file's bytes.

@@ -14,8 +14,7 @@ use super::ask::Ask;
 use super::blocks::{Block, Blocks, Change, Kind};
 use super::chat::Chat;
 use super::completions::Completion;
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::Kept;
@@ -23,8 +22,9 @@ use super::model::Model;
 use super::probabilities;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 
-/// What all its routes begin with.
+/// The beginning of all its routes.
 pub(super) const PATH: &str = "/api/";
 
 /// A request for an answer: to a conversation (`TALK`), or to a prompt.
@@ -35,7 +35,7 @@ pub(super) type Talk = Ollama<true>;
 /// A request to `/api/generate`.
 pub(super) type Generate = Ollama<false>;
 
-/// What a request has become.
+/// A request in the terms of this server.
 enum Asked {
     Chat(Chat),
     /// A prompt without a template.
@@ -46,23 +46,21 @@ impl<const TALK: bool> Form for Ollama<TALK> {
     const ID: &'static str = "";
     const FRAMING: Framing = Framing::Lines;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         let (body, raw) = match TALK {
             true => (request::talk(fields)?, false),
             false => request::generate(fields)?,
         };
-        let body = Fields::of_body(&body)?;
-        let named = |error: ApiError| request::named(error, fields);
-        if raw {
-            let (text, orders) = Completion::read(&body, model, kept).map_err(named)?;
-            return Ok((Self(Asked::Raw(text)), orders));
-        }
-        let (chat, orders) = Chat::read(&body, model, kept).map_err(named)?;
-        Ok((Self(Asked::Chat(chat)), orders))
+        let read = translated::read(fields, Some("options"), &body, |body| match raw {
+            true => {
+                Completion::read(body, model, kept).map(|(text, orders)| (Asked::Raw(text), orders))
+            }
+            false => {
+                Chat::read(body, model, kept).map(|(chat, orders)| (Asked::Chat(chat), orders))
+            }
+        });
+        let (asked, orders) = read.map_err(|error| request::named(error, fields))?;
+        Ok((Self(asked), orders))
     }
 
     fn at_once(body: &Value, model: &Model) -> Option<Value> {
@@ -74,7 +72,7 @@ impl<const TALK: bool> Form for Ollama<TALK> {
         };
         // With nothing to answer, clients have the model loaded or given up.
         (is_empty && body.is_object()).then(|| {
-            let ends = body["keep_alive"] == 0;
+            let ends = request::ends(&body["keep_alive"]);
             let mut answer = part::<TALK>(model, json!({}));
             answer["done"] = true.into();
             answer["done_reason"] = if ends { "unload" } else { "load" }.into();

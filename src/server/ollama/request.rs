@@ -67,7 +67,19 @@ pub(super) fn named(error: ApiError, fields: &Fields<'_>) -> ApiError {
     error.renamed(&all)
 }
 
-/// What both routes have in common.
+/// Whether a model should stay loaded for no time: clients write 0 as a number of any kind, or as a duration in text.
+pub(super) fn ends(keep_alive: &Value) -> bool {
+    match keep_alive {
+        Value::Number(seconds) => seconds.as_f64() == Some(0.0),
+        Value::String(text) => {
+            let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            digits.parse() == Ok(0.0)
+        }
+        _ => false,
+    }
+}
+
+/// The fields that both routes have in common.
 fn common(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     refuse(fields, &[NO_IMAGES])?;
     let mut chat = shared(fields, &OWN)?;
@@ -111,7 +123,7 @@ fn common(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
 /// A request for the next message of a conversation.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn talk(fields: &Fields<'_>) -> Result<Value, ApiError> {
     let mut chat = common(fields)?;
     let mut all = Messages::default();
@@ -189,7 +201,7 @@ fn answered(message: &Fields<'_>, open: &mut Vec<(String, String)>) -> Result<St
 /// A request for what follows a prompt, and whether it is one without a template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn generate(fields: &Fields<'_>) -> Result<(Value, bool), ApiError> {
     let refused = [
         (
@@ -210,6 +222,8 @@ pub(super) fn generate(fields: &Fields<'_>) -> Result<(Value, bool), ApiError> {
     let prompt = fields.needed_text("prompt")?;
     let raw = fields.flag("raw")?.unwrap_or(false);
     if raw {
+        let beside_raw = "means nothing with raw; put it into the prompt";
+        refuse(fields, &[("system", beside_raw)])?;
         body.insert("prompt".to_owned(), prompt.into());
         return Ok((body.into(), true));
     }

@@ -9,7 +9,7 @@ use crate::server::blocks::{Block, Blocks, Kind};
 use crate::server::model::Model;
 use crate::server::probabilities;
 
-/// What stands before thoughts that are handed to a client as sealed. They are sealed by name only: the client has them in plain text, too.
+/// The mark before thoughts that are handed to a client as sealed. They are sealed by name only: the client has them in plain text, too.
 const SEAL: &str = "glimt:";
 
 /// Thoughts as a client keeps them who may not look at them.
@@ -22,7 +22,7 @@ pub(super) fn unsealed(text: &str) -> Option<&str> {
     text.strip_prefix(SEAL)
 }
 
-/// What the model calls a tool of a namespace.
+/// The name by which the model calls a tool of a namespace.
 pub(super) fn spaced(space: &str, name: &str) -> String {
     format!("{}__{name}", space.trim_end_matches('_'))
 }
@@ -77,12 +77,14 @@ pub(super) fn status(reason: &str) -> &'static str {
     }
 }
 
-/// The input of a custom tool's call: what the model wrote as its one argument.
+/// The input of a custom tool's call: the argument of that name, or else the only one. A model may give it another name.
 pub(super) fn input(block: &Block) -> String {
     let arguments = serde_json::from_str::<Map<_, _>>(&block.text).unwrap_or_default();
-    match arguments.get(INPUT) {
+    let only = arguments.values().next().filter(|_| arguments.len() == 1);
+    match arguments.get(INPUT).or(only) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
+        None if arguments.is_empty() => String::new(),
         None => block.text.clone(),
     }
 }

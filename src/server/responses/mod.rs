@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use super::answers::Usage;
 use super::ask::{Ask, check_model};
 use super::chat::{Chat, render};
-use super::deliver::{self, Collected, Form, Head};
-use super::desk::Order;
+use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::kept::{Answer, Kept};
 use super::model::Model;
 use super::reader::Reader;
 use super::sse::Framing;
+use super::translated;
 use items::Shape;
 
 /// A request for a response.
@@ -39,13 +39,11 @@ impl Form for Response {
     const ID: &'static str = "resp_";
     const FRAMING: Framing = Framing::Named;
 
-    fn read(
-        fields: &Fields<'_>,
-        model: &Model,
-        kept: &Arc<Kept>,
-    ) -> Result<(Self, Vec<Order>), ApiError> {
+    fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         let request = request::Request::read(fields, kept)?;
-        let read = Chat::read(&Fields::of_body(&request.chat)?, model, kept);
+        let read = translated::read(fields, None, &request.chat, |chat| {
+            Chat::read(chat, model, kept)
+        });
         let (chat, orders) = read.map_err(|error| error.renamed(&request::NAMES))?;
         let response = Self {
             repeated: request::repeated(fields, &request),
@@ -60,6 +58,10 @@ impl Form for Response {
 
     fn ask(&self) -> &Ask {
         self.chat.ask()
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        self.chat.not_enforced()
     }
 
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
@@ -130,7 +132,7 @@ impl Response {
 /// How many tokens the input of a request has.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The fault, by its field.
 pub(super) fn input_tokens(body: &Value, model: &Model, kept: &Kept) -> Result<String, ApiError> {
     let fields = Fields::of_body(body)?;
     check_model(&fields, model)?;
@@ -152,8 +154,17 @@ fn not_kept(id: &str) -> ApiError {
 /// A response that is kept.
 ///
 /// # Errors
-/// If it is not.
-pub(super) fn get(kept: &Kept, id: &str) -> Result<Value, ApiError> {
+/// If it is not, or if its events are asked for.
+pub(super) fn get(kept: &Kept, id: &str, query: Option<&str>) -> Result<Value, ApiError> {
+    let parts = query.unwrap_or_default().split('&');
+    if parts
+        .into_iter()
+        .any(|part| part.eq_ignore_ascii_case("stream=true"))
+    {
+        let message =
+            "'stream' must be false: the events of a response are not kept; retrieve it as a whole";
+        return Err(ApiError::field("stream", message));
+    }
     let answer = kept.get(id).ok_or_else(|| not_kept(id))?;
     Ok(answer.body.clone())
 }

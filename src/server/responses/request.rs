@@ -8,6 +8,7 @@ use crate::server::error::ApiError;
 use crate::server::fields::Fields;
 use crate::server::kept::Kept;
 use crate::server::messages::content;
+use crate::server::tools::GRAMMAR;
 use crate::server::translated::{Messages, call, demand, refuse, shared, tool};
 
 /// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
@@ -96,7 +97,7 @@ impl Request {
     /// Reads it. What it goes on from is looked up in `kept`.
     ///
     /// # Errors
-    /// What is wrong, by its field.
+    /// The fault, by its field.
     pub(super) fn read(fields: &Fields<'_>, kept: &Kept) -> Result<Self, ApiError> {
         refuse(fields, &REFUSED)?;
         fields.object("metadata")?;
@@ -254,25 +255,26 @@ fn of_namespace(given: &Fields<'_>, shape: &mut Shape) -> Result<Vec<Value>, Api
 fn custom(given: &Fields<'_>, shape: &mut Shape) -> Result<Value, ApiError> {
     let name = given.needed_text("name")?;
     shape.custom.insert(name.to_owned());
-    let mut about = given.text("description")?.unwrap_or_default().to_owned();
-    let mut told = "The whole input of the tool.".to_owned();
+    let mut input = json!({"type": "string", "description": "The whole input of the tool."});
     if let Some(format) = given.object("format")?
         && format.one_of("type", &["text", "grammar"])? == Some("grammar")
     {
-        let (syntax, grammar) = (
-            format.needed_text("syntax")?,
-            format.needed_text("definition")?,
-        );
-        told = format!("The whole input of the tool. It must match the grammar ({syntax}).");
-        about = format!("{about}\n\nThe input must match this grammar ({syntax}):\n{grammar}");
+        format.needed_text("syntax")?;
+        let syntax = format.one_of("syntax", &["lark", "regex"])?;
+        let definition = format.needed_text("definition")?;
+        input["description"] = "The whole input of the tool. It must match the grammar.".into();
+        input[GRAMMAR] = json!({"syntax": syntax, "definition": definition});
+        if syntax == Some("regex") {
+            input["pattern"] = format!("^(?:{definition})$").into();
+        }
     }
     let parameters = json!({
         "type": "object",
-        "properties": {INPUT: {"type": "string", "description": told}},
+        "properties": {INPUT: input},
         "required": [INPUT],
         "additionalProperties": false,
     });
-    Ok(tool(name, Some(&about.into()), Some(&parameters)))
+    Ok(tool(name, given.get("description"), Some(&parameters)))
 }
 
 /// Which tools may be called, as a chat has it. Where only some may be, the others are left out of `tools`.

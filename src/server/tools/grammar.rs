@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::marks::{KEY_BEGIN, KEY_END, KIMI_SEPARATOR, SEPARATOR, VALUE_BEGIN, VALUE_END};
 use super::schema::{self, Form};
-use super::typed;
 use super::{Format, Tool, Tools};
+use super::{inputs, typed};
 use crate::engine::chooser::Language;
 use crate::server::sampling::one_of;
 use crate::tokenizer::Tokenizer;
@@ -158,6 +158,7 @@ fn tagged_form(
             None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(VALUE_END)),
             _ => format!("{value}: {} {end}", in_lark(tool, schema)),
         };
+        let rule = inputs::rule(&value, schema, &end).unwrap_or(rule);
         let _ = writeln!(rules, "{rule}");
         let optional = if is_required(name) { "" } else { "?" };
         let _ = write!(text, " ({} {value}){optional}", key.join(" "));

@@ -10,6 +10,7 @@ mod damaged;
 mod described;
 mod grammar;
 mod heads;
+mod inputs;
 mod known;
 mod literal;
 mod marks;
@@ -29,6 +30,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use described::{as_texts, describe, number_calls};
 pub(super) use grammar::forced;
+pub(super) use inputs::{GRAMMAR, not_enforced};
 pub(super) use marks::MARKS;
 pub(super) use parser::{Delta, Parser};
 
