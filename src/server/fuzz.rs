@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ask::check_model;
 use super::chat::Chat;
@@ -98,12 +98,14 @@ impl Requests {
         };
         let kept = Kept::default();
         let message = |role: &str, kind: &str| {
-            serde_json::json!({"id": format!("msg_{role}"), "type": "message", "role": role, "content": [{"type": kind, "text": "hi"}]})
+            let content = json!([{"type": kind, "text": "hi"}]);
+            json!({"id": format!("msg_{role}"), "type": "message", "role": role, "content": content})
         };
+        let output = [message("assistant", "output_text")];
         let answer = Answer {
             previous: None,
             input: vec![message("user", "input_text")],
-            body: serde_json::json!({"id": "resp_1", "output": [message("assistant", "output_text")]}),
+            body: json!({"id": "resp_1", "output": output}),
         };
         kept.put("resp_1", answer);
         let kept = Arc::new(kept);
@@ -115,9 +117,7 @@ impl Requests {
         let read = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}")))
             .and_then(|body| self.json(route, &body));
-        read.unwrap_or_else(|error| {
-            Read::Refused(error.status.as_u16(), error.json().to_string())
-        })
+        read.unwrap_or_else(|error| Read::Refused(error.status.as_u16(), error.json().to_string()))
     }
 
     fn json(&self, route: Route, body: &Value) -> Result<Read, ApiError> {
