@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use glimt::gguf::{Gguf, GgufWriter};
-use glimt_fuzz::{container, model, opened, seeds};
+use glimt_fuzz::{container, model, model_with_experts, opened, seeds};
 use libfuzzer_sys::fuzz_target;
 
 /// What a container says, as a text in which numbers that are none are equal, too.
@@ -42,8 +42,11 @@ fn copied(gguf: &Gguf) -> Option<Vec<u8>> {
 
 fuzz_target!(
     init: seeds(|| {
-        let model = model();
-        vec![("model", model.clone()), ("header", model[..600].to_vec())]
+        let seeds = vec![("model", model()), ("experts", model_with_experts())];
+        for (name, bytes) in &seeds {
+            assert!(container(bytes.clone()).and_then(opened).is_some(), "{name} is refused");
+        }
+        seeds
     }),
     |data: &[u8]| {
         let start = &data[..data.len().min(4096)];

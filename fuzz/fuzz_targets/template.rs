@@ -53,7 +53,7 @@ fuzz_target!(
         let (source, said) = (part(), part());
         let mut pairs = metadata(&source);
         pairs.retain(|(key, _)| !key.starts_with("deepseek2"));
-        let gguf = file(&pairs, false).and_then(container).expect("any text can be a template");
+        let gguf = file(&pairs).and_then(container).expect("any text can be a template");
         let Ok(Some(template)) = ChatTemplate::from_gguf(&gguf) else {
             return;
         };

@@ -102,7 +102,7 @@ fuzz_target!(
         let text = String::from_utf8_lossy(data);
         let (head, text) = text.split_once("\n\n").unwrap_or((&text, "the cat"));
         let input = read(head);
-        let Some(gguf) = file(&input.metadata, false).and_then(container) else {
+        let Some(gguf) = file(&input.metadata).and_then(container) else {
             return;
         };
         if let Ok(tokenizer) = Tokenizer::from_gguf(&gguf) {

@@ -93,8 +93,11 @@ pub fn metadata(template: &str) -> Vec<(String, Value)> {
     .into()
 }
 
-/// Tensors of the model, with their dimensions.
-fn tensors(vocabulary: u64) -> Vec<(&'static str, GgmlType, Vec<u64>)> {
+/// A tensor: its name, its type and its dimensions.
+type Shape = (&'static str, GgmlType, Vec<u64>);
+
+/// Tensors of the model.
+fn tensors(vocabulary: u64) -> Vec<Shape> {
     let (norm, weight) = (GgmlType::F32, GgmlType::Q4_0);
     vec![
         ("token_embd.weight", weight, vec![WIDTH, vocabulary]),
@@ -113,23 +116,19 @@ fn tensors(vocabulary: u64) -> Vec<(&'static str, GgmlType, Vec<u64>)> {
     ]
 }
 
-/// A container with these pairs and, where it `has_weights`, the tensors of the model.
-pub fn file(metadata: &[(String, Value)], has_weights: bool) -> Option<Vec<u8>> {
+/// A container with these pairs and no tensor.
+pub fn file(metadata: &[(String, Value)]) -> Option<Vec<u8>> {
+    written(metadata, &[])
+}
+
+/// A container with these pairs and tensors.
+fn written(metadata: &[(String, Value)], tensors: &[Shape]) -> Option<Vec<u8>> {
     let mut writer = GgufWriter::new(vec![]);
-    let mut vocabulary = 0;
     for (key, value) in metadata {
-        if key == "tokenizer.ggml.tokens" {
-            vocabulary = value.as_str_array().map_or(0, <[String]>::len) as u64;
-        }
         writer.metadata(key, value.clone()).ok()?;
     }
-    let tensors = if has_weights {
-        tensors(vocabulary)
-    } else {
-        vec![]
-    };
     let mut sizes = vec![];
-    for (name, ty, dims) in &tensors {
+    for (name, ty, dims) in tensors {
         sizes.push((*ty, writer.tensor(name, *ty, dims).ok()?));
     }
     let mut data = writer.begin_data().ok()?;
@@ -146,9 +145,61 @@ pub fn file(metadata: &[(String, Value)], has_weights: bool) -> Option<Vec<u8>> 
     data.finish().ok()
 }
 
+/// Tokens of the vocabulary in this metadata.
+fn vocabulary(metadata: &[(String, Value)]) -> u64 {
+    let mut pairs = metadata.iter();
+    let tokens = pairs.find(|(key, _)| key == "tokenizer.ggml.tokens");
+    let tokens = tokens.and_then(|(_, tokens)| tokens.as_str_array());
+    tokens.map_or(0, |tokens| tokens.len() as u64)
+}
+
 /// The model as a file.
 pub fn model() -> Vec<u8> {
-    file(&metadata(TEMPLATE), true).expect("the writer writes it")
+    let metadata = metadata(TEMPLATE);
+    written(&metadata, &tensors(vocabulary(&metadata))).expect("the writer writes it")
+}
+
+/// The model with experts, a latent of queries and YaRN.
+pub fn model_with_experts() -> Vec<u8> {
+    let mut pairs = metadata("{{ messages[0].content }}");
+    let mut shapes = tensors(vocabulary(&pairs));
+    pairs.retain(|(key, _)| !key.contains("leading_dense") && !key.contains("expert_shared"));
+    let number = |n: u64| Value::from(n as u32);
+    let more = [
+        ("leading_dense_block_count", number(0)),
+        ("attention.q_lora_rank", number(WIDTH)),
+        ("expert_count", number(2)),
+        ("expert_used_count", number(1)),
+        ("expert_shared_count", number(1)),
+        ("expert_weights_scale", Value::from(1.8f32)),
+        ("expert_weights_norm", Value::from(true)),
+        ("expert_gating_func", number(2)),
+        ("rope.scaling.type", Value::from("yarn")),
+        ("rope.scaling.factor", Value::from(4f32)),
+        ("rope.scaling.original_context_length", number(64)),
+        ("rope.scaling.yarn_log_multiplier", Value::from(0.07f32)),
+    ];
+    pairs.extend(more.map(|(key, value)| (format!("deepseek2.{key}"), value)));
+    shapes.retain(|(name, ..)| {
+        !["ffn_gate.", "ffn_up.", "ffn_down.", "attn_q."]
+            .iter()
+            .any(|part| name.contains(part))
+    });
+    let (norm, weight) = (GgmlType::F32, GgmlType::Q4_0);
+    shapes.extend([
+        ("blk.0.attn_q_a_norm.weight", norm, vec![WIDTH]),
+        ("blk.0.attn_q_a.weight", weight, vec![WIDTH, WIDTH]),
+        ("blk.0.attn_q_b.weight", weight, vec![WIDTH, 2 * WIDTH]),
+        ("blk.0.ffn_gate_inp.weight", norm, vec![WIDTH, 2]),
+        ("blk.0.exp_probs_b.bias", norm, vec![2]),
+        ("blk.0.ffn_gate_exps.weight", weight, vec![WIDTH, WIDTH, 2]),
+        ("blk.0.ffn_up_exps.weight", weight, vec![WIDTH, WIDTH, 2]),
+        ("blk.0.ffn_down_exps.weight", weight, vec![WIDTH, WIDTH, 2]),
+        ("blk.0.ffn_gate_shexp.weight", weight, vec![WIDTH, WIDTH]),
+        ("blk.0.ffn_up_shexp.weight", weight, vec![WIDTH, WIDTH]),
+        ("blk.0.ffn_down_shexp.weight", weight, vec![WIDTH, WIDTH]),
+    ]);
+    written(&pairs, &shapes).expect("the writer writes it")
 }
 
 /// The container in these bytes.
