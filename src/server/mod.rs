@@ -19,6 +19,8 @@ mod desk;
 mod error;
 mod fields;
 mod folder;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod kept;
 mod keys;
 mod known;
