@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Error, ErrorKind, Value, context};
 use serde_json::{Map, Value as Json};
 
 use super::TokenizerError;
-use super::jinja::{self, FUEL, mapping, value_of};
+use super::jinja::{FUEL, Program, mapping, value_of};
 use crate::gguf::Gguf;
 
 /// The key of the template used by default, and the stem of the keys of named ones (`tokenizer.chat_template.tool_use`).
@@ -103,7 +103,7 @@ pub struct Rendering {
 /// A chat template, parsed, with the tokens of its file.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     /// The metadata key: the template's name in messages.
     key: String,
     bos_token: String,
@@ -178,22 +178,19 @@ impl ChatTemplate {
         bos_token: &str,
         eos_token: &str,
     ) -> Result<Self, TokenizerError> {
-        let environment =
-            jinja::environment(key, source).map_err(|error| TokenizerError::TemplateSyntax {
-                key: key.to_owned(),
-                line: line_of(&error),
-                detail: detail_of(&error),
-            })?;
-        let template = environment
-            .get_template(key)
-            .expect("the template was added above");
-        let variables = template.undeclared_variables(false);
+        let unreadable = |error: Error| TokenizerError::TemplateSyntax {
+            key: key.to_owned(),
+            line: line_of(&error),
+            detail: detail_of(&error),
+        };
+        let program = Program::parse(key, source).map_err(unreadable)?;
+        let variables = program.variables().map_err(unreadable)?;
         let switches = THINKING_SWITCHES
             .into_iter()
             .filter(|&switch| variables.contains(switch))
             .collect();
         Ok(ChatTemplate {
-            environment,
+            program,
             key: key.to_owned(),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
@@ -223,7 +220,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TokenizerError::TemplateRender`] if the template refuses the messages (a role it does not know, turns that
-    /// do not alternate), [`TokenizerError::TemplateEndless`] if it does not come to an end,
+    /// do not alternate), [`TokenizerError::TemplateStopped`] if it takes more than templates may,
     /// [`TokenizerError::NoThinkingSwitch`] if `think` is given and it has no such switch.
     pub fn render(
         &self,
@@ -261,7 +258,9 @@ impl ChatTemplate {
             .iter()
             .any(|message| !message.tool_calls.is_empty());
         match rendered {
-            Err(error) if calls => self.rendered(messages, rendering, true).map_err(|_| error),
+            Err(error) if calls && !matches!(error, TokenizerError::TemplateStopped { .. }) => {
+                self.rendered(messages, rendering, true).map_err(|_| error)
+            }
             rendered => rendered,
         }
     }
@@ -296,24 +295,22 @@ impl ChatTemplate {
             let switches = self.switches.iter();
             variables.extend(switches.map(|&switch| (switch, Value::from(think))));
         }
-        let template = self
-            .environment
-            .get_template(&self.key)
-            .expect("the template was added when it was parsed");
-        template
-            .render(Value::from(variables))
-            .map_err(|error| match error.kind() {
-                ErrorKind::OutOfFuel => TokenizerError::TemplateEndless {
-                    key: self.key.clone(),
-                    line: line_of(&error),
-                    fuel: FUEL,
+        let rendered = self.program.render(Value::from(variables));
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => TokenizerError::TemplateStopped {
+                key: self.key.clone(),
+                line: line_of(&error),
+                reason: match error.detail() {
+                    Some(reason) => reason.to_owned(),
+                    None => format!("it did not come to an end within {FUEL} instructions"),
                 },
-                _ => TokenizerError::TemplateRender {
-                    key: self.key.clone(),
-                    line: line_of(&error),
-                    detail: detail_of(&error),
-                },
-            })
+            },
+            _ => TokenizerError::TemplateRender {
+                key: self.key.clone(),
+                line: line_of(&error),
+                detail: detail_of(&error),
+            },
+        })
     }
 }
 

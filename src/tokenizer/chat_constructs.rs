@@ -10,10 +10,8 @@ use super::ChatTemplate;
 /// What `source` writes with these variables, also those that no [`super::Message`] holds.
 pub(super) fn render_with(source: &str, variables: &Value) -> Result<String, String> {
     let template = ChatTemplate::parse("test", source, "", "").map_err(|e| e.to_string())?;
-    let template = template.environment.get_template("test");
-    template
-        .and_then(|template| template.render(variables))
-        .map_err(|e| format!("{e:#}"))
+    let rendered = template.program.render(variables.clone());
+    rendered.map_err(|e| format!("{e:#}"))
 }
 
 /// Turns of every role, with parts, thoughts and calls of tools, and a few values more.
