@@ -1,5 +1,7 @@
 //! Protects chat templates: those of the models render every role and switch thinking, and what a template may do has limits.
 
+use minijinja::context;
+
 use super::constructs::{render_with, variables};
 use super::*;
 use crate::tokenizer::testing::fixture;

@@ -2,15 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind};
 
 use super::{Program, value_of};
+
+/// What part of the limits the templates here get, so that they exceed them in no time.
+const SHARE: u64 = 100;
 
 fn run(source: &str) -> Result<String, Error> {
     let variables = value_of(&serde_json::json!({
         "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
     }));
-    Program::parse("test", source).and_then(|program| program.render(variables))
+    let mut program = Program::parse("test", source)?;
+    program.take_less(SHARE);
+    program.render(variables)
 }
 
 /// Each of these templates is stopped, and soon.
@@ -31,7 +36,7 @@ fn stopped(sources: &[String]) {
                 "{shown}: {error}"
             ),
         }
-        assert!(took < Duration::from_secs(8), "{shown}: {took:?}");
+        assert!(took < Duration::from_secs(5), "{shown}: {took:?}");
     }
 }
 
@@ -119,7 +124,7 @@ fn large_results_are_refused_before_they_are_made() {
         "{{ ('%99999d' * 3000) | format(1) }}",
         "{{ ('\\t' * 4000).expandtabs(99999) }}",
         "{% set s = 'a' * messages | length * 100 %}{% for i in range(100000) %}{{ 'a'.ljust(100000) }}{% endfor %}",
-        "{% set s = 'a'.ljust(99999) %}{{ (s.replace('a', s)) | length }}",
+        "{% set s = 'a'.ljust(99999) %}{{ s.replace(' ', s) | length }}",
         "{% set s = 'a'.ljust(99999) %}{{ range(100000) | join(s) }}",
         "{% set s = 'a'.ljust(99999) %}{% for i in range(100000) %}{{ s }}{% endfor %}",
     ];
@@ -195,7 +200,7 @@ fn depth_is_bounded_before_it_is_parsed_and_while_it_is_rendered() {
     let recursive = [
         "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(0) }}",
         "{% macro f(x) %}{% if x %}{{ f(x - 1) }}{{ f(x - 1) }}{% else %}aaaaaaaaaaaaaaaa{% endif %}{% endmacro %}{{ f(60) }}",
-        "{% macro f() %}{% call f() %}{% endcall %}{% endmacro %}{{ f() }}",
+        "{% macro f() %}{{ caller }}{% call f() %}{% endcall %}{% endmacro %}{{ f() }}",
         "{% for x in [[[[[1]]]]] recursive %}{{ loop([x]) }}{% endfor %}",
         "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}",
         "{% set ns = namespace() %}{% for x in [ns] %}{% set ns.l = loop %}{% endfor %}",
@@ -237,10 +242,7 @@ fn guarded_instructions_do_what_they_stand_for() {
             "{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}{{ 3 < 2 < 1 }}",
             "TrueFalseFalse",
         ),
-        (
-            "{{ 1 in [1] == [1] }}{{ 1 not in [2] != [1] }}",
-            "FalseTrue",
-        ),
+        ("{{ 1 in [1] == [1] }}{{ 1 not in [2] != [1] }}", "TrueTrue"),
         ("{% if 1 %}a{% else %}b{% endif %}c", "ac"),
         (
             "{% for a, b in [[1, 2], [3, 4]] if a > 1 %}{{ a }}{{ b }}{% else %}n{% endfor %}",
@@ -273,15 +275,9 @@ fn guarded_instructions_do_what_they_stand_for() {
             "[1, 2]",
         ),
         ("{% block x %}in {{ 1 + 1 }}{% endblock %}", "in 2"),
-        (
-            "{{ {'a': 1, **{'b': 2}} if false else dict(a=1, **{'b': 2}) }}",
-            "{'a': 1, 'b': 2}",
-        ),
+        ("{{ dict(a=1, **{'b': 2}) }}", "{'a': 1, 'b': 2}"),
     ] {
         let found = run(source);
-        if source.contains("{'a': 1, **") && found.is_err() {
-            continue;
-        }
         assert_eq!(
             found.map_err(|error| error.to_string()).as_deref(),
             Ok(expected),
@@ -293,5 +289,4 @@ fn guarded_instructions_do_what_they_stand_for() {
     let error = run("a\n{% for i in messages %}\n{{ i.x.y }}{% endfor %}").unwrap_err();
     assert_eq!(error.line(), Some(3), "{error}");
     assert_eq!(run("{{ nothing }}").unwrap(), "");
-    let _: Value = Value::UNDEFINED;
 }
