@@ -152,11 +152,12 @@ impl ChatTemplate {
                 .into_iter()
                 .chain([Message::new(role, said)])
                 .collect();
-            let before = self.render(&seen, true, None);
+            // One that refuses the roles, or takes too much, is not tried again.
+            let Ok(before) = self.render(&seen, true, None) else {
+                return;
+            };
             let now = self.render_said(&seen, true, None);
-            if let (Ok(before), Ok(now)) = (before, now)
-                && now.as_str() != before
-            {
+            if now.is_ok_and(|now| now.as_str() != before) {
                 log::warn!(
                     "{} looks for marks such as </think> in what a {role} says: it finds none there, because these texts have no marks; --parse-special has them read",
                     self.key

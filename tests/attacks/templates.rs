@@ -1,4 +1,5 @@
-//! A template that is harmless for one message and never ends for two: it refuses the requests that it is too much for, and no other.
+//! Protects against templates that are harmless for one message and never end for two: they refuse the requests that they are too much for,
+//! and no other.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
