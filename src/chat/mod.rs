@@ -10,6 +10,8 @@
 mod conversation;
 mod prompt;
 mod reply;
+#[cfg(test)]
+mod said;
 mod stop;
 mod talk;
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::conversation::{Conversation, Passage, Turn};
 use crate::engine::{EngineError, Opened};
-use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
+use crate::tokenizer::{ChatTemplate, Message, Shield, Tokenizer, TokenizerError};
 
 /// A conversation as tokens, up to where the model is to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +46,19 @@ impl Conversation {
     ) -> Result<Prompt, TokenizerError> {
         let (passages, marks) = (self.passages(), Marks::new(self));
         let mut form = Form::AsGenerated;
-        let mut text = template.render(&self.messages(form, None), true, think)?;
-        let before = template.render(&self.messages(form, None), false, think)?;
+        // Marks in what the user says stay hidden until the tokens are made.
+        let shield = template.shield(&self.messages(form, None));
+        let render = |form: Form, marks: Option<&Marks>, begins: bool| {
+            let mut messages = self.messages(form, marks);
+            shield.hide(&mut messages);
+            template.render(&messages, begins, think)
+        };
+        let mut text = render(form, None, true)?;
+        let before = render(form, None, false)?;
         // What the template writes where the model is to answer; empty if it cannot be told.
         let ending = text.strip_prefix(&before).unwrap_or_default().to_owned();
         let marked = loop {
-            let marked = template.render(&self.messages(form, Some(&marks)), true, think)?;
+            let marked = render(form, Some(&marks), true)?;
             let marked = marks.split(&marked, passages.len());
             // A template that changes passages is not one that writes them where the marks are.
             let marked = marked.filter(|marked| marked.filled(&passages) == text);
@@ -62,18 +69,19 @@ impl Conversation {
                 break marked;
             }
             form = Form::Trimmed;
-            text = template.render(&self.messages(form, None), true, think)?;
+            text = render(form, None, true)?;
         };
         let (ids, earlier) = match marked {
-            Some(marked) => marked.ids(tokenizer, &passages)?,
+            Some(marked) => marked.ids(tokenizer, shield, &passages)?,
             None => {
-                let ids = tokenizer.encode_chat(&text)?;
+                let ids = tokenizer.encode_said(&shield.opened(&text))?;
                 let last = self.last_text().unwrap_or_default();
                 let new = tokenizer.encode(&[last, &ending].concat(), false)?;
                 let earlier = ids.len().saturating_sub(new.len());
                 (ids, earlier)
             }
         };
+        let text = shield.opened(&text).into_string();
         Ok(Prompt { ids, earlier, text })
     }
 
@@ -211,10 +219,12 @@ impl Marked {
     fn ids(
         &self,
         tokenizer: &Tokenizer,
+        shield: Shield<'_>,
         passages: &[&Passage],
     ) -> Result<(Vec<u32>, usize), TokenizerError> {
         let mut ids = Ids {
             tokenizer,
+            shield,
             ids: Vec::new(),
             text: String::new(),
         };
@@ -234,6 +244,8 @@ impl Marked {
 /// Tokens while they are put together.
 struct Ids<'a> {
     tokenizer: &'a Tokenizer,
+    /// What marks in the text are hidden by.
+    shield: Shield<'a>,
     ids: Vec<u32>,
     /// Text behind them that is not made into tokens yet.
     text: String,
@@ -290,9 +302,10 @@ impl Ids<'_> {
 
     /// Makes the text into tokens.
     fn flush(&mut self) -> Result<(), TokenizerError> {
+        let text = self.shield.opened(&self.text);
         let new = match self.ids.is_empty() {
-            true => self.tokenizer.encode_chat(&self.text)?,
-            false => self.tokenizer.encode(&self.text, false)?,
+            true => self.tokenizer.encode_said(&text)?,
+            false => self.tokenizer.encode_part(&text)?,
         };
         self.ids.extend(new);
         self.text.clear();

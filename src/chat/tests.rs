@@ -70,6 +70,11 @@ struct Asked {
 /// Asks some questions, with answers drawn from `said`, and checks each prompt.
 fn talk(tokenizer: &Tokenizer, source: &str, said: &[&str], rng: &mut Rng) -> Vec<Asked> {
     let template = ChatTemplate::parse("a template", source, "", "").expect("it is sound");
+    // Marks in questions may be text or not.
+    let template = match rng.below(2) {
+        0 => template,
+        _ => template.with_marks_as_text(tokenizer),
+    };
     let close = tokenizer.encode("</think>", false).expect("it is text");
     let mut conversation = Conversation::new(Some("Be brief.".to_owned()));
     let (mut computed, mut prompt_before): (Vec<u32>, usize) = (Vec::new(), 0);

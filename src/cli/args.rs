@@ -238,6 +238,9 @@ pub(super) struct ContextArgs {
     /// Whether the answer may begin with thoughts.
     #[arg(skip)]
     pub(super) may_think: bool,
+    /// Whether marks are also read in what users and tools say.
+    #[arg(skip)]
+    pub(super) parse_special: bool,
 }
 
 impl ContextArgs {
@@ -250,4 +253,12 @@ impl ContextArgs {
             ..*self
         }
     }
+}
+
+/// How what users say is read.
+#[derive(Args)]
+pub(super) struct SaidArgs {
+    /// Read marks such as <|user|> also in what users and tools say, as if the chat template wrote them; without this they are text
+    #[arg(long, hide_short_help = true)]
+    pub(super) parse_special: bool,
 }

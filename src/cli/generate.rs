@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::answer::{Answer, rate};
-use super::args::{ContextArgs, EngineArgs, ModelArgs, on_or_off};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, on_or_off};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
 use super::guard::guarded;
@@ -21,7 +21,7 @@ use super::{interrupt, load};
 use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
 use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, SessionFile, StopReason};
 use crate::plural::count;
-use crate::tokenizer::Message;
+use crate::tokenizer::{ChatText, Message};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,6 +94,8 @@ pub(super) struct Generate {
     #[command(flatten)]
     ctx: ContextArgs,
     #[command(flatten)]
+    said: SaidArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -116,15 +118,17 @@ impl Generate {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let inputs = self.prompt.inputs()?;
         let may_think = !self.raw && self.think != Some(false);
-        let ctx = self.ctx.for_answers(&self.model.source()?, may_think);
+        let mut ctx = self.ctx.for_answers(&self.model.source()?, may_think);
+        ctx.parse_special = self.said.parse_special;
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = (!self.raw).then(|| self.render(&opened, &prompt));
         let rendered = rendered.transpose()?;
         let tokens = match &rendered {
-            Some(text) => opened.tokenizer().encode_chat(text)?,
+            Some(text) => opened.tokenizer().encode_said(text)?,
             None => opened.tokenizer().encode(&prompt, true)?,
         };
+        let rendered = rendered.map(ChatText::into_string);
         // Before the weights, which may take many seconds to load.
         opened.check_tokens(&tokens, 0)?;
         let choice = self.choice(&opened)?;
@@ -251,7 +255,7 @@ impl Generate {
     }
 
     /// The prompt in the model's chat template.
-    fn render(&self, opened: &Opened, prompt: &str) -> Result<String, CliError> {
+    fn render(&self, opened: &Opened, prompt: &str) -> Result<ChatText, CliError> {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.chain([Message::new("user", prompt)]).collect();
         let rendered = || opened.render_chat(&messages, self.think);

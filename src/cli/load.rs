@@ -38,6 +38,7 @@ pub(super) fn open_for(
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
+        parse_special: ctx.parse_special,
         force: ctx.force,
         serving,
     };
@@ -118,7 +119,7 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
         let prompt = [Message::new("user", "Hello")];
         let raw = || opened.tokenizer().encode("Hello", true);
         let (tokens, no_chat) = match guarded(|| opened.render_chat(&prompt, None)) {
-            Ok(rendered) => (opened.tokenizer().encode_chat(&rendered)?, None),
+            Ok(rendered) => (opened.tokenizer().encode_said(&rendered)?, None),
             // Some hold weights for --raw alone.
             Err(error) => (raw()?, Some(error)),
         };

@@ -3,7 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::args::{ContextArgs, DEVICE, EngineArgs, ModelArgs};
+use super::args::{ContextArgs, DEVICE, EngineArgs, ModelArgs, SaidArgs};
 use super::error::CliError;
 use super::guard::guarded;
 use super::load;
@@ -43,6 +43,8 @@ pub(super) struct ServedArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true, help_heading = DEVICE)]
     cache_tokens: Option<u32>,
     #[command(flatten)]
+    said: SaidArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -61,7 +63,8 @@ impl ServedArgs {
     /// Loads the model, for so many requests at once, and tells what was chosen.
     pub(super) fn load(&self, source: &ModelSource, parallel: u32) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
-        let ctx = self.ctx.for_answers(source, may_think);
+        let mut ctx = self.ctx.for_answers(source, may_think);
+        ctx.parse_special = self.said.parse_special;
         let serving = Serving {
             parallel,
             cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),

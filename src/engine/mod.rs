@@ -119,6 +119,8 @@ pub struct EngineOptions {
     pub ctx: Option<usize>,
     /// Whether answers are asked for that may begin with thoughts, if the model's template knows them.
     pub may_think: bool,
+    /// Whether marks of turns, calls and thoughts are also read in what users and tools say, and not only in what the chat template writes.
+    pub parse_special: bool,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its

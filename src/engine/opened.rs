@@ -9,7 +9,7 @@ use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Tier};
 use crate::kernels::sequences::PAGE;
 use crate::models::{self, BatchSizes, Model};
-use crate::tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
+use crate::tokenizer::{ChatTemplate, ChatText, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).
 pub struct Opened {
@@ -64,6 +64,11 @@ impl Opened {
         options: &EngineOptions,
     ) -> Result<Self, EngineError> {
         let (model, ubatch) = (file.model, options.ubatch);
+        let chat_template = match options.parse_special {
+            true => chat_template,
+            false => chat_template
+                .map(|template| template.map(|known| known.with_marks_as_text(&tokenizer))),
+        };
         let template = chat_template.as_ref().ok().and_then(Option::as_ref);
         let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
         let place = room::Place {
@@ -217,9 +222,9 @@ impl Opened {
         &self,
         messages: &[Message],
         think: Option<bool>,
-    ) -> Result<String, EngineError> {
+    ) -> Result<ChatText, EngineError> {
         let template = self.needed_template()?;
-        Ok(template.render(messages, true, think)?)
+        Ok(template.render_said(messages, true, think)?)
     }
 
     /// Checks tokens that come after `used` others, against vocabulary and context.

@@ -118,6 +118,9 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         think = Some(false);
     }
     let mut described = tools.as_ref().map(|(_, tools)| tools.described.clone());
+    // Before texts are put together, of which some are marks.
+    let shield = template.shield(&messages);
+    shield.hide(&mut messages);
     if known == Some(Format::Kimi) {
         tools::number_calls(&mut messages);
     }
@@ -141,18 +144,18 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         ApiError::field("messages", message)
     };
     let rendered = template.render_with(&messages, &rendering);
-    let mut text = rendered.map_err(|error| wrong(&error))?;
-    if (is_forced || begun.is_some()) && text.trim_end().ends_with("<think>") {
-        text += "</think>";
+    let mut text = shield.opened(&rendered.map_err(|error| wrong(&error))?);
+    if (is_forced || begun.is_some()) && text.as_str().trim_end().ends_with("<think>") {
+        text.push_str("</think>");
     }
-    text += &begun.unwrap_or_default();
+    text.push_str(&begun.unwrap_or_default());
     if let Some((format, _)) = tools.as_ref().filter(|_| is_forced) {
-        text += &format.opening();
+        text.push_str(&format.opening());
     }
-    let prompt = engine.tokenizer().encode_chat(&text);
+    let prompt = engine.tokenizer().encode_said(&text);
     let prompt = prompt.map_err(|error| wrong(&error))?;
     Ok(Rendered {
-        text,
+        text: text.into_string(),
         prompt,
         tools,
         no_thoughts: think == Some(false),

@@ -4,88 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
-use super::TokenizerError;
-use super::jinja::{self, FUEL, mapping, value_of};
+use super::jinja::{FUEL, Program, value_of};
+use super::message::Message;
+use super::shield::{ChatText, KNOWN, Marks, Shield};
+use super::{Tokenizer, TokenizerError};
 use crate::gguf::Gguf;
 
 /// The key of the template used by default, and the stem of the keys of named ones (`tokenizer.chat_template.tool_use`).
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 /// The variables by which templates switch thinking: GLM and Qwen, then DeepSeek.
 const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant` in every template, others (`tool`) in some.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-    /// The thoughts before an answer, as templates know them. Most leave out those of earlier answers.
-    pub reasoning_content: Option<String>,
-    /// The calls of tools that an answer consists of.
-    pub tool_calls: Vec<ToolCall>,
-    /// Which call the result of a tool belongs to.
-    pub tool_call_id: Option<String>,
-}
-
-/// A call of a tool in an earlier answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolCall {
-    /// What the result names the call by.
-    pub id: String,
-    /// The tool.
-    pub name: String,
-    /// Its arguments: JSON.
-    pub arguments: Map<String, Json>,
-}
-
-impl ToolCall {
-    /// What templates read. Most want the arguments as a mapping, some as a text.
-    fn value(&self, as_text: bool) -> Value {
-        let Self { id, name, .. } = self;
-        let arguments = match as_text {
-            true => Value::from(Json::Object(self.arguments.clone()).to_string()),
-            false => mapping(&self.arguments),
-        };
-        context! { id, type => "function", function => context! { name, arguments } }
-    }
-}
-
-impl Message {
-    /// A turn of `role`.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Message {
-            role: role.into(),
-            content: content.into(),
-            reasoning_content: None,
-            tool_calls: Vec::new(),
-            tool_call_id: None,
-        }
-    }
-
-    /// What templates read. A key without a value is not there.
-    fn value(&self, arguments_as_text: bool) -> Value {
-        let mut value = vec![
-            ("role", Value::from(self.role.as_str())),
-            ("content", Value::from(self.content.as_str())),
-        ];
-        if let Some(thoughts) = &self.reasoning_content {
-            value.push(("reasoning_content", Value::from(thoughts.as_str())));
-        }
-        if !self.tool_calls.is_empty() {
-            let calls = self.tool_calls.iter();
-            let calls = calls.map(|call| call.value(arguments_as_text));
-            value.push(("tool_calls", calls.collect()));
-        }
-        if let Some(id) = &self.tool_call_id {
-            value.push(("tool_call_id", Value::from(id.as_str())));
-        }
-        Value::from_pairs(value)
-    }
-}
 
 /// What a template is told beside the conversation.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +34,7 @@ pub struct Rendering {
 /// A chat template, parsed, with the tokens of its file.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     /// The metadata key: the template's name in messages.
     key: String,
     bos_token: String,
@@ -114,6 +45,8 @@ pub struct ChatTemplate {
     tools: bool,
     /// The text of the template.
     source: String,
+    /// What is a mark, and no mark where users or tools write it.
+    marks: Marks,
 }
 
 impl ChatTemplate {
@@ -178,29 +111,83 @@ impl ChatTemplate {
         bos_token: &str,
         eos_token: &str,
     ) -> Result<Self, TokenizerError> {
-        let environment =
-            jinja::environment(key, source).map_err(|error| TokenizerError::TemplateSyntax {
-                key: key.to_owned(),
-                line: line_of(&error),
-                detail: detail_of(&error),
-            })?;
-        let template = environment
-            .get_template(key)
-            .expect("the template was added above");
-        let variables = template.undeclared_variables(false);
+        let unreadable = |error: Error| TokenizerError::TemplateSyntax {
+            key: key.to_owned(),
+            line: line_of(&error),
+            detail: detail_of(&error),
+        };
+        let program = Program::parse(key, source).map_err(unreadable)?;
+        let variables = program.variables().map_err(unreadable)?;
         let switches = THINKING_SWITCHES
             .into_iter()
             .filter(|&switch| variables.contains(switch))
             .collect();
         Ok(ChatTemplate {
-            environment,
+            program,
             key: key.to_owned(),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
             switches,
             tools: variables.contains("tools"),
             source: source.to_owned(),
+            marks: Marks::default(),
         })
+    }
+
+    /// The template for a conversation in which what users and tools say is text, also where it has the form of marks in the vocabulary.
+    /// A template that looks for marks in such texts is told of once.
+    #[must_use]
+    pub fn with_marks_as_text(mut self, tokenizer: &Tokenizer) -> Self {
+        self.marks = tokenizer.marks(&self.source);
+        self.warn_of_searches();
+        self
+    }
+
+    /// Tells if the template looks for marks in texts of users or tools, where it finds none any more, or changes these texts.
+    fn warn_of_searches(&self) {
+        for role in ["user", "tool"] {
+            let said = KNOWN.map(|mark| format!("a {mark} b")).concat();
+            let turns = ["user", "assistant"].map(|role| Message::new(role, "Hello"));
+            let seen: Vec<_> = turns
+                .into_iter()
+                .chain([Message::new(role, said)])
+                .collect();
+            // One that refuses the roles, or takes too much, is not tried again.
+            let Ok(before) = self.render(&seen, true, None) else {
+                return;
+            };
+            let now = self.render_said(&seen, true, None);
+            if now.is_ok_and(|now| now.as_str() != before) {
+                log::warn!(
+                    "{} looks for marks such as </think> in what a {role} says: it finds none there, because these texts have no marks; --parse-special has them read",
+                    self.key
+                );
+                return;
+            }
+        }
+    }
+
+    /// What hides the marks in the texts of users and tools, if this template has marks as text. It hides them before the conversation is
+    /// rendered, and opens what was rendered.
+    pub fn shield(&self, messages: &[Message]) -> Shield<'_> {
+        Shield::new(&self.marks, messages)
+    }
+
+    /// As [`render`](Self::render), of a conversation as it is said: ready for [`Tokenizer::encode_said`].
+    ///
+    /// # Errors
+    /// As for [`render`](Self::render).
+    pub fn render_said(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        think: Option<bool>,
+    ) -> Result<ChatText, TokenizerError> {
+        let shield = self.shield(messages);
+        let mut hidden = messages.to_vec();
+        shield.hide(&mut hidden);
+        let rendered = self.render(&hidden, add_generation_prompt, think)?;
+        Ok(shield.opened(&rendered))
     }
 
     /// Whether the template tells the model of tools.
@@ -223,7 +210,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TokenizerError::TemplateRender`] if the template refuses the messages (a role it does not know, turns that
-    /// do not alternate), [`TokenizerError::TemplateEndless`] if it does not come to an end,
+    /// do not alternate), [`TokenizerError::TemplateStopped`] if it takes more than templates may,
     /// [`TokenizerError::NoThinkingSwitch`] if `think` is given and it has no such switch.
     pub fn render(
         &self,
@@ -261,7 +248,9 @@ impl ChatTemplate {
             .iter()
             .any(|message| !message.tool_calls.is_empty());
         match rendered {
-            Err(error) if calls => self.rendered(messages, rendering, true).map_err(|_| error),
+            Err(error) if calls && !matches!(error, TokenizerError::TemplateStopped { .. }) => {
+                self.rendered(messages, rendering, true).map_err(|_| error)
+            }
             rendered => rendered,
         }
     }
@@ -296,24 +285,22 @@ impl ChatTemplate {
             let switches = self.switches.iter();
             variables.extend(switches.map(|&switch| (switch, Value::from(think))));
         }
-        let template = self
-            .environment
-            .get_template(&self.key)
-            .expect("the template was added when it was parsed");
-        template
-            .render(Value::from(variables))
-            .map_err(|error| match error.kind() {
-                ErrorKind::OutOfFuel => TokenizerError::TemplateEndless {
-                    key: self.key.clone(),
-                    line: line_of(&error),
-                    fuel: FUEL,
+        let rendered = self.program.render(Value::from(variables));
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => TokenizerError::TemplateStopped {
+                key: self.key.clone(),
+                line: line_of(&error),
+                reason: match error.detail() {
+                    Some(reason) => reason.to_owned(),
+                    None => format!("it did not come to an end within {FUEL} instructions"),
                 },
-                _ => TokenizerError::TemplateRender {
-                    key: self.key.clone(),
-                    line: line_of(&error),
-                    detail: detail_of(&error),
-                },
-            })
+            },
+            _ => TokenizerError::TemplateRender {
+                key: self.key.clone(),
+                line: line_of(&error),
+                detail: detail_of(&error),
+            },
+        })
     }
 }
 
@@ -336,3 +323,6 @@ mod constructs;
 #[cfg(test)]
 #[path = "chat_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "chat_values.rs"]
+mod values;

@@ -1,5 +1,7 @@
 //! Protects chat templates: those of the models render every role and switch thinking, and what a template may do has limits.
 
+use minijinja::context;
+
 use super::constructs::{render_with, variables};
 use super::*;
 use crate::tokenizer::testing::fixture;
@@ -324,7 +326,7 @@ fn a_template_without_end_is_stopped_and_named() {
         .render(&conversation(), true, None)
         .unwrap_err();
     assert!(
-        matches!(&error, TokenizerError::TemplateEndless { key, line: 2, .. } if key == "test"),
+        matches!(&error, TokenizerError::TemplateStopped { key, line: 2, .. } if key == "test"),
         "{error}"
     );
     assert!(error.to_string().contains("--raw"), "{error}");
@@ -339,7 +341,7 @@ fn a_template_without_end_is_stopped_and_named() {
 }
 
 #[test]
-fn templates_need_a_hundredth_of_the_fuel() {
+fn templates_need_a_hundredth_of_what_they_may_take() {
     let turns: Vec<_> = (0..200)
         .map(|i| Message::new(["user", "assistant"][i % 2], "What is it?".repeat(20)))
         .collect();
@@ -348,7 +350,7 @@ fn templates_need_a_hundredth_of_the_fuel() {
     for source in own.into_iter().chain(published.into_iter().flatten()) {
         let mut template = parse(&source);
         let full = template.render(&turns, true, None).unwrap();
-        template.environment.set_fuel(Some(FUEL / 100));
+        template.program.take_less(100);
         assert_eq!(template.render(&turns, true, None).unwrap(), full);
     }
 }

@@ -51,17 +51,17 @@ pub enum TokenizerError {
         /// What went wrong there; for `raise_exception` the template's own words.
         detail: String,
     },
-    /// A chat template that was stopped because it did not come to an end.
+    /// A chat template that was stopped, because it takes more work, time or memory than templates may.
     #[error(
-        "{key} did not come to an end within {fuel} instructions, line {line}; give the prompt without it (glimt generate --raw), or use a file with another template"
+        "{key} was stopped at line {line}: {reason}; give the prompt without it (glimt generate --raw), or use a file with another template"
     )]
-    TemplateEndless {
+    TemplateStopped {
         /// The metadata key of the template.
         key: String,
         /// Line of the template where it was stopped, counted from 1.
         line: usize,
-        /// Instructions that were allowed.
-        fuel: u64,
+        /// Which limit it exceeds.
+        reason: String,
     },
     /// Thinking was switched on or off, but the template has no such switch.
     #[error(

@@ -7,7 +7,9 @@ mod bytes;
 mod chat;
 mod error;
 mod jinja;
+mod message;
 mod pre;
+mod shield;
 mod special;
 mod stream;
 mod strftime;
@@ -18,13 +20,16 @@ mod testing;
 mod vocab;
 
 pub use bytes::byte_level_alphabet;
-pub use chat::{ChatTemplate, Message, Rendering, ToolCall};
+pub use chat::{ChatTemplate, Rendering};
 pub use error::TokenizerError;
+pub use message::{Message, ToolCall};
+pub use shield::{ChatText, Shield};
 pub use stream::StreamDecoder;
 
 use tokenizers::Model;
 
 use crate::gguf::Gguf;
+use shield::Marks;
 use special::{Fragment, SpecialTokens};
 use vocab::{TokenType, Vocabulary};
 
@@ -87,28 +92,75 @@ impl Tokenizer {
         let vocabulary = &self.vocabulary;
         let mut ids = Vec::new();
         ids.extend(vocabulary.bos.filter(|_| add_special && vocabulary.add_bos));
-        for fragment in self.special.partition(text) {
-            match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => self.encode_text(text, &mut ids)?,
-            }
-        }
+        self.encode_around(text, &[], &mut ids)?;
         ids.extend(vocabulary.eos.filter(|_| add_special && vocabulary.add_eos));
         Ok(ids)
     }
 
-    /// The ids of a rendered chat template. BOS is added where the file asks for it, unless the template already
-    /// wrote it; EOS never, because an answer is to follow.
+    /// The ids of a part of a rendered chat template. Marks that users and tools wrote are text.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_part(&self, part: &ChatText) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        self.encode_around(part.as_str(), part.breaks(), &mut ids)?;
+        Ok(ids)
+    }
+
+    /// Appends the ids of `text`. No special token is read over a byte of `breaks`.
+    fn encode_around(
+        &self,
+        text: &str,
+        breaks: &[usize],
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        for fragment in self.special.partition(text, breaks) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(text) => self.encode_text(text, ids)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of a rendered chat template, in which all marks are read. BOS is added where the file asks for it, unless the template
+    /// already wrote it; EOS never, because an answer is to follow.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
     pub fn encode_chat(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
-        let mut ids = self.encode(rendered, false)?;
-        if let Some(bos) = self
-            .vocabulary
-            .bos
-            .filter(|bos| self.vocabulary.add_bos && ids.first() != Some(bos))
-        {
+        let ids = self.encode(rendered, false)?;
+        Ok(self.with_bos(ids))
+    }
+
+    /// As [`encode_chat`](Self::encode_chat), but marks that users and tools wrote are text.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_said(&self, rendered: &ChatText) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode_part(rendered)?;
+        Ok(self.with_bos(ids))
+    }
+
+    fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        let vocabulary = &self.vocabulary;
+        let bos = vocabulary.bos.filter(|_| vocabulary.add_bos);
+        if let Some(bos) = bos.filter(|bos| ids.first() != Some(bos)) {
             ids.insert(0, bos);
         }
-        Ok(ids)
+        ids
+    }
+
+    /// The marks of this vocabulary for a template with the text `source`.
+    fn marks(&self, source: &str) -> Marks {
+        let texts = |wanted: fn(TokenType) -> bool| {
+            let kinds = self.vocabulary.types.iter().zip(0..);
+            let kinds = kinds.filter(move |(kind, _)| wanted(**kind));
+            kinds.filter_map(|(_, id)| self.vocabulary.bpe.id_to_token(id))
+        };
+        let control = texts(|kind| matches!(kind, TokenType::Control | TokenType::Unknown));
+        let defined = texts(|kind| kind == TokenType::UserDefined);
+        Marks::new(control, defined, source)
     }
 
     /// Appends the ids of text without special tokens.

@@ -38,16 +38,42 @@ impl SpecialTokens {
         }
     }
 
+    /// Where special tokens begin in `text`, and their lengths: all of them, also within others.
+    pub(super) fn all_in(&self, text: &str) -> impl Iterator<Item = (usize, usize)> {
+        let starts = text.char_indices().filter(|(at, _)| {
+            let first = text.as_bytes()[*at];
+            self.first_bytes.get(usize::from(first)) == Some(&true)
+        });
+        starts.flat_map(move |(at, _)| {
+            let found = move |(length, tokens): &(usize, HashMap<String, u32>)| {
+                let found = text.get(at..at + length)?;
+                tokens.contains_key(found).then_some((at, *length))
+            };
+            self.by_length.iter().rev().filter_map(found)
+        })
+    }
+
     /// Cuts `text` at special tokens as llama.cpp does (`tokenizer_st_partition`): all occurrences of longer tokens
-    /// are found, left to right, before any shorter one. Tokens of equal length are searched together.
-    pub(super) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
+    /// are found, left to right, before any shorter one. Tokens of equal length are searched together. No token is read over a byte of
+    /// `breaks`, which ascend.
+    pub(super) fn partition<'t>(&self, text: &'t str, breaks: &[usize]) -> Vec<Fragment<'t>> {
+        let whole = text.as_ptr() as usize;
         let mut fragments = vec![Fragment::Text(text)];
         for (length, tokens) in &self.by_length {
             let mut next = Vec::with_capacity(fragments.len());
             for fragment in fragments {
                 match fragment {
                     Fragment::Token(_) => next.push(fragment),
-                    Fragment::Text(text) => self.partition_length(*length, tokens, text, &mut next),
+                    Fragment::Text(text) => {
+                        let begin = text.as_ptr() as usize - whole;
+                        let is_text = |at: usize| {
+                            let next = breaks.partition_point(|&place| place < begin + at);
+                            breaks
+                                .get(next)
+                                .is_some_and(|&place| place < begin + at + length)
+                        };
+                        self.partition_length((*length, tokens), text, is_text, &mut next);
+                    }
                 }
             }
             fragments = next;
@@ -58,9 +84,9 @@ impl SpecialTokens {
 
     fn partition_length<'t>(
         &self,
-        length: usize,
-        tokens: &HashMap<String, u32>,
+        (length, tokens): (usize, &HashMap<String, u32>),
         text: &'t str,
+        is_text: impl Fn(usize) -> bool,
         out: &mut Vec<Fragment<'t>>,
     ) {
         let (mut start, mut at) = (0, 0);
@@ -70,6 +96,7 @@ impl SpecialTokens {
             match candidate
                 .then(|| tokens.get(text.get(at..at + length)?))
                 .flatten()
+                .filter(|_| !is_text(at))
             {
                 Some(&id) => {
                     out.extend([Fragment::Text(&text[start..at]), Fragment::Token(id)]);
@@ -101,11 +128,11 @@ mod tests {
     fn longer_tokens_come_first_wherever_they_are() {
         let special = tokens(&["<a>", "<a><b>", "><"]);
         assert_eq!(
-            special.partition("<a><a><b>x"),
+            special.partition("<a><a><b>x", &[]),
             [Token(0), Token(1), Text("x")]
         );
         assert_eq!(
-            special.partition("<b><a"),
+            special.partition("<b><a", &[]),
             [Text("<b"), Token(2), Text("a")]
         );
     }
@@ -113,16 +140,34 @@ mod tests {
     #[test]
     fn occurrences_do_not_overlap_and_the_leftmost_wins() {
         let special = tokens(&["aa"]);
-        assert_eq!(special.partition("aaaaa"), [Token(0), Token(0), Text("a")]);
-        assert_eq!(special.partition("baa"), [Text("b"), Token(0)]);
-        assert_eq!(special.partition(""), []);
+        assert_eq!(
+            special.partition("aaaaa", &[]),
+            [Token(0), Token(0), Text("a")]
+        );
+        assert_eq!(special.partition("baa", &[]), [Text("b"), Token(0)]);
+        assert_eq!(special.partition("", &[]), []);
+    }
+
+    #[test]
+    fn no_token_is_read_over_a_break() {
+        let special = tokens(&["<a>", "a", "<a><b>"]);
+        assert_eq!(special.partition("<a>x<a>", &[1]), [Text("<a>x"), Token(0)]);
+        assert_eq!(special.partition("<a><b>", &[4]), [Token(0), Text("<b>")]);
+        assert_eq!(
+            special.partition("<a>", &[0]),
+            [Text("<"), Token(1), Text(">")]
+        );
+        assert_eq!(
+            special.all_in("x<a><b>").collect::<Vec<_>>(),
+            [(1, 3), (1, 6), (2, 1)]
+        );
     }
 
     #[test]
     fn characters_are_never_cut() {
         let special = tokens(&["｜", "é"]);
         assert_eq!(
-            special.partition("日｜éa"),
+            special.partition("日｜éa", &[]),
             [Text("日"), Token(0), Token(1), Text("a")]
         );
     }

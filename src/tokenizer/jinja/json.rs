@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
+use super::budget;
 use super::python::{self, Number, failed};
 
 /// Templates indent JSON by 2 or 4 spaces. A far larger indent would take all memory.
@@ -99,6 +100,7 @@ struct JsonText {
 
 impl JsonText {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        budget::fits(self.text.len())?;
         match value.kind() {
             ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                 self.text += &plain(value).expect("these are written without quotes");

@@ -4,7 +4,7 @@
 
 use minijinja::Value;
 
-use super::{environment, value_of};
+use super::{Program, value_of};
 
 fn variables() -> Value {
     value_of(&serde_json::json!({
@@ -28,8 +28,8 @@ fn check(cases: &[(&str, &str)]) {
     let variables = variables();
     let mut failures = String::new();
     for (source, expected) in cases {
-        let found = environment("test", source)
-            .and_then(|environment| environment.get_template("test")?.render(&variables))
+        let found = Program::parse("test", source)
+            .and_then(|program| program.render(variables.clone()))
             .map_err(|error| error.to_string());
         if found.as_deref() != Ok(*expected) {
             failures += &format!("{source}: {found:?} instead of {expected:?}\n");
@@ -328,10 +328,9 @@ fn what_python_refuses_is_refused_with_a_reason() {
         ("{{ 'x' | center(100001) }}", "at most 100000 was expected"),
         ("{{ d.pop('b') }}", "no method named pop"),
     ] {
-        let environment = environment("test", source).expect("it can be parsed");
-        let template = environment.get_template("test").expect("it was added");
-        let error = template.render(variables()).expect_err(source).to_string();
+        let program = Program::parse("test", source).expect("it can be parsed");
+        let error = program.render(variables()).expect_err(source).to_string();
         assert!(error.contains(reason), "{source}: {error}");
     }
-    assert!(environment("test", "{% generation %}x").is_err());
+    assert!(Program::parse("test", "{% generation %}x").is_err());
 }

@@ -1,0 +1,251 @@
+//! Whether a template is short and flat enough to be parsed.
+//!
+//! `minijinja` parses, compiles and forgets expressions by recursion, and computes constants while it compiles.
+
+use minijinja::machinery::{Token, ast, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// Bytes of a template. Those of published models have up to 40,000.
+const BYTES: usize = 256 << 10;
+/// Links of an expression or of a chain of conditions: operators, brackets, filters and branches, one within the other.
+const LINKS: usize = 400;
+/// Bytes of a text or list that is the product of constants.
+const PRODUCT: u64 = 4096;
+
+/// The names in a template: all words, and the texts that may name a filter or a test.
+pub(super) type Names = std::collections::BTreeSet<String>;
+
+/// Checks the length and the depth of `source`, before it is parsed. Returned are the names in it.
+///
+/// # Errors
+/// Which limit it exceeds, or what cannot be read.
+pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<Names, Error> {
+    if source.len() > BYTES {
+        return Err(refused(format!(
+            "the template has {} bytes; at most {BYTES} were expected",
+            source.len()
+        )));
+    }
+    let mut names = Names::new();
+    // By open bracket: the links since it was opened, or since the last comma.
+    let mut open = vec![0_usize];
+    // By open `if`: its branches.
+    let mut branches: Vec<usize> = Vec::new();
+    let mut first = false;
+    for token in tokenize(source, false, syntax.clone()) {
+        let (token, span) = token?;
+        match &token {
+            Token::Ident(name) => drop(names.insert((*name).to_owned())),
+            Token::Str(text) if text.len() < 40 => drop(names.insert((*text).to_owned())),
+            _ => {}
+        }
+        match &token {
+            Token::VariableStart | Token::BlockStart => open = vec![0],
+            Token::Ident("if") if first => branches.push(1),
+            Token::Ident("elif") if first => branches.last_mut().into_iter().for_each(|n| *n += 1),
+            Token::Ident("endif") if first => drop(branches.pop()),
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => {
+                link(&mut open);
+                open.push(0);
+            }
+            Token::BracketClose | Token::ParenClose | Token::BraceClose if open.len() > 1 => {
+                open.pop();
+            }
+            Token::Comma => open.last_mut().into_iter().for_each(|links| *links = 0),
+            Token::Ident("not" | "and" | "or" | "if" | "else" | "is" | "in") => link(&mut open),
+            Token::Plus
+            | Token::Minus
+            | Token::Mul
+            | Token::Div
+            | Token::FloorDiv
+            | Token::Pow
+            | Token::Mod
+            | Token::Dot
+            | Token::Tilde
+            | Token::Pipe
+            | Token::Eq
+            | Token::Ne
+            | Token::Gt
+            | Token::Gte
+            | Token::Lt
+            | Token::Lte => link(&mut open),
+            _ => {}
+        }
+        first = matches!(token, Token::BlockStart);
+        let deep = [&open, &branches].map(|links| links.iter().sum::<usize>());
+        if deep.into_iter().any(|links| links > LINKS) {
+            let line = span.start_line;
+            return Err(refused(format!(
+                "line {line} has an expression or a chain of conditions of more than {LINKS} links"
+            )));
+        }
+    }
+    Ok(names)
+}
+
+fn link(open: &mut [usize]) {
+    if let Some(links) = open.last_mut() {
+        *links += 1;
+    }
+}
+
+fn refused(detail: String) -> Error {
+    Error::new(ErrorKind::SyntaxError, detail)
+}
+
+/// Checks that no constant of a parsed template is a product that takes all memory. The compiler would compute it.
+///
+/// # Errors
+/// If there is one.
+pub(super) fn constants(stmt: &ast::Stmt<'_>) -> Result<(), Error> {
+    use ast::Stmt;
+    let all = |stmts: &[Stmt<'_>]| stmts.iter().try_for_each(constants);
+    match stmt {
+        Stmt::Template(s) => all(&s.children),
+        Stmt::EmitExpr(s) => expr(&s.expr),
+        Stmt::ForLoop(s) => {
+            expr(&s.iter)?;
+            s.filter_expr.iter().try_for_each(expr)?;
+            all(&s.body)?;
+            all(&s.else_body)
+        }
+        Stmt::IfCond(s) => {
+            expr(&s.expr)?;
+            all(&s.true_body)?;
+            all(&s.false_body)
+        }
+        Stmt::WithBlock(s) => {
+            (s.assignments.iter()).try_for_each(|(_, value)| expr(value))?;
+            all(&s.body)
+        }
+        Stmt::Set(s) => {
+            expr(&s.target)?;
+            expr(&s.expr)
+        }
+        Stmt::SetBlock(s) => {
+            s.filter.iter().try_for_each(expr)?;
+            all(&s.body)
+        }
+        Stmt::AutoEscape(s) => {
+            expr(&s.enabled)?;
+            all(&s.body)
+        }
+        Stmt::FilterBlock(s) => {
+            expr(&s.filter)?;
+            all(&s.body)
+        }
+        Stmt::Block(s) => all(&s.body),
+        Stmt::Import(s) => expr(&s.expr),
+        Stmt::FromImport(s) => expr(&s.expr),
+        Stmt::Extends(s) => expr(&s.name),
+        Stmt::Include(s) => expr(&s.name),
+        Stmt::Macro(s) => {
+            s.defaults.iter().try_for_each(expr)?;
+            all(&s.body)
+        }
+        Stmt::CallBlock(s) => {
+            expr(&s.call.expr)?;
+            arguments(&s.call.args)?;
+            s.macro_decl.defaults.iter().try_for_each(expr)?;
+            all(&s.macro_decl.body)
+        }
+        Stmt::Do(s) => {
+            expr(&s.call.expr)?;
+            arguments(&s.call.args)
+        }
+        Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => Ok(()),
+    }
+}
+
+fn arguments(arguments: &[ast::CallArg<'_>]) -> Result<(), Error> {
+    use ast::CallArg::{Kwarg, KwargSplat, Pos, PosSplat};
+    arguments.iter().try_for_each(|argument| match argument {
+        Pos(value) | Kwarg(_, value) | PosSplat(value) | KwargSplat(value) => expr(value),
+    })
+}
+
+fn expr(value: &ast::Expr<'_>) -> Result<(), Error> {
+    use ast::Expr;
+    match value {
+        Expr::Var(_) | Expr::Const(_) => Ok(()),
+        Expr::Slice(e) => {
+            expr(&e.expr)?;
+            let bounds = [&e.start, &e.stop, &e.step];
+            bounds.into_iter().flatten().try_for_each(expr)
+        }
+        Expr::UnaryOp(e) => expr(&e.expr),
+        Expr::BinOp(e) => {
+            expr(&e.left)?;
+            expr(&e.right)?;
+            match e.op {
+                ast::BinOpKind::Mul => product(&e.left, &e.right),
+                _ => Ok(()),
+            }
+        }
+        Expr::Compare(e) => {
+            expr(&e.expr)?;
+            e.ops.iter().try_for_each(|op| expr(&op.expr))
+        }
+        Expr::IfExpr(e) => {
+            expr(&e.test_expr)?;
+            expr(&e.true_expr)?;
+            e.false_expr.iter().try_for_each(expr)
+        }
+        Expr::Filter(e) => {
+            e.expr.iter().try_for_each(expr)?;
+            arguments(&e.args)
+        }
+        Expr::Test(e) => {
+            expr(&e.expr)?;
+            arguments(&e.args)
+        }
+        Expr::GetAttr(e) => expr(&e.expr),
+        Expr::GetItem(e) => {
+            expr(&e.expr)?;
+            expr(&e.subscript_expr)
+        }
+        Expr::Call(e) => {
+            expr(&e.expr)?;
+            arguments(&e.args)
+        }
+        Expr::List(e) => e.items.iter().try_for_each(expr),
+        Expr::Tuple(e) => e.items.iter().try_for_each(expr),
+        Expr::Map(e) => e.keys.iter().chain(&e.values).try_for_each(expr),
+    }
+}
+
+/// Checks the product of two constants, whose own products were checked.
+fn product(left: &ast::Expr<'_>, right: &ast::Expr<'_>) -> Result<(), Error> {
+    let (Some(left), Some(right)) = (left.as_const(), right.as_const()) else {
+        return Ok(());
+    };
+    match repeated(&left, &right)? {
+        Some(size) if size > PRODUCT => Err(refused(format!(
+            "a constant text or list is repeated to more than {PRODUCT} bytes"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The size of a text or list that is repeated; `None` for other products.
+///
+/// # Errors
+/// If what is repeated is larger than values may be.
+pub(super) fn repeated(left: &Value, right: &Value) -> Result<Option<u64>, Error> {
+    let is_repeated = |value: &Value| {
+        matches!(
+            value.kind(),
+            ValueKind::String | ValueKind::Seq | ValueKind::Iterable
+        )
+    };
+    let (of, times) = match (is_repeated(left), is_repeated(right)) {
+        (true, _) => (left, right),
+        (_, true) => (right, left),
+        _ => return Ok(None),
+    };
+    let size = super::budget::read(of)?;
+    let times = times.as_usize().unwrap_or(0) as u64;
+    Ok(Some(size.saturating_mul(times)))
+}

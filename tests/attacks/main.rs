@@ -1,0 +1,3 @@
+//! Protects a server from those who want to silence it: each test is a bounded attack on loopback, and others have to be served meanwhile.
+
+mod templates;
