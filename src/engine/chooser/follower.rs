@@ -170,7 +170,9 @@ mod tests {
                 // Whatever comes behind the end is left alone.
                 assert_eq!(chooser.may_end(), Some(true));
                 chooser.accept(token).expect("it is nobody's");
-                assert!(matches!(chooser.choose(&mut logits, &[]), Ok(id) if tokenizer.is_stop(id)));
+                assert!(
+                    matches!(chooser.choose(&mut logits, &[]), Ok(id) if tokenizer.is_stop(id))
+                );
                 return;
             }
             text += &String::from_utf8_lossy(&tokenizer.token_bytes(token));
@@ -183,7 +185,8 @@ mod tests {
     fn a_grammar_that_takes_all_of_its_time_is_told_once_and_for_all() {
         let tokenizer = tokenizer();
         // Which of the rules matches is open at each character.
-        let ambiguous = "start: a\na: b c | c b | /[a-z ]/\nb: a c | c a | /[a-z ]/\nc: a b | b a | /[a-z ]/";
+        let ambiguous =
+            "start: a\na: b c | c b | /[a-z ]/\nb: a c | c a | /[a-z ]/\nc: a b | b a | /[a-z ]/";
         let language = Language::Lark(ambiguous.to_owned());
         let grammar = Grammar::of(&tokenizer, language).expect("it is one");
         let mut chooser = Constrained::new(First, Some(grammar), None);
@@ -206,7 +209,10 @@ mod tests {
             matches!(failed, ChooserError::GrammarTooSlow { .. }),
             "{failed}"
         );
-        assert!(chooser.is_ready(Duration::ZERO), "there is nothing to wait for");
+        assert!(
+            chooser.is_ready(Duration::ZERO),
+            "there is nothing to wait for"
+        );
         assert!(chooser.choose(&mut logits, &[]).is_err());
     }
 }

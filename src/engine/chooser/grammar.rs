@@ -121,7 +121,10 @@ impl Grammar {
 }
 
 /// What llguidance is told of a language, and what of it is not enforced.
-fn read(vocabulary: &Vocabulary, language: Language) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
+fn read(
+    vocabulary: &Vocabulary,
+    language: Language,
+) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
     if let Language::JsonSchema(schema) = language {
         let (schema, lost) = json(&schema)?;
         return Ok((TopLevelGrammar::from_json_schema(schema), lost));

@@ -28,9 +28,7 @@ impl Vocabulary {
             let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
             ParserFactory::new_simple(&tokens)
         });
-        let mut factory = made
-            .and_then(Result::ok)
-            .ok_or(ChooserError::Panicked)?;
+        let mut factory = made.and_then(Result::ok).ok_or(ChooserError::Panicked)?;
         let limits = factory.quiet().limits_mut();
         limits.verbose_errors = false;
         limits.step_max_items = MOST_ITEMS;

@@ -14,7 +14,10 @@ struct Late {
 
 impl Chooser for Late {
     fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
-        assert!(self.is_ready(Duration::ZERO), "it was not asked whether it is");
+        assert!(
+            self.is_ready(Duration::ZERO),
+            "it was not asked whether it is"
+        );
         self.chosen += 1;
         Chain::new(ChainSettings::new(Sampling::GREEDY)).choose(logits, context)
     }
