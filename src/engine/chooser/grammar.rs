@@ -51,6 +51,9 @@ const SPACE: &str = r"( |\n[ \t]{0,16})";
 /// The lines of a grammar that are read: rules which use each other are read one within the other.
 const MOST_LINES: usize = 10_000;
 
+/// Tokens of the beginning that a grammar is followed for before an answer is, at most.
+const MOST_FORCED: usize = 16;
+
 /// A grammar, for as many answers as are wanted.
 #[derive(Clone)]
 pub struct Grammar {
@@ -84,7 +87,7 @@ impl Grammar {
         let mut matcher = fresh.clone();
         let cancellation = matcher.cancellation_handle();
         let cancellation = cancellation.as_ref();
-        let first = wait::within(BUDGET, cancellation, || State::of(&mut matcher));
+        let first = wait::within(BUDGET, cancellation, || begun(&mut matcher, vocabulary));
         let first = first.map_err(refused)?.ok_or(ChooserError::Panicked)?;
         if matcher.is_cancelled() {
             return Err(too_slow(BUDGET));
@@ -118,6 +121,21 @@ impl Grammar {
         };
         caught(accepts).unwrap_or(false)
     }
+}
+
+/// What an answer may begin with, after it was followed as far as it can only go one way but for spaces. So what would end every answer,
+/// such as more properties than can be told apart, is found here.
+fn begun(matcher: &mut Matcher, vocabulary: &Vocabulary) -> Result<State, ChooserError> {
+    let first = State::of(matcher)?;
+    let mut next = vocabulary.only_way(&first);
+    for _ in 0..MOST_FORCED {
+        let Some(token) = next else {
+            break;
+        };
+        matcher.consume_token(token).map_err(refused)?;
+        next = vocabulary.only_way(&State::of(matcher)?);
+    }
+    Ok(first)
 }
 
 /// What llguidance is told of a language, and what of it is not enforced.
@@ -219,6 +237,16 @@ pub(super) fn refused(reason: impl ToString) -> ChooserError {
         return ChooserError::Panicked;
     }
     let reason = reason.split("\n<non-verbose/>").next().unwrap_or_default();
+    if let Some((items, most)) = reason
+        .rsplit_once("Current row has ")
+        .and_then(|(_, row)| row.split_once(" items; max is "))
+    {
+        let most = most.split(';').next().unwrap_or_default();
+        let reason = format!(
+            "at one place {items} of its parts may go on, but at most {most} are followed; have fewer choices, optional properties or alternatives"
+        );
+        return ChooserError::Grammar { reason };
+    }
     let mut reason = reason.trim_end().to_owned();
     for (theirs, ours) in WORDS {
         reason = reason.replace(theirs, ours);

@@ -6,6 +6,7 @@ use llguidance::ParserFactory;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use super::ChooserError;
+use super::follower::State;
 use super::quiet::caught;
 use crate::tokenizer::Tokenizer;
 
@@ -39,6 +40,25 @@ impl Vocabulary {
     /// What makes parsers.
     pub(super) fn factory(&self) -> &ParserFactory {
         &self.0
+    }
+
+    /// The token of one byte with which an answer has to go on, spaces left out; `None` if it may end or go on otherwise.
+    pub(super) fn only_way(&self, state: &State) -> Option<u32> {
+        if state.may_end {
+            return None;
+        }
+        let trie = self.0.tok_env().tok_trie();
+        let mut only = None;
+        for id in 0..trie.vocab_size().min(state.allowed.len()) {
+            let first = trie.token(id as u32).first().copied();
+            match first.filter(|byte| !byte.is_ascii_whitespace() && state.allowed.get(id)) {
+                Some(byte) if only.is_some_and(|other| other != byte) => return None,
+                Some(byte) => only = Some(byte),
+                None => {}
+            }
+        }
+        let token = trie.token_id_at_bytes(&[only?])?;
+        state.allowed.get(token as usize).then_some(token)
     }
 
     /// The id of the special token of this text.

@@ -553,3 +553,25 @@ fn a_regular_expression_matches_the_whole_answer() {
         assert_eq!(grammar.not_enforced().len(), lost, "{regex}");
     }
 }
+
+#[test]
+fn what_would_end_every_answer_is_told_before_one_begins() {
+    let grammars = Grammars::new();
+    let schema = |count: usize| {
+        let property = |i| (format!("property{i}"), json!({"type": "string"}));
+        let properties: serde_json::Map<_, _> = (0..count).map(property).collect();
+        json!({"type": "object", "properties": properties})
+    };
+    assert!(grammars.get(&schema(300)).is_ok());
+    let refused = grammars.refusal(&schema(900));
+    assert!(
+        refused.contains("at most 2000 are followed; have fewer"),
+        "{refused}"
+    );
+    let choices = |count: usize| {
+        let choices: Vec<_> = (0..count).map(|i| format!("\"choice {i}\"")).collect();
+        let language = Language::Lark(format!("start: {}", choices.join(" | ")));
+        Grammar::new(&grammars.vocabulary, language)
+    };
+    assert!(choices(1500).is_ok() && choices(2500).is_err());
+}

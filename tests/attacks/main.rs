@@ -1,0 +1,9 @@
+//! Protects everybody else from one client that asks for too much: it is refused or has to wait, and the others are served.
+
+#[path = "../server/client.rs"]
+#[allow(dead_code)]
+mod client;
+mod grammars;
+#[path = "../common/served.rs"]
+#[allow(dead_code)]
+mod served;
