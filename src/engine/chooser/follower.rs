@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use llguidance::Matcher;
-use llguidance::toktrie::SimpleVob;
 use web_time::{Duration, Instant};
 
-use super::grammar::refused;
+use super::refused::refused;
+use super::state::{Found, State};
 use super::wait::Worker;
 use super::{ChooserError, quiet};
 
@@ -14,26 +14,6 @@ use super::{ChooserError, quiet};
 pub(super) const BUDGET: Duration = Duration::from_secs(2);
 /// How much more each token of the answer brings.
 const PER_TOKEN: Duration = Duration::from_millis(20);
-
-/// What may come next.
-pub(super) struct State {
-    /// The tokens that may.
-    pub(super) allowed: SimpleVob,
-    /// Whether the answer may end here.
-    pub(super) may_end: bool,
-}
-
-impl State {
-    /// Where a matcher is now.
-    pub(super) fn of(matcher: &mut Matcher) -> Result<Self, ChooserError> {
-        let may_end = matcher.is_stopped() || matcher.is_accepting().map_err(refused)?;
-        let allowed = matcher.compute_mask_or_eos().map_err(refused)?;
-        Ok(Self { allowed, may_end })
-    }
-}
-
-/// A state, and how long it took to find.
-pub(super) type Found = (Result<State, ChooserError>, Duration);
 
 /// Follows an answer.
 pub(super) struct Follower {

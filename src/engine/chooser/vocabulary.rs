@@ -6,8 +6,8 @@ use llguidance::ParserFactory;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use super::ChooserError;
-use super::follower::State;
 use super::quiet::caught;
+use super::state::State;
 use crate::tokenizer::Tokenizer;
 
 /// The items that a token may take: a hundred milliseconds or so. Ambiguous grammars take long, but they are followed.

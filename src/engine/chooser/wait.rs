@@ -10,8 +10,8 @@ use std::time::Duration;
 use llguidance::{CancellationHandle, Matcher};
 
 use super::ChooserError;
-use super::follower::Found;
 use super::quiet::caught;
+use super::state::Found;
 
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
