@@ -24,6 +24,20 @@ pub(crate) fn remove_unfinished() {
     std::mem::forget(unfinished);
 }
 
+/// Whether a path leads to a device or pipe, or is a name of the system's for what is open, such as /dev/stdout, which may be a file.
+pub(crate) fn is_device(path: &Path) -> bool {
+    let of_system = |folder: PathBuf| folder == Path::new("/dev") || folder.starts_with("/proc");
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    folder.is_some_and(of_system) || fs::metadata(path).is_ok_and(|found| !found.is_file())
+}
+
+/// Has a file that is made be its owner's alone, where the system knows owners: it holds what somebody said.
+pub(crate) fn make_private(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
 /// A file that is being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 pub(crate) struct NewFile {
     out: File,
@@ -42,8 +56,7 @@ impl NewFile {
         match OpenOptions::new().write(true).open(&target) {
             Ok(out) => {
                 let metadata = out.metadata()?;
-                // Standard output may be a file of the system's, but its name is in the folder of devices.
-                if !metadata.is_file() || path.starts_with("/dev") {
+                if is_device(path) {
                     return Ok(Self { out, names: None });
                 }
                 permissions = Some(metadata.permissions());
@@ -177,6 +190,30 @@ mod tests {
             assert!(NewFile::create(path).is_err(), "{}", path.display());
         }
         assert!(names(folder.path()).is_empty());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn names_of_the_system_are_told_from_files() {
+        let memory = tempfile::NamedTempFile::new_in("/dev/shm").expect("it can be written");
+        for file in [
+            memory.path(),
+            Path::new("/dev/shm/none"),
+            Path::new("Cargo.toml"),
+        ] {
+            assert!(!is_device(file), "{}", file.display());
+        }
+        for device in ["/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/2"] {
+            assert!(is_device(Path::new(device)), "{device}");
+        }
+        replace(memory.path(), "new").expect("it can be written");
+        let read = fs::read_to_string(memory.path());
+        assert_eq!(read.expect("it is there"), "new");
+        assert_eq!(
+            memory.as_file().metadata().expect("it is open").len(),
+            0,
+            "it was replaced"
+        );
     }
 
     #[cfg(unix)]

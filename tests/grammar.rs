@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use glimt::engine::chooser::{
-    Chain, ChainSettings, Chooser, ChooserError, Constrained, Dry, Grammar, Language, Mirostat, Xtc,
+    Chain, ChainSettings, Chooser, ChooserError, Constrained, Dry, Language, Mirostat, Xtc,
 };
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
@@ -41,7 +41,7 @@ fn answer_within(
     sampling: Sampling,
     limit: usize,
 ) -> Result<(String, StopReason), EngineError> {
-    let grammar = Grammar::new(engine.tokenizer(), language)?;
+    let grammar = engine.grammar(language)?;
     let chain = Chain::new(ChainSettings::new(sampling));
     let mut chooser = Constrained::new(chain, Some(grammar), None);
     let tokenizer = engine.tokenizer();
@@ -328,7 +328,7 @@ fn what_is_no_grammar_is_refused_with_the_reason() {
         Language::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 2})),
         Language::JsonSchema(json!(false)),
     ] {
-        let refused = Grammar::new(engine.tokenizer(), language.clone());
+        let refused = engine.grammar(language.clone());
         match refused.err() {
             Some(error @ (ChooserError::Grammar { .. } | ChooserError::Schema(_))) => {
                 let reason = error.to_string();
@@ -337,14 +337,14 @@ fn what_is_no_grammar_is_refused_with_the_reason() {
             other => panic!("{language:?}: {other:?}"),
         }
     }
-    assert!(Grammar::new(engine.tokenizer(), Language::JsonSchema(json!(true))).is_ok());
+    assert!(engine.grammar(Language::JsonSchema(json!(true))).is_ok());
 }
 
 #[test]
 fn a_grammar_begins_behind_the_thoughts() {
     let engine = engine();
     let tokenizer = engine.tokenizer();
-    let grammar = Grammar::new(tokenizer, Language::Lark("start: \"yes\"".to_owned()));
+    let grammar = engine.grammar(Language::Lark("start: \"yes\"".to_owned()));
     let prompt = tokenizer
         .encode("Once upon a time", true)
         .expect("plain text");

@@ -180,6 +180,17 @@ pub(super) struct KernelArgs {
     /// for GPUs of NVIDIA, AMD and Apple, else off]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
+    #[command(flatten)]
+    checked: CheckedArgs,
+}
+
+/// Whether kernels are checked while they run.
+#[derive(Args)]
+pub(super) struct CheckedArgs {
+    /// Have the driver and the shaders check each access to memory, which is slower: to tell a wrong kernel from a wrong device, for a
+    /// report
+    #[arg(long, hide_short_help = true, help_heading = DEVICE)]
+    pub(super) checked: bool,
 }
 
 impl KernelArgs {
@@ -205,6 +216,7 @@ impl KernelArgs {
             no_matrices: self.no_matrices,
             serial_passes: self.serial_passes,
             packed_halves: self.packed_halves,
+            checked: self.checked.checked,
             ..GpuOptions::default()
         }
     }

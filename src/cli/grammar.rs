@@ -59,7 +59,7 @@ impl GrammarArgs {
         let Some((path, language)) = self.language()? else {
             return Ok(None);
         };
-        let grammar = Grammar::new(opened.tokenizer(), language);
+        let grammar = opened.grammar(language);
         let grammar = grammar.map_err(|source| CliError::Grammar { path, source })?;
         for lost in grammar.not_enforced() {
             note(format_args!("not enforced: {lost}"));

@@ -1,5 +1,6 @@
 //! Writing: text to standard output with a closed pipe told apart from real failures, notes to standard error.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -67,6 +68,39 @@ pub(super) fn clean(text: &str) -> String {
     cleaned
 }
 
+/// What a model said as it may be shown: exactly so in a pipe or file, but without what commands a terminal.
+pub(super) fn shown(text: &str, in_terminal: bool) -> Cow<'_, str> {
+    match in_terminal {
+        true => Cow::Owned(clean(text)),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// JSON as it may be shown. JSON itself has to escape only some of what commands a terminal.
+fn shown_json(json: &str, in_terminal: bool) -> String {
+    let escaped = |c: char| match c {
+        '\n' => c.to_string(),
+        c if clean(c.encode_utf8(&mut [0; 4])).len() > c.len_utf8() => {
+            format!("\\u{:04x}", u32::from(c))
+        }
+        c => c.to_string(),
+    };
+    match in_terminal {
+        true => json.chars().map(escaped).collect(),
+        false => json.to_owned(),
+    }
+}
+
+/// Writes a line of JSON to standard output.
+pub(super) fn print_json(line: &str) -> Result<(), CliError> {
+    print(&shown_json(line, io::stdout().is_terminal()))
+}
+
+/// Writes what a model said to standard output.
+pub(super) fn answer(text: &str) -> Result<(), CliError> {
+    print(&shown(text, io::stdout().is_terminal()))
+}
+
 /// Writes a table or report, which may have names from files in it, to standard output.
 pub(super) fn page(text: &str) -> Result<(), CliError> {
     print(&clean(text))
@@ -88,12 +122,11 @@ pub(super) fn json(value: &impl Serialize) -> Result<(), CliError> {
     json_line(&mut io::stdout().lock(), value)
 }
 
-/// Writes `value` as one line of JSON to `out`.
+/// Writes `value` as one line of JSON to `out`, which leads to standard output.
 pub(super) fn json_line(out: &mut impl Write, value: &impl Serialize) -> Result<(), CliError> {
-    serde_json::to_writer(&mut *out, value)
-        .map_err(io::Error::from)
-        .and_then(|()| out.write_all(b"\n"))
-        .map_err(write_error)
+    let text = serde_json::to_string(value).map_err(|error| write_error(error.into()))?;
+    let line = shown_json(&text, io::stdout().is_terminal()) + "\n";
+    out.write_all(line.as_bytes()).map_err(write_error)
 }
 
 /// Tells a closed pipe from other failures of standard output.
@@ -180,6 +213,27 @@ mod tests {
             "red \x1b[31m, bell \x07, delete \x7f, C1 \u{9b}2J, back\r, \u{202e}desrever\n\tüß";
         let expected = "red \\u{1b}[31m, bell \\u{7}, delete \\u{7f}, C1 \\u{9b}2J, back\\r, \\u{202e}desrever\n\tüß";
         assert_eq!(clean(text), expected);
+    }
+
+    #[test]
+    fn terminals_are_not_commanded_and_pipes_get_each_byte() {
+        let text = "a\u{1b}[31m\u{9b}2J\u{7f}b\u{202e}\n";
+        assert_eq!(shown(text, false), text);
+        assert_eq!(shown(text, true), clean(text));
+        let json = serde_json::to_string(text).expect("it is a text") + "\n";
+        assert_eq!(shown_json(&json, false), json);
+        let escaped = shown_json(&json, true);
+        assert!(
+            escaped.ends_with('\n')
+                && escaped
+                    .trim_end()
+                    .chars()
+                    .all(|c| c == '\u{0}' || !c.is_control()),
+            "{escaped}"
+        );
+        assert!(!escaped.contains('\u{202e}'), "{escaped}");
+        let read: String = serde_json::from_str(&escaped).expect("it is the same text");
+        assert_eq!(read, text);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::interrupt;
 use super::output::{complain, note};
 use super::served::ServedArgs;
 use crate::engine::Serving;
-use crate::server::{Ended, Keys, Server, Settings, Start};
+use crate::server::{Ended, Keys, Server, Settings, Start, host_name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,7 @@ pub(super) struct Serve {
     /// A key that requests must have; may be given several times
     #[arg(long, value_name = "KEY", env = "GLIMT_API_KEY", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     api_key: Vec<String>,
-    /// A file with such keys, one in each line
+    /// A file with such keys, one in each line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Listen on other addresses than this machine's own without a key: everybody who reaches it is served
@@ -54,6 +54,9 @@ pub(super) struct Serve {
     /// Let web pages of this origin ask, such as https://example.org; * is all; may be given several times [default: none]
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
+    /// On this machine's own addresses, answer also to this name, which a proxy passes on; * is all; may be given several times [default: those of the machine, such as localhost]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    allow_host: Vec<String>,
     /// Answer so many requests at once on a GPU, 64 at most; each may have the whole context (-c). The CPU answers one after the other
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
@@ -138,6 +141,7 @@ impl Serve {
             guard_all: self.key_everywhere,
             page: !self.no_page,
             cors: self.cors.clone(),
+            hosts: self.allow_host.iter().map(|host| host_name(host)).collect(),
             queue: self.queue as usize,
             timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout.into())),
             max_body: (self.max_body as usize) << 20,
@@ -152,9 +156,10 @@ pub(super) fn read_keys(path: &Path) -> Result<Vec<String>, CliError> {
         path: path.display().to_string(),
         source,
     })?;
-    let lines = text.lines().map(str::trim);
+    // Some editors begin a file with a mark of its encoding.
+    let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     let keys: Vec<_> = lines
-        .filter(|line| !line.is_empty())
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(str::to_owned)
         .collect();
     match keys.is_empty() {

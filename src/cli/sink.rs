@@ -1,6 +1,6 @@
 //! Where an answer and its thoughts go.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use super::error::CliError;
 use super::lines::Lines;
@@ -43,7 +43,10 @@ impl Sink {
     pub(super) fn thought(&mut self, piece: &str) {
         match self {
             Self::Streamed(..) if output::is_quiet() => {}
-            Self::Streamed(thoughts, _) => thoughts.print(piece),
+            Self::Streamed(thoughts, _) => {
+                let piece = output::shown(piece, io::stderr().is_terminal());
+                thoughts.print(&piece);
+            }
             Self::Kept { thoughts, .. } => {
                 thoughts.get_or_insert_default().push_str(piece);
             }
@@ -60,7 +63,10 @@ impl Sink {
     /// Takes a piece of the answer.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), CliError> {
         match self {
-            Self::Streamed(_, lines) => output::print(&lines.broken(piece)),
+            Self::Streamed(_, lines) => {
+                let piece = output::shown(piece, io::stdout().is_terminal());
+                output::print(&lines.broken(&piece))
+            }
             Self::Kept { text, .. } => {
                 text.push_str(piece);
                 Ok(())

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::args::CheckedArgs;
 use super::error::CliError;
 use super::output::{self, note};
 use super::run;
@@ -43,6 +44,8 @@ pub(super) struct Verify {
     /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
     #[arg(long, value_name = "TIER")]
     tier: Vec<Tier>,
+    #[command(flatten)]
+    checked: CheckedArgs,
     /// The seed of the kernels' random inputs
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -105,6 +108,7 @@ impl Verify {
         };
         is_gpu.then(|| GpuOptions {
             device: self.device.clone(),
+            checked: self.checked.checked,
             ..GpuOptions::default()
         })
     }

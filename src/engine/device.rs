@@ -22,6 +22,7 @@ fn gpu_flag(options: &GpuOptions, precompose: Option<PrecomposeChoice>) -> Optio
         (options.no_matrices, "--no-matrices"),
         (options.serial_passes.is_some(), "--serial-passes"),
         (options.packed_halves.is_some(), "--packed-halves"),
+        (options.checked, "--checked"),
     ];
     let given = flags.into_iter().find(|(given, _)| *given);
     given.map(|(_, flag)| flag)

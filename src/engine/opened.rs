@@ -1,7 +1,8 @@
 //! A model whose file is read and whose device is open, before its weights are loaded: what a prompt can be checked against.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
 use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
@@ -16,6 +17,8 @@ pub struct Opened {
     pub(super) model: Arc<dyn Model>,
     tokenizer: Tokenizer,
     chat_template: Template,
+    /// The tokens for grammars, once there was one.
+    vocabulary: Mutex<Option<Arc<Vocabulary>>>,
     recommended: Recommended,
     n_ctx: usize,
     /// Of the steps of several sequences, where these are asked for.
@@ -100,6 +103,7 @@ impl Opened {
             model,
             tokenizer,
             chat_template,
+            vocabulary: Mutex::new(None),
             n_ctx,
             ubatch,
             device,
@@ -115,6 +119,26 @@ impl Opened {
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The grammar of a language for answers of the model.
+    ///
+    /// # Errors
+    /// Those of [`Grammar::new`], and [`ChooserError::NoStopToken`].
+    pub fn grammar(&self, language: Language) -> Result<Grammar, ChooserError> {
+        Grammar::new(&*self.vocabulary()?, language)
+    }
+
+    /// The tokens for grammars, which are made once.
+    fn vocabulary(&self) -> Result<Arc<Vocabulary>, ChooserError> {
+        let kept = self.vocabulary.lock();
+        let mut kept = kept.unwrap_or_else(PoisonError::into_inner);
+        if let Some(vocabulary) = &*kept {
+            return Ok(Arc::clone(vocabulary));
+        }
+        let made = Arc::new(Vocabulary::new(&self.tokenizer)?);
+        *kept = Some(Arc::clone(&made));
+        Ok(made)
     }
 
     /// The chat template of the model's file, where it has one that can be read.

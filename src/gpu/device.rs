@@ -46,6 +46,8 @@ pub struct Gpu {
     pub(crate) metal: Option<super::testing::metal::Math>,
     pub(super) fault: Arc<Mutex<Option<GpuError>>>,
     pub(super) allocated: Arc<AtomicU64>,
+    /// Whether its shaders have checks ([`GpuOptions::checked`](super::GpuOptions::checked)).
+    pub(super) checked: bool,
 }
 
 impl Gpu {

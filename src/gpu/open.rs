@@ -36,6 +36,9 @@ pub struct GpuOptions {
     /// Whether a decoded token's work that could stand side by side goes into one grid, for devices where every dispatch of a pass
     /// waits for the one before it; by the backend where `None` ([`Machine::serial_passes`]).
     pub serial_passes: Option<bool>,
+    /// Whether the driver and the shaders compare each access to a buffer with its end, which glimt's kernels have no need of unless one is
+    /// wrong: what is read outside is then zero or something of the buffer, and what is written is lost.
+    pub checked: bool,
 }
 
 impl Gpu {
@@ -56,7 +59,7 @@ impl Gpu {
         let may_have_matrices = tier.has_subgroups() && !options.no_matrices;
         let coop = may_have_matrices.then(|| Coop::of(&adapter)).flatten();
         let features = facts.features & wanted_features(tier, coop);
-        let (device, queue) = request(&adapter, features, &limits, coop).await?;
+        let (device, queue) = request(&adapter, features, &limits, coop, options.checked).await?;
         let fault = Arc::default();
         keep_errors(&device, &fault);
         let memory = [adapter::device_memory(&adapter), options.max_memory];
@@ -95,6 +98,7 @@ impl Gpu {
             metal: None,
             fault,
             allocated: Arc::default(),
+            checked: options.checked,
         };
         if tier == Tier::Subgroup || tier_is_open {
             gpu.target.packed_halves = gpu.packs_halves(options.packed_halves, machine).await?;
@@ -177,6 +181,7 @@ async fn request(
     features: Features,
     limits: &Limits,
     coop: Option<Coop>,
+    checked: bool,
 ) -> Result<(wgpu::Device, wgpu::Queue), GpuError> {
     let experimental_features = if coop.is_some() {
         // SAFETY: wgpu warns that experimental features may misbehave. Only cooperative matrices are asked for: their
@@ -193,7 +198,7 @@ async fn request(
         experimental_features,
         ..Default::default()
     };
-    device_of(adapter, &descriptor)
+    device_of(adapter, &descriptor, checked)
         .await
         .map_err(|reason| GpuError::RequestDevice {
             adapter: Facts::from(adapter).info.name,
@@ -208,11 +213,14 @@ async fn request(
 async fn device_of(
     adapter: &Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
+    checked: bool,
 ) -> Result<(wgpu::Device, wgpu::Queue), String> {
     #[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
-    if let Some(opened) = super::vulkan::open(adapter, descriptor) {
+    if !checked && let Some(opened) = super::vulkan::open(adapter, descriptor) {
         return opened;
     }
+    #[cfg(any(target_arch = "wasm32", target_vendor = "apple"))]
+    let _ = checked;
     let requested = adapter.request_device(descriptor).await;
     requested.map_err(|e| e.to_string())
 }

@@ -105,10 +105,10 @@ pub(super) fn head(
     let mut response = client.ask(&url, &what, Wanted::First(HEAD))?;
     let mut bytes = vec![];
     // A hub without ranges sends all. The rest of that is not read.
-    let mut reader = response.body_mut().as_reader().take(HEAD);
+    let mut reader = client.reader(&mut response).take(HEAD);
     reader
         .read_to_end(&mut bytes)
-        .map_err(|error| Trouble::line(&url, error))?;
+        .map_err(|error| Trouble::reading(&url, &error, ""))?;
     Ok(bytes)
 }
 
@@ -122,11 +122,8 @@ pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
     let what = format!("repository {repo}");
     let mut response = client.ask(&url, &what, Wanted::From(0))?;
     let mut text = String::new();
-    let read = response
-        .body_mut()
-        .as_reader()
-        .take(LONGEST)
-        .read_to_string(&mut text);
+    let mut reader = client.reader(&mut response).take(LONGEST);
+    let read = reader.read_to_string(&mut text);
     match read {
         Ok(length) if length as u64 == LONGEST => {
             return Err(wrong(&url, "its list of files is too long".to_owned()));
@@ -134,7 +131,7 @@ pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
             return Err(wrong(&url, "its list of files is no text".to_owned()));
         }
-        Err(error) => return Err(Trouble::line(&url, error)),
+        Err(error) => return Err(Trouble::reading(&url, &error, "")),
         Ok(_) => {}
     }
     let answer: Answer = serde_json::from_str(&text)

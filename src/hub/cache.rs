@@ -11,8 +11,8 @@ use crate::files;
 
 /// What stands before the names of models' folders.
 const MODELS: &str = "models";
-/// Folders below a snapshot that are looked into.
-const DEPTH: usize = 4;
+/// Folders below a snapshot that are looked into: as many as the name of a file that is fetched may have.
+const DEPTH: usize = 512;
 /// Tells programs that make backups that the folder is a cache (https://bford.info/cachedir/).
 const TAG: &str =
     "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache of models.\n";

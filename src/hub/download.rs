@@ -125,7 +125,7 @@ impl Download<'_> {
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Trouble> {
         let OfferedFile { name, size, .. } = self.file;
-        let mut reader = response.body_mut().as_reader();
+        let mut reader = self.client.reader(&mut response);
         let mut bytes = vec![0; 256 << 10];
         loop {
             let n = match reader.read(&mut bytes) {
@@ -139,8 +139,8 @@ impl Download<'_> {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    let problem = format_args!("{error}, after {have} of {size} bytes");
-                    return Err(Trouble::line(self.url, problem));
+                    let after = format_args!(", after {have} of {size} bytes");
+                    return Err(Trouble::reading(self.url, &error, after));
                 }
             };
             let after = have.saturating_add(n as u64);

@@ -1,5 +1,6 @@
 //! Requests to a hub: redirects are followed here, so that the access token never leaves the hub's own host.
 
+use std::io::Read;
 use std::time::Duration;
 
 use ureq::http::{Response, Uri};
@@ -7,6 +8,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::event::Event;
+use super::steady::{Steady, crawls};
 use super::{HubError, Patience, Settings, Token};
 
 /// Redirects that are followed for one request.
@@ -53,6 +55,20 @@ impl Trouble {
             problem,
             advice,
         })
+    }
+
+    /// What ended the reading of an answer. `after` says how far it came.
+    pub(super) fn reading(
+        url: &str,
+        error: &std::io::Error,
+        after: impl std::fmt::Display,
+    ) -> Self {
+        const SLOW: &str = "nothing is left to wait for: look at the connection and at HF_ENDPOINT, and run the command again later: what is fetched is kept";
+        let problem = format!("{error}{after}");
+        match crawls(error) {
+            true => Self::answer(&bare(url), problem, SLOW),
+            false => Self::line(url, problem),
+        }
     }
 
     /// A line that broke, or what looks like one.
@@ -116,6 +132,7 @@ pub(super) enum Wanted {
 pub(super) struct Client {
     agent: Agent,
     pub(super) endpoint: String,
+    silence: Duration,
     token: Option<Token>,
 }
 
@@ -187,12 +204,19 @@ impl Client {
             .timeout_connect(silence)
             .timeout_per_read(silence)
             .timeout_per_write(silence)
+            .timeout_recv_response(silence.map(|silence| 3 * silence))
             .build();
         Self {
             agent: config.new_agent(),
             endpoint: settings.endpoint.clone(),
+            silence: settings.patience.silence,
             token: settings.token.clone(),
         }
+    }
+
+    /// Reads an answer as it comes, as long as it comes at some pace.
+    pub(super) fn reader<'a>(&self, response: &'a mut Response<Body>) -> impl Read + use<'a> {
+        Steady::new(response.body_mut().as_reader(), self.silence)
     }
 
     /// One answer to a request that is no redirect; with [`Wanted::Head`] the first answer from the hub's own host that is none

@@ -20,6 +20,7 @@ mod pull;
 mod remove;
 mod settings;
 mod space;
+mod steady;
 pub mod stores;
 
 pub use api::OfferedFile;

@@ -62,6 +62,9 @@ fn failed(error: &EngineError) -> ApiError {
         EngineError::Chooser(
             ChooserError::NothingLeft | ChooserError::Grammar { .. } | ChooserError::Gbnf(_),
         ) => ApiError::bad(error.to_string()),
+        EngineError::Chooser(ChooserError::GrammarTooSlow { .. }) => {
+            ApiError::bad(error.to_string()).with_code("grammar_too_slow")
+        }
         _ => ApiError::internal(error.to_string()).for_good(),
     }
 }

@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::model::Model;
 use super::{known, sampling};
 use crate::engine::EngineError;
-use crate::engine::chooser::{ChainSettings, Grammar, Language};
+use crate::engine::chooser::{ChainSettings, Language};
 
 /// Texts that may end an answer.
 const MOST_STOPS: usize = 32;
@@ -117,7 +117,7 @@ impl Ask {
         let grammar = match &self.form {
             None => None,
             Some((field, language)) => {
-                let grammar = Grammar::new(model.engine.tokenizer(), language.clone());
+                let grammar = model.engine.grammar(language.clone());
                 let refused = |error| ApiError::field(*field, format!("'{field}': {error}"));
                 Some(grammar.map_err(refused)?)
             }
@@ -130,7 +130,7 @@ impl Ask {
                 orders.push(Order {
                     prompt: prompt.clone(),
                     chain,
-                    grammar: grammar.as_ref().map(Grammar::anew),
+                    grammar: grammar.clone(),
                     begins_after,
                     log_probs: self.log_probs,
                     limit: self.limit,

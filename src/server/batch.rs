@@ -75,6 +75,7 @@ fn settings() -> Settings {
         guard_all: false,
         page: false,
         cors: vec![],
+        hosts: Default::default(),
         queue: PLACES,
         timeout: None,
         max_body: usize::MAX,

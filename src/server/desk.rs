@@ -87,6 +87,10 @@ impl Chooser for Telling {
     fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
         self.inner.accept(token)
     }
+
+    fn is_ready(&mut self, most: Duration) -> bool {
+        self.inner.is_ready(most)
+    }
 }
 
 /// A request on its way to the scheduler.

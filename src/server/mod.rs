@@ -21,6 +21,7 @@ mod fields;
 mod folder;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod host;
 mod kept;
 mod keys;
 mod known;
@@ -59,6 +60,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use batch::{Answered, Batch, Endpoint};
 pub use error::ServerError;
 pub use folder::Folder;
+pub use host::name as host_name;
 pub use keys::Keys;
 pub use model::Model;
 pub use settings::Settings;

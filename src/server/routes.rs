@@ -21,7 +21,7 @@ use super::fields::{Fields, decimal};
 use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
-use super::{anthropic, body, deliver, llama, missing, ollama, page, responses, text};
+use super::{anthropic, body, deliver, host, llama, missing, ollama, page, responses, text};
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, ApiError>;
@@ -50,6 +50,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .merge(of_others())
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&app), host::check))
         .layer(from_fn_with_state(Arc::clone(&app), around))
         .with_state(app)
 }

@@ -1,5 +1,6 @@
 //! How a server behaves.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct Settings {
     pub page: bool,
     /// The origins whose web pages may ask; `*` is all.
     pub cors: Vec<String>,
+    /// The names that it answers to on this machine's own addresses, beside those of the machine; `*` is all.
+    pub hosts: BTreeSet<String>,
     /// Requests that may wait, beside those that are answered.
     pub queue: usize,
     /// How long an answer may take, with the time in the queue; `None` is for ever.

@@ -1,3 +1,11 @@
-//! Protects a server from those who want to silence it: each test is a bounded attack on loopback, and others have to be served meanwhile.
+//! Protects everybody else from one client that asks for too much: each test is a bounded attack on loopback, which is refused or has to
+//! wait, and the others are served.
 
+#[path = "../server/client.rs"]
+#[allow(dead_code)]
+mod client;
+mod grammars;
+#[path = "../common/served.rs"]
+#[allow(dead_code)]
+mod served;
 mod templates;

@@ -15,6 +15,7 @@ mod completions;
 #[allow(dead_code)]
 mod edited;
 mod forms;
+mod hosts;
 mod llama;
 mod load;
 #[cfg(unix)]

@@ -84,6 +84,7 @@ fn nobody_is_answered_while_the_model_is_loaded() {
         keys: Keys::default(),
         guard_all: false,
         page: true,
+        hosts: Default::default(),
         cors: vec![],
         queue: 1,
         timeout: None,

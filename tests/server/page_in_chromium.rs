@@ -479,6 +479,7 @@ fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
         keys: glimt::server::Keys::default(),
         guard_all: false,
         page: true,
+        hosts: Default::default(),
         cors: vec![],
         queue: 1,
         timeout: None,

@@ -17,7 +17,7 @@ fn choose(slot: u32, all: bool, t: u32, subgroup: u32, subgroups: u32, lane_id: 
   if (subgroup != 0u) { return; }
   let own = router_lanes(select(slot, USED - 1u, all), lane_id, lanes, logit_scale());
   if (all && lane_id < USED) {
-    ids_put(own_token * USED + lane_id, own.expert);
+    ids_put(own_token * USED + lane_id, min(own.expert, EXPERTS - 1u));
     weights_put(own_token * USED + lane_id, own.weight * weights_scale());
   }
   if (lane_id == 0u) { slot_expert = select(own.asked, own.expert, all); }

@@ -17,6 +17,7 @@ use super::interrupt;
 use super::output::{complain, note};
 use super::served::ServedArgs;
 use crate::engine::{ModelSource, Serving};
+use crate::files;
 use crate::plural::count;
 use crate::server::Batch as Answering;
 use input::{Index, Requests, check};
@@ -181,7 +182,7 @@ impl Batch {
         let all = [Some(&self.input), Some(&self.output), self.errors.as_ref()];
         for path in all.into_iter().flatten().filter(|path| !is_pipe(path)) {
             let own = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            if !own.starts_with("/dev") && known.contains(&own) {
+            if !files::is_device(&own) && known.contains(&own) {
                 let path = path.display().to_string();
                 return Err(BatchError::SameFile { path });
             }

@@ -12,6 +12,7 @@ use super::line::ID;
 use crate::cli::batch_error::BatchError;
 use crate::cli::error::CliError;
 use crate::cli::output;
+use crate::files;
 use crate::server::Answered;
 
 /// What has become of a request.
@@ -91,11 +92,6 @@ pub(super) struct Output {
     file: Option<File>,
 }
 
-/// Whether lines may be read back: not those of devices and pipes.
-fn is_file(path: &Path) -> bool {
-    !path.starts_with("/dev") && path.metadata().map_or(true, |found| found.is_file())
-}
-
 impl Output {
     /// Opens and locks a file, or takes standard output for `-`. Nothing is changed.
     ///
@@ -111,13 +107,15 @@ impl Output {
         }
         let mut options = OpenOptions::new();
         options.write(true);
-        if is_file(path) {
-            options.read(true).create(true);
+        // Lines of devices and pipes are not read back.
+        let is_file = !files::is_device(path);
+        if is_file {
+            files::make_private(options.read(true).create(true));
         }
         let file = options.open(path).map_err(failed("cannot open", &name))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(BatchError::InUse { path: name }),
-            Err(TryLockError::Error(source)) if is_file(path) => {
+            Err(TryLockError::Error(source)) if is_file => {
                 return Err(failed("cannot lock", &name)(source));
             }
             Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -238,7 +236,7 @@ impl Output {
     pub(super) fn write(&mut self, answer: &Answer) -> Result<(), CliError> {
         let line = answer.line();
         let Some(file) = &mut self.file else {
-            return output::print(&line);
+            return output::print_json(&line);
         };
         let written = file.write_all(line.as_bytes());
         written.map_err(|source| CliError::WriteFile {

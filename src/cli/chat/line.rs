@@ -192,9 +192,7 @@ fn history() -> Result<FileBackedHistory, String> {
 /// Makes the file at `path` readable for its owner alone.
 fn make_private(path: &PathBuf) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
-    options.append(true).create(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let options = crate::files::make_private(options.append(true).create(true));
     options.open(path).map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! Showing an answer while it is generated.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
@@ -53,7 +53,10 @@ impl Show {
                     line.tick();
                 }
                 None if output::is_quiet() => {}
-                None => self.thoughts.print(&output::clean(&text)),
+                None => {
+                    let text = output::shown(&text, io::stderr().is_terminal());
+                    self.thoughts.print(&text);
+                }
             },
             Some(Piece::Answer(text)) if !self.stopped => {
                 if !thinking {
@@ -82,7 +85,7 @@ impl Show {
         self.begun = true;
         self.ends_line = text.ends_with('\n');
         let text = self.lines.broken(text);
-        output::page(&text)
+        output::answer(&text)
     }
 
     fn end_thoughts(&mut self) {
@@ -106,7 +109,7 @@ impl Show {
         let held = self.stop.finish();
         self.answer(&held)?;
         let rest = self.lines.end();
-        output::page(&rest)?;
+        output::answer(&rest)?;
         match std::mem::replace(&mut self.ends_line, true) {
             true => Ok(()),
             false => output::print("\n"),

@@ -240,7 +240,7 @@ impl<'a> Talk<'a> {
     ) -> Result<Ended, CliError> {
         let mut chain = self.choice.chain.clone();
         chain.sampling.seed = chain.sampling.seed.wrapping_add(self.again);
-        let grammar = self.grammar.as_ref().map(Grammar::anew);
+        let grammar = self.grammar.clone();
         // Thoughts are free.
         let end = reader.closing_mark().filter(|_| reader.is_thinking());
         let constrained = || Constrained::new(Chain::new(chain.clone()), grammar, end);

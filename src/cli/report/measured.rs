@@ -70,7 +70,10 @@ pub(super) fn bench(
             tests: tests.clone(),
             devices: vec![Where::Device(subject.choice.clone())],
             tiers: tier.into_iter().collect(),
-            gpu: GpuOptions::default(),
+            gpu: GpuOptions {
+                checked: subject.checked,
+                ..GpuOptions::default()
+            },
             precompose: None,
             chunks: vec![],
             force: subject.force,

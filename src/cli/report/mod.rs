@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 
-use super::args::MeasuredArgs;
+use super::args::{CheckedArgs, MeasuredArgs};
 use super::error::CliError;
 use super::output::{self, clean, note};
 use super::picture::Picture;
@@ -62,6 +62,8 @@ pub(super) struct Report {
     /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
     #[arg(long, value_name = "TIER")]
     tier: Vec<Tier>,
+    #[command(flatten)]
+    checked: CheckedArgs,
     /// Only this part; may be repeated [default: all]
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
@@ -74,7 +76,10 @@ impl Report {
             true => None,
             false => Some(Picture::begin(&self.file)?),
         };
-        let subject = Subject::of(&self.model, &self.device, &self.tier)?;
+        let subject = Subject {
+            checked: self.checked.checked,
+            ..Subject::of(&self.model, &self.device, &self.tier)?
+        };
         let private = Private::of(&subject.source);
         let all = Part::value_variants().iter().copied();
         let parts: Vec<_> = all

@@ -53,6 +53,8 @@ pub(super) struct Subject {
     pub(super) source: Source,
     /// Whether it is loaded even if it has no room.
     pub(super) force: bool,
+    /// Whether kernels are checked while they run.
+    pub(super) checked: bool,
     /// The flags that name it.
     pub(super) model: Vec<String>,
     /// How much is measured.
@@ -95,6 +97,7 @@ impl Subject {
             asked: asked.to_vec(),
             source,
             force: model.force,
+            checked: false,
             model: model.words(),
         };
         subject.find_tiers().map_err(EngineError::from)?;
@@ -132,6 +135,7 @@ impl Subject {
         GpuOptions {
             device: self.choice.clone(),
             tier,
+            checked: self.checked,
             ..GpuOptions::default()
         }
     }
@@ -154,7 +158,11 @@ impl Subject {
             DeviceChoice::Index(index) => index.to_string(),
             DeviceChoice::Name(name) => name.clone(),
         };
-        vec!["--device".to_owned(), device]
+        let checked = self.checked.then(|| "--checked".to_owned());
+        ["--device".to_owned(), device]
+            .into_iter()
+            .chain(checked)
+            .collect()
     }
 }
 

@@ -6,13 +6,16 @@ mod tests;
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
+use llguidance::{JsonCompileOptions, Matcher};
 use serde_json::Value;
+use web_time::Duration;
 
+use super::follower::{BUDGET, Follower, too_slow};
+use super::quiet::caught;
+use super::refused::refused;
 use super::schema::{self, Lost};
-use super::{Chooser, ChooserError, gbnf, wait};
-use crate::tokenizer::Tokenizer;
+use super::state::State;
+use super::{Chooser, ChooserError, Vocabulary, gbnf, wait};
 
 /// What an answer has to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,49 +60,64 @@ pub(crate) fn regex_in_lark(regex: &str) -> String {
 /// Space between the tokens of JSON, as much as a readable layout takes: without a bound a model may never come to an end.
 const SPACE: &str = r"( |\n[ \t]{0,16})";
 
-/// The items that a token may take: a hundred milliseconds or so.
-const MOST_ITEMS: usize = 2_000_000;
 /// The lines of a grammar that are read: rules which use each other are read one within the other.
 const MOST_LINES: usize = 10_000;
-/// A grammar with what was said of it so far.
+
+/// Tokens of the beginning that a grammar is followed for before an answer is, at most.
+const MOST_FORCED: usize = 16;
+
+/// A grammar, for as many answers as are wanted.
+#[derive(Clone)]
 pub struct Grammar {
-    matcher: Matcher,
-    /// The matcher before anything was said.
-    fresh: Matcher,
+    /// To which nothing was said.
+    fresh: Arc<Matcher>,
+    /// What an answer may begin with.
+    first: Arc<State>,
     /// What is not enforced.
     lost: Arc<[Lost]>,
 }
 
 impl Grammar {
-    /// The grammar of `language` for the tokens of a vocabulary.
+    /// The grammar of `language` for the tokens of a vocabulary. What an answer may begin with is computed, so a grammar that cannot be
+    /// followed from its start is refused here.
     ///
     /// # Errors
     /// [`ChooserError::Schema`], [`ChooserError::Grammar`] or [`ChooserError::Gbnf`] with what is wrong with it,
-    /// [`ChooserError::NoStopToken`].
-    pub fn new(tokenizer: &Tokenizer, language: Language) -> Result<Self, ChooserError> {
-        Self::with(&tokens(tokenizer)?, language)
-    }
-
-    fn with(tokens: &TokEnv, language: Language) -> Result<Self, ChooserError> {
+    /// [`ChooserError::GrammarTooSlow`].
+    pub fn new(vocabulary: &Vocabulary, language: Language) -> Result<Self, ChooserError> {
         let read = wait::with_deep_stack(|| {
-            let (grammar, lost) = read(tokens, language)?;
-            let mut factory = ParserFactory::new_simple(tokens).map_err(refused)?;
-            let limits = factory.quiet().limits_mut();
-            limits.verbose_errors = false;
-            // Ambiguous grammars take long, but they are followed.
-            limits.step_max_items = MOST_ITEMS;
-            let mut matcher = Matcher::new(factory.create_parser(grammar));
+            let (grammar, lost) = read(vocabulary, language)?;
+            let parser = vocabulary.factory().create_parser(grammar);
+            let mut matcher = Matcher::new(parser).into_cancellable();
             // A grammar that cannot be read is told of by its first use.
             matcher.is_accepting().map_err(refused)?;
             Ok::<_, ChooserError>((matcher, lost))
         });
-        let (matcher, lost) = read.map_err(refused)??;
-        let fresh = matcher.deep_clone();
+        let read = read.map_err(refused)?;
+        let (fresh, lost) = read.ok_or(ChooserError::Panicked)??;
+        // It shares what it finds with the one that is kept.
+        let mut matcher = fresh.clone();
+        let cancellation = matcher.cancellation_handle();
+        let cancellation = cancellation.as_ref();
+        let first = wait::within(BUDGET, cancellation, || begun(&mut matcher, vocabulary));
+        let first = first.map_err(refused)?.ok_or(ChooserError::Panicked)?;
+        if matcher.is_cancelled() {
+            return Err(too_slow(BUDGET));
+        }
         Ok(Self {
-            matcher,
-            fresh,
+            fresh: Arc::new(fresh),
+            first: Arc::new(first?),
             lost: lost.into(),
         })
+    }
+
+    /// The grammar of `language` for the tokens of a tokenizer that has one.
+    #[cfg(test)]
+    pub(crate) fn of(
+        tokenizer: &crate::tokenizer::Tokenizer,
+        language: Language,
+    ) -> Result<Self, ChooserError> {
+        Self::new(&Vocabulary::new(tokenizer)?, language)
     }
 
     /// The keywords of its JSON schemas that it does not enforce.
@@ -107,29 +125,41 @@ impl Grammar {
         &self.lost
     }
 
-    /// The same grammar, of which nothing was said yet.
-    pub fn anew(&self) -> Self {
-        Self {
-            matcher: self.fresh.deep_clone(),
-            fresh: self.fresh.deep_clone(),
-            lost: Arc::clone(&self.lost),
-        }
-    }
-
     /// Whether these tokens, without one that ends the answer, are all of a text of the grammar.
     pub fn accepts(&self, tokens: &[u32]) -> bool {
-        let mut matcher = self.fresh.deep_clone();
-        matcher.consume_tokens(tokens).is_ok() && matcher.is_accepting().unwrap_or(false)
+        let accepts = || {
+            let mut matcher = self.fresh.deep_clone();
+            matcher.consume_tokens(tokens).is_ok() && matcher.is_accepting().unwrap_or(false)
+        };
+        caught(accepts).unwrap_or(false)
     }
 }
 
+/// What an answer may begin with, after it was followed as far as it can only go one way but for spaces. So what would end every answer,
+/// such as more properties than can be told apart, is found here.
+fn begun(matcher: &mut Matcher, vocabulary: &Vocabulary) -> Result<State, ChooserError> {
+    let first = State::of(matcher)?;
+    let mut next = vocabulary.only_way(&first);
+    for _ in 0..MOST_FORCED {
+        let Some(token) = next else {
+            break;
+        };
+        matcher.consume_token(token).map_err(refused)?;
+        next = vocabulary.only_way(&State::of(matcher)?);
+    }
+    Ok(first)
+}
+
 /// What llguidance is told of a language, and what of it is not enforced.
-fn read(tokens: &TokEnv, language: Language) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
+fn read(
+    vocabulary: &Vocabulary,
+    language: Language,
+) -> Result<(TopLevelGrammar, Vec<Lost>), ChooserError> {
     if let Language::JsonSchema(schema) = language {
         let (schema, lost) = json(&schema)?;
         return Ok((TopLevelGrammar::from_json_schema(schema), lost));
     }
-    let (text, lost) = lark(tokens, language)?;
+    let (text, lost) = lark(vocabulary, language)?;
     Ok((TopLevelGrammar::from_lark(text), lost))
 }
 
@@ -152,7 +182,7 @@ fn json(schema: &Value) -> Result<(Value, Vec<Lost>), ChooserError> {
 }
 
 /// A language in Lark.
-fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), ChooserError> {
+fn lark(vocabulary: &Vocabulary, language: Language) -> Result<(String, Vec<Lost>), ChooserError> {
     match language {
         Language::JsonSchema(schema) => {
             let (schema, lost) = json(&schema)?;
@@ -170,9 +200,8 @@ fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), Choo
             Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))
         }
         Language::Unless { answer, marks } => {
-            let (answer, lost) = lark(tokens, *answer)?;
-            let trie = tokens.tok_trie();
-            let mark = |mark: &String| match trie.get_special_token(mark) {
+            let (answer, lost) = lark(vocabulary, *answer)?;
+            let mark = |mark: &String| match vocabulary.special(mark) {
                 Some(id) => format!("<[{id}]>"),
                 None => Value::from(mark.as_str()).to_string(),
             };
@@ -185,68 +214,40 @@ fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), Choo
     }
 }
 
-/// Sentences of llguidance, and what they mean to whoever wrote a schema.
-const WORDS: [(&str, &str); 6] = [
-    (
-        "Unsatisfiable schema: ",
-        "no value fulfils the JSON schema: ",
-    ),
-    (
-        "schema too large",
-        "the JSON schema has more parts than are read (50000)",
-    ),
-    (
-        "Schema intersection stack level exceeded",
-        "the JSON schema has too many schemas that apply to the same value, one within the other",
-    ),
-    (
-        "circular references with sibling keys are not supported",
-        "the JSON schema refers to itself within allOf or beside other keywords; move what stands beside the reference into the definition",
-    ),
-    (
-        "min/maxProperties only supported when all keys listed in \"properties\" are required",
-        "minProperties and maxProperties are enforced only if all properties are required; leave them out",
-    ),
-    (
-        "Unable to determine if regex is empty",
-        "a pattern of the JSON schema is too complex to be followed",
-    ),
-];
-
-/// The reason in words, without the marks that llguidance puts behind it.
-fn refused(reason: impl ToString) -> ChooserError {
-    let reason = reason.to_string();
-    let reason = reason.split("\n<non-verbose/>").next().unwrap_or_default();
-    let mut reason = reason.trim_end().to_owned();
-    for (theirs, ours) in WORDS {
-        reason = reason.replace(theirs, ours);
-    }
-    ChooserError::Grammar { reason }
+/// What follows an answer.
+pub(super) struct Following {
+    grammar: Grammar,
+    /// Where something was said.
+    pub(super) follower: Option<Follower>,
 }
 
-/// The bytes of all tokens, in the form that llguidance searches.
-fn tokens(tokenizer: &Tokenizer) -> Result<TokEnv, ChooserError> {
-    let stops = tokenizer.stop_tokens();
-    let Some(&stop) = stops.first() else {
-        return Err(ChooserError::NoStopToken);
-    };
-    let word = |id: u32| {
-        let mut bytes = tokenizer.token_bytes(id);
-        if tokenizer.is_special(id) || tokenizer.is_stop(id) {
-            bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
+impl Following {
+    fn state(&mut self) -> Result<&State, ChooserError> {
+        match &mut self.follower {
+            None => Ok(&self.grammar.first),
+            Some(follower) => follower.state(),
         }
-        bytes
-    };
-    let words: Vec<Vec<u8>> = (0..tokenizer.vocab_size() as u32).map(word).collect();
-    let info = TokRxInfo::new(words.len() as u32, stop);
-    let trie = TokTrie::from(&info, &words).with_eos_tokens(stops);
-    Ok(Arc::new(ApproximateTokEnv::new(trie)))
+    }
+
+    fn token(&mut self, token: u32) -> Result<(), ChooserError> {
+        let follower = match self.follower.take() {
+            None => Follower::new(&self.grammar.fresh)?,
+            Some(follower) => follower,
+        };
+        self.follower.insert(follower).token(token);
+        Ok(())
+    }
+
+    fn wait(&mut self, most: Duration) -> bool {
+        let follower = self.follower.as_mut();
+        follower.is_none_or(|follower| follower.wait(most))
+    }
 }
 
 /// A chooser that leaves to another one only what a grammar allows.
 pub struct Constrained<C> {
     inner: C,
-    grammar: Option<Grammar>,
+    pub(super) following: Option<Following>,
     /// The token behind which the grammar begins, where it has not.
     begins_after: Option<u32>,
 }
@@ -254,36 +255,36 @@ pub struct Constrained<C> {
 impl<C: Chooser> Constrained<C> {
     /// Keeps what `inner` chooses to `grammar`, from the start or from behind the token `begins_after`, with which thoughts end.
     pub fn new(inner: C, grammar: Option<Grammar>, begins_after: Option<u32>) -> Self {
+        let following = |grammar| Following {
+            grammar,
+            follower: None,
+        };
         Self {
             inner,
-            grammar,
+            following: grammar.map(following),
             begins_after,
         }
     }
 
     /// Whether the answer may end here: `None` without a grammar.
     pub fn may_end(&mut self) -> Option<bool> {
-        let grammar = self.grammar.as_mut()?;
+        let following = self.following.as_mut()?;
         let begun = self.begins_after.is_none();
-        Some(
-            begun
-                && (grammar.matcher.is_stopped()
-                    || grammar.matcher.is_accepting().unwrap_or(false)),
-        )
+        Some(begun && following.state().is_ok_and(|state| state.may_end))
     }
 
     /// The grammar, where there is one.
     pub fn grammar(&self) -> Option<&Grammar> {
-        self.grammar.as_ref()
+        Some(&self.following.as_ref()?.grammar)
     }
 }
 
 impl<C: Chooser> Chooser for Constrained<C> {
     fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
-        if let Some(grammar) = &mut self.grammar
+        if let Some(following) = &mut self.following
             && self.begins_after.is_none()
         {
-            let allowed = grammar.matcher.compute_mask_or_eos().map_err(refused)?;
+            let allowed = &following.state()?.allowed;
             for (id, logit) in logits.iter_mut().enumerate() {
                 if id >= allowed.len() || !allowed.get(id) {
                     *logit = f32::NEG_INFINITY;
@@ -294,15 +295,18 @@ impl<C: Chooser> Chooser for Constrained<C> {
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
-        if let Some(grammar) = &mut self.grammar {
+        if let Some(following) = &mut self.following {
             match self.begins_after {
                 Some(end) if end == token => self.begins_after = None,
                 Some(_) => {}
-                // Behind its end comes only the token that ends the answer.
-                None if grammar.matcher.is_stopped() => {}
-                None => grammar.matcher.consume_token(token).map_err(refused)?,
+                None => following.token(token)?,
             }
         }
         self.inner.accept(token)
+    }
+
+    fn is_ready(&mut self, most: Duration) -> bool {
+        let following = self.following.as_mut();
+        following.is_none_or(|following| following.wait(most)) && self.inner.is_ready(most)
     }
 }

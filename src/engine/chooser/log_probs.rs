@@ -1,5 +1,7 @@
 //! Keeps what the model expected at each token of an answer.
 
+use web_time::Duration;
+
 use super::{Chooser, ChooserError};
 use crate::engine::log_softmax::{best_of, log_sum_exp};
 
@@ -72,6 +74,10 @@ impl<C: Chooser> Chooser for LogProbs<C> {
 
     fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
         self.inner.accept(token)
+    }
+
+    fn is_ready(&mut self, most: Duration) -> bool {
+        self.inner.is_ready(most)
     }
 }
 

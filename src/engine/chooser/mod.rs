@@ -7,14 +7,21 @@
 mod candidates;
 mod chain;
 mod dry;
+mod follower;
 mod gbnf;
 mod grammar;
 mod log_probs;
 mod mirostat;
+pub(super) mod quiet;
+mod refused;
 mod schema;
+mod state;
 mod typical;
+mod vocabulary;
 mod wait;
 mod xtc;
+
+use web_time::Duration;
 
 pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
@@ -25,6 +32,7 @@ pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
 pub use mirostat::Mirostat;
 pub use schema::{Lost, SchemaError};
+pub use vocabulary::Vocabulary;
 pub use xtc::Xtc;
 
 /// Chooses the tokens of an answer, one after another.
@@ -43,6 +51,12 @@ pub trait Chooser {
         let _ = token;
         Ok(())
     }
+
+    /// Whether [`choose`](Self::choose) has all that it needs but the logits. That is waited for, but no longer than `most`.
+    fn is_ready(&mut self, most: Duration) -> bool {
+        let _ = most;
+        true
+    }
 }
 
 /// Why no token was chosen.
@@ -58,6 +72,14 @@ pub enum ChooserError {
     Grammar {
         /// What is wrong with it.
         reason: String,
+    },
+    /// A grammar leaves so much open that following an answer in it takes too long.
+    #[error(
+        "the answer was ended: which tokens its grammar allows took more than {seconds:.1} seconds to find, which is the most for an answer of this length; have fewer rules match the same text, or bound what repeats"
+    )]
+    GrammarTooSlow {
+        /// The time that it had.
+        seconds: f64,
     },
     /// A JSON schema is none.
     #[error("the JSON schema cannot be used: {0}")]

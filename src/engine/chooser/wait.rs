@@ -1,19 +1,118 @@
-//! Waiting for a thread, for native builds: grammars are read by recursion, which takes more stack than a thread usually has.
+//! Threads of grammars, for native builds: reading one is recursive, which takes more stack than a thread usually has, and an answer is
+//! followed in it beside the device.
 
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
+
+use llguidance::{CancellationHandle, Matcher};
+
+use super::ChooserError;
+use super::quiet::caught;
+use super::state::Found;
 
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
 
-/// What `read` returns, on a thread with much stack.
-pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// What `read` returns, on a thread with much stack; `None` if it panicked.
+pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<Option<T>> {
     thread::scope(|scope| {
         let reader = thread::Builder::new().stack_size(STACK);
-        let reader = reader.spawn_scoped(scope, read)?;
-        match reader.join() {
-            Ok(read) => Ok(read),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let reader = reader.spawn_scoped(scope, || caught(read))?;
+        Ok(reader.join().unwrap_or_default())
     })
+}
+
+/// What `work` returns, on a thread of its own; `None` if it panicked. After some time it is cancelled.
+pub(super) fn within<T: Send>(
+    most: Duration,
+    cancellation: Option<&CancellationHandle>,
+    work: impl FnOnce() -> T + Send,
+) -> io::Result<Option<T>> {
+    thread::scope(|scope| {
+        let (done, over) = channel::<()>();
+        let worker = thread::Builder::new().spawn_scoped(scope, move || {
+            let result = caught(work);
+            drop(done);
+            result
+        })?;
+        if over.recv_timeout(most) == Err(RecvTimeoutError::Timeout)
+            && let Some(handle) = cancellation
+        {
+            handle.cancel();
+        }
+        Ok(worker.join().unwrap_or_default())
+    })
+}
+
+/// A thread with a matcher. Dropped, it is told to end.
+pub(super) struct Worker {
+    tokens: Sender<u32>,
+    found: Receiver<Found>,
+    cancellation: Arc<OnceLock<CancellationHandle>>,
+}
+
+impl Worker {
+    /// With the matcher that `make` makes there, and what is done with each token.
+    pub(super) fn new(
+        make: impl FnOnce() -> Option<Matcher> + Send + 'static,
+        next: fn(&mut Matcher, u32) -> Found,
+    ) -> io::Result<Self> {
+        let (tokens, taken) = channel();
+        let (told, found) = channel();
+        let cancellation = Arc::new(OnceLock::new());
+        let cancelled = Arc::clone(&cancellation);
+        let thread = thread::Builder::new().name("grammar".to_owned());
+        thread.spawn(move || {
+            let Some(mut matcher) = make() else {
+                return;
+            };
+            if let Some(handle) = matcher.cancellation_handle() {
+                cancelled.get_or_init(|| handle);
+            }
+            for token in taken {
+                let found = next(&mut matcher, token);
+                if told.send(found).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            tokens,
+            found,
+            cancellation,
+        })
+    }
+
+    /// Hands a token on.
+    pub(super) fn hand_on(&self, token: u32) {
+        // A thread that has ended is noticed where its answer is waited for.
+        let _ = self.tokens.send(token);
+    }
+
+    /// What comes next, if it comes in this time.
+    pub(super) fn found(&self, most: Duration) -> Option<Found> {
+        match self.found.recv_timeout(most) {
+            Ok(found) => Some(found),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                Some((Err(ChooserError::Panicked), Duration::ZERO))
+            }
+        }
+    }
+
+    /// Has it end what it does.
+    pub(super) fn cancel(&self) {
+        if let Some(handle) = self.cancellation.get() {
+            handle.cancel();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.cancel();
+    }
 }

@@ -26,9 +26,6 @@ use record::{AROUND, HEAD, Kind};
 use super::session::Lineage;
 use super::{Engine, Opened, Session};
 
-/// Bytes of rows in a record, at most, unless a row alone has more: what is held in memory at once.
-const PIECE: u64 = 4 << 20;
-
 /// A session file, open and locked.
 pub struct SessionFile {
     path: PathBuf,
@@ -188,7 +185,7 @@ impl SessionFile {
         data: &[u8],
     ) -> Result<(), SessionFileError> {
         self.check_engine(session)?;
-        let most = (u32::MAX - 1) as usize;
+        let most = Kind::Data.most_bytes(0) as usize;
         if data.len() > most {
             return Err(SessionFileError::DataTooLong {
                 path: self.path.clone(),
@@ -270,7 +267,7 @@ impl SessionFile {
         {
             group.put_writer(self.writer.clone())?;
         }
-        let at_once = (PIECE / self.identity.row_bytes().max(1)).max(1) as usize;
+        let at_once = (record::PIECE / self.identity.row_bytes().max(1)).max(1) as usize;
         let mut first = rows;
         while first < cached {
             let end = cached.min(first + at_once);

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::SessionFileError;
 use super::identity::Identity;
 use super::record::checksum;
+use crate::files;
 
 /// How session files begin.
 const MAGIC: &str = "glimtses";
@@ -106,7 +107,7 @@ pub(super) fn open_locked(path: &Path) -> Result<File, SessionFileError> {
     loop {
         is_there(path)?;
         let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true);
+        files::make_private(options.read(true).write(true).create(true));
         let file = options.open(path).map_err(&open_failed)?;
         match file.try_lock() {
             Ok(()) => {}

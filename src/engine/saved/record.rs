@@ -11,6 +11,9 @@ pub(super) const HEAD: u64 = 16;
 /// Bytes around the payload.
 pub(super) const AROUND: u64 = HEAD + 8;
 
+/// Bytes of rows in a record, at most, unless a row alone has more.
+pub(super) const PIECE: u64 = 4 << 20;
+
 /// What a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -40,6 +43,18 @@ impl Kind {
         Self::Commit,
         Self::Journal,
     ];
+
+    /// Bytes of a payload at most, where a row has so many: all of it is held in memory at once.
+    pub(super) fn most_bytes(self, row: u64) -> u64 {
+        match self {
+            Self::Forget | Self::Commit => 16,
+            Self::Writer => 1 << 20,
+            // 16 million tokens.
+            Self::Tokens | Self::Journal => 64 << 20,
+            Self::Data => 256 << 20,
+            Self::Rows => 8 + PIECE.max(row),
+        }
+    }
 
     /// That of a number in a file.
     pub(super) fn of(number: u32) -> Option<Self> {

@@ -9,6 +9,9 @@ use super::kept::{Change, Extent, Kept};
 use super::opening::failed;
 use super::record::{self, AROUND, HEAD, Kind};
 
+/// Bytes that are read whatever is on the disk.
+const SHORT: u64 = 1 << 20;
+
 /// Reads the records from `begin` on. Rows take `row_bytes` each; they are skipped, and checked when they are read.
 pub(super) fn replay(
     path: &Path,
@@ -37,6 +40,9 @@ pub(super) fn replay(
             }
             return Err(damaged(NO_HEAD));
         };
+        if u64::from(payload) > kind.most_bytes(row_bytes) || is_hollow(file, payload) {
+            return Err(damaged(TOO_LONG));
+        }
         let next = at + AROUND + u64::from(payload);
         if next > length {
             break;
@@ -65,6 +71,10 @@ type Difference = (&'static str, &'static str);
 const NO_HEAD: Difference = (
     "the head of a record that does not check",
     "a record or the end of the file",
+);
+const TOO_LONG: Difference = (
+    "a record that is longer than any that is written, or has no bytes on the disk",
+    "a record as it was written",
 );
 const PART_OF_A_ROW: Difference = ("a record with a part of a cache row", "whole rows");
 pub(super) const OTHER_CHECKSUM: Difference = (
@@ -104,6 +114,23 @@ pub(super) fn payload_of(file: &mut File, at: u64, length: u32) -> io::Result<Op
     file.read_exact(&mut sum)?;
     let checks = u64::from_le_bytes(sum) == record::checksum(at, &payload);
     Ok(checks.then_some(payload))
+}
+
+/// Whether a file has so many bytes that only its length says so, since next to nothing of it is on the disk. Short payloads may be read in
+/// any case.
+#[cfg(unix)]
+fn is_hollow(file: &File, payload: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let stored = file.metadata().map(|found| found.blocks() * 512);
+    let few = |stored| u64::from(payload) > SHORT && stored < u64::from(payload) / 64;
+    stored.is_ok_and(few)
+}
+
+/// Whether a file has so many bytes that only its length says so. Here nothing tells.
+#[cfg(not(unix))]
+fn is_hollow(_: &File, payload: u32) -> bool {
+    let _ = SHORT;
+    u64::from(payload) > Kind::Data.most_bytes(0)
 }
 
 /// Whether there is nothing but zeros from here to the end.

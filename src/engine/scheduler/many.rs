@@ -180,6 +180,7 @@ impl<'a> Many<'a> {
     /// Submits steps, and tells what came of the oldest one.
     pub(super) async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         self.admit(told);
+        self.take_held(told);
         while self.flights.len() < BATCHES_IN_FLIGHT && self.fly().await? {}
         self.land(told).await
     }

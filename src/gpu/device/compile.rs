@@ -101,13 +101,14 @@ impl Gpu {
             label: Some(spec.kernel),
             source,
         };
+        let checks = match self.checked {
+            true => wgpu::ShaderRuntimeChecks::checked(),
+            false => wgpu::ShaderRuntimeChecks::unchecked(),
+        };
         // SAFETY: unchecked shaders must not index out of bounds, loop forever or divide by zero. Every kernel declares how far it
         // reaches into each binding, and `interface::resolve` lets no step be recorded whose buffers are shorter, for the largest
         // replay; loops count up to parameters; no kernel divides by a variable.
-        let module = unsafe {
-            self.device
-                .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
-        };
+        let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
         let pipeline = self
             .device
             .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {

@@ -243,7 +243,7 @@ fn a_forced_answer_is_a_call() {
         ),
     ] {
         let grammar =
-            Grammar::new(&tokenizer, forced(format, &tools, &tokenizer)).expect("it can be read");
+            Grammar::of(&tokenizer, forced(format, &tools, &tokenizer)).expect("it can be read");
         let tokens = tokenizer.encode(answer, false).expect("it has tokens");
         assert!(grammar.accepts(&tokens), "{answer}");
         for wrong in ["", "wind", "weather<arg_key>place</arg_key><arg_value>x"] {
@@ -317,7 +317,7 @@ fn a_forced_call_follows_combined_schemas() {
                 Format::Json => format!("{{\"name\": \"f\", \"arguments\": {json}}}"),
                 _ => format!("f{SEPARATOR}{json}"),
             };
-            let grammar = Grammar::new(&tokenizer, forced(format, &tools, &tokenizer))
+            let grammar = Grammar::of(&tokenizer, forced(format, &tools, &tokenizer))
                 .expect("it can be read");
             let accepts = |answer: &str| {
                 let tokens = tokenizer.encode(answer, false).expect("it has tokens");
@@ -367,7 +367,7 @@ fn a_forced_call_has_the_tokens_of_marks() {
         };
         let accepts = |format, tokens: &[u32]| {
             let language = forced(format, &tools, &tokenizer);
-            let grammar = Grammar::new(&tokenizer, language).expect("it can be read");
+            let grammar = Grammar::of(&tokenizer, language).expect("it can be read");
             grammar.accepts(tokens)
         };
         let encoded = |text: &str| tokenizer.encode(text, false).expect("it has tokens");

@@ -134,7 +134,7 @@ fn compare(tokenizer: &Tokenizer, grammar: &str, texts: &[String], accepted: &mu
     let rules = Rules::read(grammar).unwrap_or_else(|error| panic!("{grammar}: {error}"));
     let of: BTreeSet<_> = texts.iter().filter(|text| has(&rules, text)).collect();
     let lark = to_lark(grammar).expect("it was just read");
-    let translated = match Grammar::new(tokenizer, Language::Gbnf(grammar.to_owned())) {
+    let translated = match Grammar::of(tokenizer, Language::Gbnf(grammar.to_owned())) {
         Ok(translated) => translated,
         // One without any text may be refused.
         Err(_) if of.is_empty() => return,
@@ -156,7 +156,7 @@ fn characters_that_begin_alike_are_told_apart() {
     let tokenizer = tokenizer();
     let grammar = "root ::= [\u{e0}-\u{e8}]+ \"\u{e9}\" (root | \"\")";
     let translated =
-        Grammar::new(&tokenizer, Language::Gbnf(grammar.to_owned())).expect("it is one");
+        Grammar::of(&tokenizer, Language::Gbnf(grammar.to_owned())).expect("it is one");
     for (text, is_of) in [("àé", true), ("ààèéàé", true), ("é", false), ("àéé", false)]
     {
         let tokens = tokenizer.encode(text, false).expect("plain text");
@@ -203,9 +203,9 @@ fn chains_of_rules_need_little_stack() {
         .collect();
     chain += "r1998 ::= \"a\"\nroot ::= r0\n";
     let tokenizer = tokenizer();
-    assert!(Grammar::new(&tokenizer, Language::Gbnf(chain.clone())).is_ok());
+    assert!(Grammar::of(&tokenizer, Language::Gbnf(chain.clone())).is_ok());
     let looped = chain.replace("\"a\"", "\"a\" root | \"b\"");
-    assert!(Grammar::new(&tokenizer, Language::Gbnf(looped)).is_ok());
+    assert!(Grammar::of(&tokenizer, Language::Gbnf(looped)).is_ok());
     let refused = to_lark(&format!("{chain}more ::= \"b\""));
     assert!(refused.is_err_and(|error| error.to_string().contains("2000 rules")));
 }

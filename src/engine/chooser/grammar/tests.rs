@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::ModelSource;
+use crate::tokenizer::Tokenizer;
 
 /// Field types in the schemas of pydantic 2.14 and 2.12, zod 3.25 with zod-to-json-schema 3.25, and zod 4.6, with a value that each allows
 /// and mostly one that the library refuses.
@@ -39,19 +40,22 @@ impl Tested<'_> {
 /// The grammars of schemas.
 struct Grammars {
     tokenizer: Tokenizer,
-    tokens: TokEnv,
+    vocabulary: Vocabulary,
 }
 
 impl Grammars {
     fn new() -> Self {
         let tokenizer = tokenizer();
-        let tokens = tokens(&tokenizer).expect("it has a token that ends answers");
-        Self { tokenizer, tokens }
+        let vocabulary = Vocabulary::new(&tokenizer).expect("it has a token that ends answers");
+        Self {
+            tokenizer,
+            vocabulary,
+        }
     }
 
     fn get(&self, schema: &Value) -> Result<Tested<'_>, ChooserError> {
         let language = Language::JsonSchema(schema.clone());
-        let grammar = Grammar::with(&self.tokens, language)?;
+        let grammar = Grammar::new(&self.vocabulary, language)?;
         let tokenizer = &self.tokenizer;
         Ok(Tested { tokenizer, grammar })
     }
@@ -517,7 +521,7 @@ fn an_answer_may_be_marked_to_be_something_else() {
     let grammars = Grammars::new();
     let answer = Box::new(Language::JsonSchema(json!({"type": "integer"})));
     let marks = vec!["<call>".to_owned()];
-    let grammar = Grammar::with(&grammars.tokens, Language::Unless { answer, marks });
+    let grammar = Grammar::new(&grammars.vocabulary, Language::Unless { answer, marks });
     let grammar = grammar.expect("it is one");
     let accepts = |text: &str| {
         let tokens = grammars.tokenizer.encode(text, false);
@@ -539,7 +543,7 @@ fn a_regular_expression_matches_the_whole_answer() {
         (r"(a|b)\1", "aa", "ca", 1),
         ("[0-9]+", "123", "12x", 0),
     ] {
-        let grammar = Grammar::with(&grammars.tokens, Language::Regex(regex.to_owned()));
+        let grammar = Grammar::new(&grammars.vocabulary, Language::Regex(regex.to_owned()));
         let grammar = grammar.expect("it is one");
         let accepts = |text: &str| {
             let tokens = grammars.tokenizer.encode(text, false);
@@ -548,4 +552,26 @@ fn a_regular_expression_matches_the_whole_answer() {
         assert!(accepts(yes) && !accepts(no), "{regex}");
         assert_eq!(grammar.not_enforced().len(), lost, "{regex}");
     }
+}
+
+#[test]
+fn what_would_end_every_answer_is_told_before_one_begins() {
+    let grammars = Grammars::new();
+    let schema = |count: usize| {
+        let property = |i| (format!("property{i}"), json!({"type": "string"}));
+        let properties: serde_json::Map<_, _> = (0..count).map(property).collect();
+        json!({"type": "object", "properties": properties})
+    };
+    assert!(grammars.get(&schema(300)).is_ok());
+    let refused = grammars.refusal(&schema(900));
+    assert!(
+        refused.contains("at most 2000 are followed; have fewer"),
+        "{refused}"
+    );
+    let choices = |count: usize| {
+        let choices: Vec<_> = (0..count).map(|i| format!("\"choice {i}\"")).collect();
+        let language = Language::Lark(format!("start: {}", choices.join(" | ")));
+        Grammar::new(&grammars.vocabulary, language)
+    };
+    assert!(choices(1500).is_ok() && choices(2500).is_err());
 }

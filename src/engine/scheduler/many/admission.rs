@@ -107,6 +107,7 @@ impl Many<'_> {
                 submitted: cached,
                 landed: cached,
                 drawn: 0,
+                held: None,
             },
         );
     }

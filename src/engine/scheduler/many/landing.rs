@@ -1,6 +1,6 @@
 //! What came of a step.
 
-use web_time::Instant;
+use web_time::{Duration, Instant};
 
 use super::{Draw, Flight, Many};
 use crate::engine::backend::BackendError;
@@ -8,6 +8,9 @@ use crate::engine::gpu::batch::BatchLanding;
 use crate::engine::scheduler::pages::Swap;
 use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
+
+/// How long a chooser is waited for before new requests are looked at.
+const LISTEN: Duration = Duration::from_millis(2);
 
 impl Many<'_> {
     /// Waits for the oldest step, and tells what came of it.
@@ -90,7 +93,6 @@ impl Many<'_> {
         told: &mut Told<'_>,
     ) {
         let sequence = &mut self.running[index];
-        sequence.drawn -= 1;
         let answer = &mut sequence.answer;
         let id = answer.id;
         let position = answer.tokens.len();
@@ -104,39 +106,91 @@ impl Many<'_> {
             let _ = told(id, Event::Failed(error.into()));
             return;
         }
-        let token = match (&mut answer.choice, draw.row) {
+        match (&mut answer.choice, draw.row) {
             (Choice::Host(chooser), Some(row)) => {
                 let vocab = self.engine.model().config().vocab_size;
                 let logits = &mut landing.logits[row * vocab..][..vocab];
-                let token = chooser.choose(logits, &answer.tokens);
-                token.and_then(|token| chooser.accept(token).map(|()| token))
+                match chooser.is_ready(Duration::ZERO) {
+                    true => self.chosen_on_host(index, logits, told),
+                    // It stays out of the steps until then.
+                    false => sequence.held = Some(logits.to_vec()),
+                }
             }
-            _ => Ok(landing.ids[which]),
+            _ => {
+                sequence.drawn -= 1;
+                self.chosen(index, landing.ids[which], told);
+            }
+        }
+    }
+
+    /// Goes on with the sequences that waited for their choosers. If there is nothing else to do, one of them is waited for.
+    pub(super) fn take_held(&mut self, told: &mut Told<'_>) {
+        let mut wait = match self.flights.is_empty() {
+            true => LISTEN,
+            false => Duration::ZERO,
         };
-        let token = match token {
-            Ok(token) => token,
+        let held = self.running.iter().filter(|s| s.held.is_some());
+        let held: Vec<u64> = held.map(|s| s.run).collect();
+        for run in held {
+            let Some(index) = self.find(run) else {
+                continue;
+            };
+            let sequence = &mut self.running[index];
+            let Choice::Host(chooser) = &mut sequence.answer.choice else {
+                continue;
+            };
+            if chooser.is_ready(std::mem::take(&mut wait))
+                && let Some(mut logits) = sequence.held.take()
+            {
+                self.chosen_on_host(index, &mut logits, told);
+            }
+        }
+    }
+
+    /// Chooses a token of a sequence by its logits.
+    fn chosen_on_host(&mut self, index: usize, logits: &mut [f32], told: &mut Told<'_>) {
+        let sequence = &mut self.running[index];
+        sequence.drawn -= 1;
+        let answer = &mut sequence.answer;
+        let (slot, id, position) = (sequence.slot, answer.id, answer.tokens.len());
+        let Choice::Host(chooser) = &mut answer.choice else {
+            return;
+        };
+        let token = chooser.choose(logits, &answer.tokens);
+        match token.and_then(|token| chooser.accept(token).map(|()| token)) {
+            Ok(token) => {
+                if self.chosen(index, token, told) {
+                    self.batch.write_ids(slot, position, &[token]);
+                }
+            }
             Err(error) => {
                 self.remove(index);
                 let _ = told(id, Event::Failed(EngineError::Chooser(error)));
-                return;
             }
-        };
+        }
+    }
+
+    /// Goes on with the token that was chosen for a sequence. Returned is whether its answer goes on.
+    fn chosen(&mut self, index: usize, token: u32, told: &mut Told<'_>) -> bool {
+        let answer = &mut self.running[index].answer;
         answer.first.get_or_insert_with(Instant::now);
         answer.delivered += 1;
         let said = &answer.tokens[answer.prompt..];
         if let Some(stop) = self.engine.end_before(token, said, answer.left()) {
-            return self.end(index, stop, told);
+            self.end(index, stop, told);
+            return false;
         }
         answer.tokens.push(token);
-        let (slot, generated) = (sequence.slot, answer.generated());
+        let (id, generated) = (answer.id, answer.generated());
         let (limit, at_limit) = (answer.limit, answer.at_limit);
         if told(id, Event::Token(token)).is_break() {
             self.remove(index);
-        } else if generated == limit {
-            self.end(index, at_limit, told);
-        } else if draw.row.is_some() {
-            self.batch.write_ids(slot, position, &[token]);
+            return false;
         }
+        if generated == limit {
+            self.end(index, at_limit, told);
+        }
+        generated < limit
     }
 
     /// Ends an answer, and tells it.

@@ -69,8 +69,10 @@ pub(super) struct Sequence {
     pub(super) submitted: usize,
     /// Positions whose rows are there.
     pub(super) landed: usize,
-    /// Tokens that steps in flight choose.
+    /// Tokens that steps in flight choose, or that are chosen from what is held.
     pub(super) drawn: usize,
+    /// The logits for a chooser that is not ready.
+    pub(super) held: Option<Vec<f32>>,
 }
 
 impl Sequence {

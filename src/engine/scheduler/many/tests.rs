@@ -18,6 +18,7 @@ use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
 mod forced;
+mod held;
 mod warm;
 
 const N_CTX: usize = 256;

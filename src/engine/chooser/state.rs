@@ -1,0 +1,28 @@
+//! Where an answer is in its grammar: the tokens that may come next.
+
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+use web_time::Duration;
+
+use super::ChooserError;
+use super::refused::refused;
+
+/// What may come next.
+pub(super) struct State {
+    /// The tokens that may.
+    pub(super) allowed: SimpleVob,
+    /// Whether the answer may end here.
+    pub(super) may_end: bool,
+}
+
+impl State {
+    /// Where a matcher is now.
+    pub(super) fn of(matcher: &mut Matcher) -> Result<Self, ChooserError> {
+        let may_end = matcher.is_stopped() || matcher.is_accepting().map_err(refused)?;
+        let allowed = matcher.compute_mask_or_eos().map_err(refused)?;
+        Ok(Self { allowed, may_end })
+    }
+}
+
+/// A state, and how long it took to find.
+pub(super) type Found = (Result<State, ChooserError>, Duration);
