@@ -18,7 +18,7 @@ use super::{anthropic, ollama, page};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Routes that are asked again and again.
-const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
+pub(super) const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
 /// Characters of a request's id, and of a route in the log, at most.
 const MOST: usize = 128;
 

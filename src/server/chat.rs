@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::answers::{Step, Usage};
 use super::app::number;
-use super::ask::{Ask, check_prompt};
+use super::ask::{Ask, check_prompt, unread};
 use super::blocks::Block;
 use super::deliver::{Collected, Events, Form, Head};
 use super::desk::Order;
@@ -22,7 +22,7 @@ use super::reader::Reader;
 use super::sse::Framing;
 use super::tools::{self, Delta, Format, Tools, forced};
 use crate::engine::EngineError;
-use crate::tokenizer::{ChatTemplate, Message, Rendering};
+use crate::tokenizer::{ChatTemplate, Message, Rendering, TokenizerError};
 
 /// A conversation in the model's template.
 pub(super) struct Rendered {
@@ -137,7 +137,10 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         text += &format.opening();
     }
     let prompt = engine.tokenizer().encode_chat(&text);
-    let prompt = prompt.map_err(|error| wrong(&error))?;
+    let prompt = prompt.map_err(|error| match error {
+        TokenizerError::ByteNotInVocabulary { .. } => wrong(&error),
+        error => unread(error, "messages", model),
+    })?;
     Ok(Rendered {
         text,
         prompt,

@@ -19,19 +19,24 @@ mod desk;
 mod error;
 mod fields;
 mod folder;
+mod handled;
 mod kept;
 mod keys;
 mod known;
 mod listen;
 mod llama;
 mod log;
+mod memory;
 mod messages;
 mod metrics;
 mod missing;
 mod model;
+mod names;
 mod ollama;
 mod openai;
 mod page;
+mod patient;
+mod pool;
 mod probabilities;
 mod reader;
 mod responses;
@@ -43,6 +48,7 @@ mod sse;
 mod text;
 mod tools;
 mod translated;
+mod tree;
 mod work;
 
 use std::net::SocketAddr;
@@ -100,10 +106,12 @@ impl Server {
         let bound = runtime.block_on(TcpListener::bind(address));
         let listener = bound.map_err(|source| ServerError::Bind { address, source })?;
         let address = listener.local_addr()?;
-        let (connections, ending) = (Connections::new(), watch::Sender::new(false));
+        let (connections, ending) = (Connections::new(true), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
         let taken = connections.clone();
         runtime.spawn(taken.take(listener, router, ending.subscribe()));
+        let tidy = Arc::clone(&app.tidy);
+        runtime.spawn(async move { tidy.keep().await });
         Ok(Self {
             app,
             address,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::app::{App, Phase, Served};
 use super::around::around;
+use super::body::Texts;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
@@ -61,7 +62,7 @@ async fn answers<F: Form>(
     if !app.served()?.desk.has_place() {
         return Err(app.busy());
     }
-    let body = body::json(&app, request).await?;
+    let body = body::take(&app, request).await?;
     deliver::answer::<F>(&app, body, record).await
 }
 
@@ -83,8 +84,9 @@ fn of_responses() -> Router<Arc<App>> {
     });
     let count = async |State(app): Shared, request: Request| -> Answer {
         let (model, kept) = (Arc::clone(&app.served()?.model), Arc::clone(&app.kept));
-        let body = body::json(&app, request).await?;
-        let found = body::away(move || responses::input_tokens(&body, &model, &kept)).await?;
+        let body = body::take(&app, request).await?;
+        let work = move |body: &Value| responses::input_tokens(body, &model, &kept);
+        let found = body::read(&app, body, Texts::Counted, work).await?;
         Ok(json_response(StatusCode::OK, found))
     };
     Router::new()
@@ -197,8 +199,9 @@ fn post_to(work: fn(&Value, &Model) -> Result<String, ApiError>) -> MethodRouter
     post(
         async move |State(app): Shared, request: Request| -> Answer {
             let model = Arc::clone(&app.served()?.model);
-            let body = body::json(&app, request).await?;
-            let found = body::away(move || work(&body, &model)).await?;
+            let body = body::take(&app, request).await?;
+            let work = move |body: &Value| work(body, &model);
+            let found = body::read(&app, body, Texts::Counted, work).await?;
             Ok(json_response(StatusCode::OK, found))
         },
     )

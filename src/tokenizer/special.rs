@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::effort::{self, Stopped};
+
 /// A part of a text: either a special token or text without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment<'t> {
@@ -10,6 +12,9 @@ pub(super) enum Fragment<'t> {
     /// A special token.
     Token(u32),
 }
+
+/// Bytes after which it is looked whether the work may go on.
+const CHECKED: usize = 1 << 16;
 
 /// The special tokens of a vocabulary, ordered for search.
 #[derive(Debug, Default)]
@@ -40,20 +45,25 @@ impl SpecialTokens {
 
     /// Cuts `text` at special tokens as llama.cpp does (`tokenizer_st_partition`): all occurrences of longer tokens
     /// are found, left to right, before any shorter one. Tokens of equal length are searched together.
-    pub(super) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
+    ///
+    /// # Errors
+    /// If nobody waits for it any more.
+    pub(super) fn partition<'t>(&self, text: &'t str) -> Result<Vec<Fragment<'t>>, Stopped> {
         let mut fragments = vec![Fragment::Text(text)];
         for (length, tokens) in &self.by_length {
             let mut next = Vec::with_capacity(fragments.len());
             for fragment in fragments {
                 match fragment {
                     Fragment::Token(_) => next.push(fragment),
-                    Fragment::Text(text) => self.partition_length(*length, tokens, text, &mut next),
+                    Fragment::Text(text) => {
+                        self.partition_length(*length, tokens, text, &mut next)?;
+                    }
                 }
             }
             fragments = next;
         }
         fragments.retain(|fragment| *fragment != Fragment::Text(""));
-        fragments
+        Ok(fragments)
     }
 
     fn partition_length<'t>(
@@ -62,9 +72,12 @@ impl SpecialTokens {
         tokens: &HashMap<String, u32>,
         text: &'t str,
         out: &mut Vec<Fragment<'t>>,
-    ) {
+    ) -> Result<(), Stopped> {
         let (mut start, mut at) = (0, 0);
         while at + length <= text.len() {
+            if at % CHECKED == 0 {
+                effort::check()?;
+            }
             let candidate = self.first_bytes[usize::from(text.as_bytes()[at])];
             // `get` is `None` inside a character, where no token can start or end.
             match candidate
@@ -80,6 +93,7 @@ impl SpecialTokens {
             }
         }
         out.push(Fragment::Text(&text[start..]));
+        Ok(())
     }
 }
 
@@ -87,6 +101,10 @@ impl SpecialTokens {
 mod tests {
     use super::Fragment::{Text, Token};
     use super::*;
+
+    fn partition<'t>(special: &SpecialTokens, text: &'t str) -> Vec<Fragment<'t>> {
+        special.partition(text).expect("nothing stops it")
+    }
 
     fn tokens(texts: &[&str]) -> SpecialTokens {
         SpecialTokens::new(
@@ -101,11 +119,11 @@ mod tests {
     fn longer_tokens_come_first_wherever_they_are() {
         let special = tokens(&["<a>", "<a><b>", "><"]);
         assert_eq!(
-            special.partition("<a><a><b>x"),
+            partition(&special, "<a><a><b>x"),
             [Token(0), Token(1), Text("x")]
         );
         assert_eq!(
-            special.partition("<b><a"),
+            partition(&special, "<b><a"),
             [Text("<b"), Token(2), Text("a")]
         );
     }
@@ -113,16 +131,19 @@ mod tests {
     #[test]
     fn occurrences_do_not_overlap_and_the_leftmost_wins() {
         let special = tokens(&["aa"]);
-        assert_eq!(special.partition("aaaaa"), [Token(0), Token(0), Text("a")]);
-        assert_eq!(special.partition("baa"), [Text("b"), Token(0)]);
-        assert_eq!(special.partition(""), []);
+        assert_eq!(
+            partition(&special, "aaaaa"),
+            [Token(0), Token(0), Text("a")]
+        );
+        assert_eq!(partition(&special, "baa"), [Text("b"), Token(0)]);
+        assert_eq!(partition(&special, ""), []);
     }
 
     #[test]
     fn characters_are_never_cut() {
         let special = tokens(&["｜", "é"]);
         assert_eq!(
-            special.partition("日｜éa"),
+            partition(&special, "日｜éa"),
             [Text("日"), Token(0), Token(1), Text("a")]
         );
     }
