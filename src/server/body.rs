@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::app::App;
 use super::error::ApiError;
-use super::handled::From as Address;
 use super::memory;
 use super::names::asks_for_form;
+use super::peer::Peer;
 use super::pool::{Pool, Sender};
 use super::tree::{self, TreeError};
 use crate::effort::Effort;
@@ -237,7 +237,7 @@ pub(super) async fn take(app: &App, request: Request<Stream>) -> Result<Body, Ap
         let error = ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
         return Err(error.with_code("unsupported_media_type"));
     }
-    let sender = sender(&request);
+    let sender = sender(app, &request);
     let most = app.settings.max_body;
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -296,9 +296,13 @@ fn time(bytes: usize, is_counted: bool) -> Duration {
 }
 
 /// Whose request it is.
-fn sender(request: &Request<Stream>) -> Sender {
-    let address = request.extensions().get::<Address>();
-    address.map(|address| BuildHasherDefault::<DefaultHasher>::default().hash_one(address))
+fn sender(app: &App, request: &Request<Stream>) -> Sender {
+    let peer = Peer::of_request(request.headers(), request.extensions(), &app.settings);
+    match peer {
+        // They may be many.
+        Peer::Anybody => None,
+        peer => Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(peer)),
+    }
 }
 
 /// Whether a browser sends a request for a page.

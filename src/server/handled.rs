@@ -1,7 +1,6 @@
 //! What happens to every request of a connection before it is routed.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,16 +16,13 @@ use hyper_util::service::TowerToHyperService;
 use super::around::OF_ROUTERS;
 use super::error::ApiError;
 use super::listen::Line;
-
-/// The address that a request comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct From(pub(super) IpAddr);
+use super::peer::Peer;
 
 /// Serves the requests of a connection.
 pub(super) struct Handled {
     inner: TowerToHyperService<Router>,
     line: Arc<Line>,
-    address: IpAddr,
+    peer: Peer,
     /// Without a place, only routers are answered, which ask how the server is.
     has_place: bool,
 }
@@ -35,13 +31,13 @@ impl Handled {
     pub(super) fn new(
         inner: TowerToHyperService<Router>,
         line: Arc<Line>,
-        address: IpAddr,
+        peer: Peer,
         has_place: bool,
     ) -> Self {
         Self {
             inner,
             line,
-            address,
+            peer,
             has_place,
         }
     }
@@ -103,7 +99,7 @@ impl Service<Request<Incoming>> for Handled {
         if !self.has_place && !OF_ROUTERS.contains(&request.uri().path()) {
             return Box::pin(async { Ok(no_place()) });
         }
-        request.extensions_mut().insert(From(self.address));
+        request.extensions_mut().insert(self.peer);
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;

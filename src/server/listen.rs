@@ -5,7 +5,6 @@
 //! connection that finds no place is served for a moment: it is told how the server is, or that all places are taken.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,12 +18,14 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
+use super::app::App;
 use super::handled::Handled;
 use super::patient::Patient;
+use super::peer::Peer;
 
 /// Connections at the same time at most, well below what systems let a process open.
 const MOST: usize = 768;
-/// Connections of one address at the same time at most.
+/// Connections of one peer at the same time at most. A key is not known yet, so a peer is an address here.
 const MOST_OF_PEER: usize = 384;
 /// Connections beside these that are served for a moment.
 const SPARE: usize = 64;
@@ -106,8 +107,8 @@ async fn is_left(stream: &TcpStream) -> bool {
 
 #[derive(Default)]
 struct Taken {
-    /// Connections with a place, with the address of each where these are counted.
-    places: HashMap<u64, (Option<IpAddr>, Arc<Line>)>,
+    /// Connections with a place, with the peer of each.
+    places: HashMap<u64, (Peer, Arc<Line>)>,
     /// Those that are served for a moment, the oldest first.
     spare: VecDeque<(u64, Arc<Line>)>,
     next: u64,
@@ -115,7 +116,7 @@ struct Taken {
 
 impl Taken {
     /// Ends the connection that waits longest for a request, of those that `may` agrees to. Returns whether there was one.
-    fn end_waiting(&mut self, may: impl Fn(Option<IpAddr>) -> bool) -> bool {
+    fn end_waiting(&mut self, may: impl Fn(Peer) -> bool) -> bool {
         let waiting = self.places.iter().filter(|(_, (peer, _))| may(*peer));
         let waiting = waiting.filter_map(|(id, (_, line))| Some((line.waiting()?, *id)));
         let Some((_, id)) = waiting.min() else {
@@ -128,12 +129,12 @@ impl Taken {
     }
 
     /// Takes a place for a connection, or a moment if there is none. Returned is its number, and whether it has a place.
-    fn take(&mut self, peer: Option<IpAddr>, line: &Arc<Line>) -> (u64, bool) {
+    fn take(&mut self, peer: Peer, line: &Arc<Line>) -> (u64, bool) {
         self.next += 1;
-        let of_peer = |(known, _): &&(Option<IpAddr>, Arc<Line>)| *known == peer;
+        let of_peer = |(known, _): &&(Peer, Arc<Line>)| *known == peer;
         let own = self.places.values().filter(of_peer).count();
         let has_place = match peer {
-            Some(_) if own >= MOST_OF_PEER => self.end_waiting(|known| known == peer),
+            Peer::Address(_) if own >= MOST_OF_PEER => self.end_waiting(|known| known == peer),
             _ if self.places.len() >= MOST => self.end_waiting(|_| true),
             _ => true,
         };
@@ -162,8 +163,6 @@ impl Taken {
 pub(super) struct Connections {
     taken: Arc<Mutex<Taken>>,
     open: Arc<watch::Sender<usize>>,
-    /// Whether the places of an address are counted: behind a proxy, all have the same.
-    by_address: bool,
 }
 
 /// A connection that is open.
@@ -179,23 +178,11 @@ impl Drop for Open {
     }
 }
 
-/// The address that places are counted for. Who has one of IPv6 has 2^64 of them.
-fn counted(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> 64 << 64;
-            Ipv6Addr::from_bits(network).into()
-        }
-    }
-}
-
 impl Connections {
-    pub(super) fn new(by_address: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             taken: Arc::default(),
             open: Arc::new(watch::Sender::new(0)),
-            by_address,
         }
     }
 
@@ -208,6 +195,7 @@ impl Connections {
         self,
         listener: TcpListener,
         router: Router,
+        app: Arc<App>,
         mut ending: watch::Receiver<bool>,
     ) {
         loop {
@@ -222,7 +210,7 @@ impl Connections {
                 continue;
             };
             let line = Arc::new(Line::new());
-            let peer = self.by_address.then(|| counted(address.ip()));
+            let peer = Peer::of_address(address.ip(), &app.settings);
             let (id, has_place) = self.taken().take(peer, &line);
             self.open.send_modify(|open| *open += 1);
             let open = Open {
@@ -230,7 +218,7 @@ impl Connections {
                 id,
             };
             let service = TowerToHyperService::new(router.clone());
-            let handled = Handled::new(service, Arc::clone(&line), address.ip(), has_place);
+            let handled = Handled::new(service, Arc::clone(&line), peer, has_place);
             let ending = ending.clone();
             tokio::spawn(async move {
                 if has_place {
@@ -290,8 +278,8 @@ async fn serve(
 mod tests {
     use super::*;
 
-    fn address(last: u8) -> Option<IpAddr> {
-        Some(IpAddr::from([10, 0, 0, last]))
+    fn address(last: u8) -> Peer {
+        Peer::Address([10, 0, 0, last].into())
     }
 
     fn busy() -> Arc<Line> {
@@ -328,16 +316,8 @@ mod tests {
         assert_eq!(taken.spare.len(), SPARE);
         let mut behind_proxy = Taken::default();
         for _ in 0..MOST {
-            assert!(behind_proxy.take(None, &busy()).1);
+            assert!(behind_proxy.take(Peer::Anybody, &busy()).1);
         }
-        assert!(!behind_proxy.take(None, &busy()).1);
-    }
-
-    #[test]
-    fn addresses_are_counted_by_who_has_them() {
-        let counted = |text: &str| counted(text.parse().expect("an address")).to_string();
-        assert_eq!(counted("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(counted("::ffff:10.0.0.1"), "10.0.0.1");
-        assert_eq!(counted("10.0.0.1"), "10.0.0.1");
+        assert!(!behind_proxy.take(Peer::Anybody, &busy()).1);
     }
 }

@@ -36,6 +36,7 @@ mod ollama;
 mod openai;
 mod page;
 mod patient;
+mod peer;
 mod pool;
 mod probabilities;
 mod reader;
@@ -106,10 +107,10 @@ impl Server {
         let bound = runtime.block_on(TcpListener::bind(address));
         let listener = bound.map_err(|source| ServerError::Bind { address, source })?;
         let address = listener.local_addr()?;
-        let (connections, ending) = (Connections::new(true), watch::Sender::new(false));
+        let (connections, ending) = (Connections::new(), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
         let taken = connections.clone();
-        runtime.spawn(taken.take(listener, router, ending.subscribe()));
+        runtime.spawn(taken.take(listener, router, Arc::clone(&app), ending.subscribe()));
         let tidy = Arc::clone(&app.tidy);
         runtime.spawn(async move { tidy.keep().await });
         Ok(Self {
