@@ -13,6 +13,8 @@ use crate::tokenizer::TokenizerError;
 
 /// Texts that may end an answer.
 const MOST_STOPS: usize = 32;
+/// Bytes of such a text: the end of an answer is compared with it at every token.
+const LONGEST_STOP: usize = 1024;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
@@ -157,7 +159,7 @@ fn limit(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
 }
 
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let message = "must be a text, or a list of up to 32 texts";
+    let message = "must be a text, or a list of up to 32 texts, of up to 1024 bytes each";
     let wrong = || fields.wrong("stop", message);
     let texts: Vec<&Value> = match fields.get("stop") {
         None => vec![],
@@ -167,7 +169,10 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     if texts.len() > MOST_STOPS {
         return Err(wrong());
     }
-    let read = |text: &Value| text.as_str().map(str::to_owned).ok_or_else(wrong);
+    let read = |text: &Value| {
+        let text = text.as_str().filter(|text| text.len() <= LONGEST_STOP);
+        text.map(str::to_owned).ok_or_else(wrong)
+    };
     let texts: Result<Vec<String>, _> = texts.into_iter().map(read).collect();
     // Some clients send an empty one for none.
     Ok(texts?.into_iter().filter(|text| !text.is_empty()).collect())

@@ -167,6 +167,7 @@ impl Batch {
         let worked = self.runtime.block_on(worked);
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_STEP);
+        self.app.reading.end(LAST_STEP);
         match worked {
             Ok(Ok(Ok(()))) => Ok(true),
             Ok(result) => Err(work::why(result)),

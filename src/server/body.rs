@@ -42,7 +42,7 @@ const LARGE: usize = 48 << 20;
 /// Threads that read small bodies, large ones, and those that ask for a form.
 const THREADS: [usize; 3] = [4, 2, 2];
 /// How long a form may take to be read.
-const FORM_TIME: Duration = Duration::from_secs(2);
+const FORM_TIME: Duration = Duration::from_secs(3);
 /// How long other requests may take to be read, which is for the largest.
 const READ_TIME: Duration = Duration::from_secs(30);
 
@@ -61,13 +61,9 @@ impl Budget {
 
     async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let taken = Arc::clone(&self.0).acquire_many_owned(units(bytes));
-        let busy = || {
-            let message = "too many large bodies are being read; ask again later";
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("overloaded")
-        };
         match timeout(PATIENCE, taken).await {
             Ok(Ok(permit)) => Ok(permit),
-            _ => Err(busy()),
+            _ => Err(ApiError::overloaded()),
         }
     }
 }
@@ -95,6 +91,13 @@ impl Reading {
             large_ones: Pool::new("large", large, true)?,
             forms: Pool::new("forms", forms, true)?,
         })
+    }
+
+    /// Ends, and waits for a moment for what is being read.
+    pub(super) fn end(&self, most: Duration) {
+        for pool in [&self.small_ones, &self.large_ones, &self.forms] {
+            pool.end(most);
+        }
     }
 
     /// Takes the bytes for a body, if it is counted.

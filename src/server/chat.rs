@@ -20,7 +20,7 @@ use super::openai::{self, Choices};
 use super::probabilities;
 use super::reader::Reader;
 use super::sse::Framing;
-use super::tools::{self, Delta, Format, Tools, forced};
+use super::tools::{self, Delta, Format, Offered, Tools, forced};
 use crate::engine::EngineError;
 use crate::tokenizer::{ChatTemplate, Message, Rendering, TokenizerError};
 
@@ -29,6 +29,8 @@ pub(super) struct Rendered {
     pub(super) text: String,
     pub(super) prompt: Vec<u32>,
     tools: Option<(Format, Tools)>,
+    /// What is known of the tools, for the readers of all answers.
+    offered: Option<Offered>,
     /// Whether the model is told not to think.
     no_thoughts: bool,
 }
@@ -141,9 +143,12 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         TokenizerError::ByteNotInVocabulary { .. } => wrong(&error),
         error => unread(error, "messages", model),
     })?;
+    let offered = tools.as_ref();
+    let offered = offered.map(|(format, tools)| Offered::new(*format, &tools.all));
     Ok(Rendered {
         text,
         prompt,
+        offered,
         tools,
         no_thoughts: think == Some(false),
     })
@@ -213,7 +218,9 @@ impl Form for Chat {
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
         let tokenizer = model.engine.tokenizer();
         let Rendered { text, tools, .. } = &self.rendered;
-        Reader::new(tokenizer, Some(text), &self.ask.stops, tools.as_ref())
+        let tools = tools.as_ref().zip(self.rendered.offered.as_ref());
+        let tools = tools.map(|((format, tools), offered)| (tools, offered, *format));
+        Reader::new(tokenizer, Some(text), &self.ask.stops, tools)
     }
 
     fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {

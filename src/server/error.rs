@@ -144,6 +144,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("unavailable")
     }
 
+    /// Too much is being read.
+    pub(super) fn overloaded() -> Self {
+        let message = "too many large requests are being read; ask again later";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("overloaded")
+    }
+
     /// The work on a request was stopped before its answer.
     pub(super) fn stopped(why: Stopped) -> Self {
         Self::bad(format!("the request was not read to its end: {why}")).with_code("too_complex")

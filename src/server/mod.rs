@@ -149,6 +149,7 @@ impl Server {
         let ended = self.runtime.block_on(self.serve(worked));
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_WORDS);
+        self.app.reading.end(LAST_WORDS);
         self.app.log.flush();
         ended
     }

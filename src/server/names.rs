@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The fields at the top of a body. One that is missing here is told as ignored.
-const READ: [&str; 170] = [
+const READ: [&str; 172] = [
     "adaptive_decay",
     "adaptive_target",
     "add_generation_prompt",
@@ -42,6 +42,8 @@ const READ: [&str; 170] = [
     "enable_thinking",
     "format",
     "frequency_penalty",
+    "function_call",
+    "functions",
     "grammar",
     "grammar_lazy",
     "grammar_triggers",

@@ -128,7 +128,9 @@ impl AsyncWrite for Patient {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use std::future::poll_fn;
+    use std::io::Read;
+
     use tokio::net::TcpListener;
 
     use super::*;
@@ -137,30 +139,34 @@ mod tests {
     async fn written(takes: usize, pause: Duration, most: Duration) -> Option<io::ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
-        let mut peer = TcpStream::connect(address).await.expect("it listens");
+        let mut peer = std::net::TcpStream::connect(address).expect("it listens");
         let (stream, _) = listener.accept().await.expect("the peer");
         let mut patient = Patient::waiting(Arc::new(stream), most);
-        let taking = async {
-            let mut bytes = vec![0; takes.max(1)];
-            loop {
-                tokio::time::sleep(pause).await;
-                if takes > 0 {
-                    peer.read_exact(&mut bytes).await.expect("there is more");
-                }
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let taking = std::thread::spawn(move || {
+            let mut bytes = vec![0; takes];
+            while ended
+                .recv_timeout(pause)
+                .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+            {
+                let _ = peer.read_exact(&mut bytes);
             }
-        };
+        });
         let writing = async {
             loop {
-                if let Err(error) = patient.write_all(&[0; 1 << 16]).await {
+                let bytes = [0; 1 << 16];
+                let write =
+                    |context: &mut Context<'_>| Pin::new(&mut patient).poll_write(context, &bytes);
+                if let Err(error) = poll_fn(write).await {
                     return error.kind();
                 }
             }
         };
-        tokio::select! {
-            () = taking => None,
-            kind = writing => Some(kind),
-            () = tokio::time::sleep(8 * most) => None,
-        }
+        let found = tokio::time::timeout(8 * most, writing).await.ok();
+        drop(end);
+        drop(patient);
+        taking.join().expect("it ends");
+        found
     }
 
     #[test]

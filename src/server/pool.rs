@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -103,11 +104,7 @@ pub(super) struct Pool(Arc<Shared>);
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.ended = true;
-        state.waiting.clear();
-        drop(state);
-        self.0.changed.notify_all();
+        self.end(Duration::ZERO);
     }
 }
 
@@ -129,6 +126,17 @@ impl Pool {
             })?;
         }
         Ok(pool)
+    }
+
+    /// Ends, and waits for so long for work that has begun. Nobody waits for its result any more.
+    pub(super) fn end(&self, most: Duration) {
+        let mut state = self.0.state();
+        state.ended = true;
+        state.waiting.clear();
+        self.0.changed.notify_all();
+        let is_running = |state: &mut State| !state.running.is_empty();
+        let waited = self.0.changed.wait_timeout_while(state, most, is_running);
+        drop(waited);
     }
 
     /// What `work` returns. If it panics, its request is refused and others go on. When this future is dropped, the work ends early.
@@ -160,7 +168,7 @@ impl Pool {
             let of_sender = |job: &&Job| sender.is_some() && job.sender == sender;
             let own = state.waiting.iter().filter(of_sender).count();
             if state.waiting.len() >= MOST_WAITING || own >= MOST_WAITING / 2 {
-                return Err(ApiError::busy());
+                return Err(ApiError::overloaded());
             }
             state.waiting.push_back(job);
         }
@@ -185,7 +193,7 @@ fn stand_back() {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
     use crate::effort;

@@ -11,7 +11,7 @@ use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::Value;
 
 use super::schema::{self, Lost};
-use super::{Chooser, ChooserError, gbnf, wait};
+use super::{Chooser, ChooserError, gbnf, size, wait};
 use crate::tokenizer::Tokenizer;
 
 /// What an answer has to be.
@@ -152,9 +152,16 @@ fn lark(tokens: &TokEnv, language: Language) -> Result<(String, Vec<Lost>), Choo
             let reason = format!("it has more than {MOST_LINES} lines");
             Err(ChooserError::Grammar { reason })
         }
-        Language::Lark(text) => Ok(schema::rewritten(&text)?),
-        Language::Gbnf(text) => Ok((gbnf::to_lark(&text)?, vec![])),
+        Language::Lark(text) => {
+            size::of_lark(&text)?;
+            Ok(schema::rewritten(&text)?)
+        }
+        Language::Gbnf(text) => {
+            size::of_gbnf(&text)?;
+            Ok((gbnf::to_lark(&text)?, vec![]))
+        }
         Language::Regex(text) => {
+            size::of_regex(&text)?;
             let (regex, lost) = schema::regex(&text);
             let regex = llguidance::regex_to_lark(&regex, "dw");
             Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))

@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use described::{as_texts, describe};
 pub(super) use grammar::forced;
-pub(super) use parser::{Delta, Parser};
+pub(super) use parser::{Delta, Offered, Parser};
 
 use super::error::ApiError;
 use super::fields::Fields;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::size::{end, end_of_line};
 use super::walk::taken;
 use super::{Lost, SchemaError};
 
@@ -50,24 +51,6 @@ fn next_schema(grammar: &str) -> Option<usize> {
         };
     }
     None
-}
-
-/// Where a text ends that goes on to `mark`.
-fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
-    while let Some(byte) = bytes.get(at) {
-        at += match byte {
-            b'\\' => 2,
-            b'\n' => return at,
-            byte if *byte == mark => return at + 1,
-            _ => 1,
-        };
-    }
-    at
-}
-
-fn end_of_line(bytes: &[u8], at: usize) -> usize {
-    let length = bytes[at..].iter().position(|byte| *byte == b'\n');
-    length.map_or(bytes.len(), |length| at + length)
 }
 
 #[cfg(test)]
