@@ -43,8 +43,8 @@ const LARGE: usize = 48 << 20;
 const THREADS: [usize; 3] = [4, 2, 2];
 /// How long a form may take to be read.
 const FORM_TIME: Duration = Duration::from_secs(3);
-/// How long other requests may take to be read, which is for the largest.
-const READ_TIME: Duration = Duration::from_secs(30);
+/// How long others may take to be read, small ones and large ones.
+const READ_TIMES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Bytes of bodies that may still be in memory, in units of 1 kB.
 struct Budget(Arc<Semaphore>);
@@ -192,25 +192,32 @@ pub(super) async fn read<T: Send + 'static>(
     let limited = move |time| move |effort: Effort| effort.within(time).of_tokens(tokens);
     app.tidy.used();
     let (sender, length) = (body.sender, body.length());
-    let pool = match length {
-        ..=SMALL => &app.reading.small_ones,
-        _ => &app.reading.large_ones,
+    let [small, large] = READ_TIMES;
+    let (pool, time) = match length {
+        ..=SMALL => (&app.reading.small_ones, small),
+        _ => (&app.reading.large_ones, large),
     };
-    let tidied = move |done| {
+    let tidy = move || {
         if length > SMALL {
             memory::give_back();
         }
-        done
     };
-    let first = pool.run(sender, limited(READ_TIME), move || {
-        let value = body.value()?;
+    let first = pool.run(sender, limited(time), move || {
+        let value = match body.value() {
+            Ok(value) => value,
+            Err(error) => {
+                tidy();
+                return Err(error);
+            }
+        };
         // What asks for a form has to wait for others that do.
         if asks_for_form(&value) {
             return Ok(Err((value, body.taken.take(), work)));
         }
         let done = work(&value);
         drop((value, body));
-        tidied(done).map(Ok)
+        tidy();
+        done.map(Ok)
     });
     let (value, taken, work) = match first.await? {
         Ok(done) => return Ok(done),
@@ -220,7 +227,8 @@ pub(super) async fn read<T: Send + 'static>(
     let last = forms.run(sender, limited(FORM_TIME), move || {
         let done = work(&value);
         drop((value, taken));
-        tidied(done)
+        tidy();
+        done
     });
     last.await
 }

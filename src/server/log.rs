@@ -97,6 +97,10 @@ pub(super) const NOT_ENFORCED: &str = "x-glimt-not-enforced";
 /// Characters of such a header at most, about.
 const MOST_HEADER: usize = 2000;
 
+/// Fields, or what is not enforced, that a line of the log tells, and characters of each.
+const MOST_TOLD: usize = 50;
+const LONGEST_TOLD: usize = 1000;
+
 /// What is logged for a client that went away, as nginx does.
 const GONE: u16 = 499;
 
@@ -176,8 +180,8 @@ impl Record {
     /// What its answer does not take into account: fields that nothing has read, and what of a JSON schema is not enforced.
     pub(super) fn disregarded(&self, ignored: Vec<String>, not_enforced: Vec<String>) {
         let mut told = self.told();
-        told.ignored = ignored;
-        told.not_enforced = not_enforced;
+        told.ignored = some(ignored);
+        told.not_enforced = some(not_enforced);
     }
 
     /// The same, as headers of the answer.
@@ -219,6 +223,22 @@ impl Record {
         }
         line
     }
+}
+
+/// The first of many texts, each shortened, and how many more there are.
+fn some(mut texts: Vec<String>) -> Vec<String> {
+    let more = texts.len().saturating_sub(MOST_TOLD);
+    texts.truncate(MOST_TOLD);
+    for text in &mut texts {
+        if let Some((end, _)) = text.char_indices().nth(LONGEST_TOLD) {
+            text.truncate(end);
+            text.push_str("...");
+        }
+    }
+    if more > 0 {
+        texts.push(format!("{more} more"));
+    }
+    texts
 }
 
 /// Texts as the value of a header, which has room for the first of them.

@@ -274,6 +274,9 @@ mod tests {
             "type",
             "name",
             "id",
+            "reasoning_content",
+            "tool_calls",
+            "input_schema",
         ];
         missing.retain(|name| !inner.contains(&name.as_str()));
         assert!(missing.is_empty(), "names.rs lacks {missing:?}");

@@ -162,7 +162,7 @@ mod tests {
                 }
             }
         };
-        let found = tokio::time::timeout(8 * most, writing).await.ok();
+        let found = tokio::time::timeout(2 * most, writing).await.ok();
         drop(end);
         drop(patient);
         taking.join().expect("it ends");
@@ -175,7 +175,7 @@ mod tests {
             .enable_all()
             .build();
         let runtime = runtime.expect("the system gives a runtime");
-        let most = Duration::from_millis(200);
+        let most = Duration::from_millis(600);
         let pause = Duration::from_millis(10);
         let of = |takes| runtime.block_on(written(takes, pause, most));
         assert_eq!(of(0), Some(io::ErrorKind::TimedOut));

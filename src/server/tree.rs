@@ -19,6 +19,9 @@ const MOST: usize = 24 << 20;
 const MOST_FOR_BYTE: usize = 4;
 /// Bytes of a field's name in an object, beside its text and its value.
 const NAME: usize = 64;
+/// Fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
+const MOST_UNKNOWN: usize = 100;
+const LONGEST_UNKNOWN: usize = 128;
 /// Values after which it is looked whether somebody waits for them.
 const CHECKED: usize = 1 << 12;
 
@@ -56,6 +59,22 @@ pub(super) fn body(text: &[u8]) -> Result<Value, TreeError> {
 /// [`TreeError`].
 pub(super) fn value(text: &str) -> Result<Value, TreeError> {
     made(text.as_bytes(), false)
+}
+
+/// Bytes that a value takes, about.
+pub(super) fn bytes(value: &Value) -> usize {
+    let inner: usize = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(map) => {
+            let fields = map.iter();
+            fields
+                .map(|(name, value)| NAME + name.len() + bytes(value))
+                .sum()
+        }
+        _ => 0,
+    };
+    size_of::<Value>() + inner
 }
 
 fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
@@ -180,14 +199,20 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         self.count.take(0)?;
-        let mut all = Map::new();
+        let (mut all, mut unknown) = (Map::new(), 0);
         while let Some(name) = entries.next_key::<String>()? {
             self.count.take(NAME + name.len())?;
-            let value = match self.is_body && !is_known(&name) {
-                true => entries.next_value_seed(Presence)?,
-                false => entries.next_value_seed(self.inner())?,
-            };
-            all.insert(name, value);
+            if !self.is_body || is_known(&name) {
+                let value = entries.next_value_seed(self.inner())?;
+                all.insert(name, value);
+                continue;
+            }
+            let value = entries.next_value_seed(Presence)?;
+            unknown += 1;
+            // Some are told as ignored.
+            if unknown <= MOST_UNKNOWN && name.len() <= LONGEST_UNKNOWN {
+                all.insert(name, value);
+            }
         }
         Ok(all.into())
     }
