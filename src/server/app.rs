@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::body::Reading;
 use super::desk::{Answering, Desk, Order};
 use super::error::ApiError;
 use super::kept::Kept;
@@ -14,6 +13,7 @@ use super::log::Log;
 use super::memory::Tidy;
 use super::metrics::Metrics;
 use super::model::Model;
+use super::reading::Reading;
 use super::settings::Settings;
 
 /// What a server is about.

@@ -132,7 +132,7 @@ enum Handed<F> {
 
 impl<F: Form> Begun<F> {
     /// Hands a request in, unless it is answered at once. Unless `streams` is true, one that asks for a stream is refused.
-    async fn new(
+    async fn hand_in(
         app: &App,
         body: Body,
         record: Arc<Record>,
@@ -245,7 +245,7 @@ pub(super) async fn whole<F: Form>(
     body: Value,
     record: Arc<Record>,
 ) -> Result<Value, ApiError> {
-    match Begun::<F>::new(app, body.into(), record, false).await? {
+    match Begun::<F>::hand_in(app, body.into(), record, false).await? {
         Handed::In(begun, answering) => begun.whole(answering).await,
         Handed::AtOnce(body) => Ok(body),
     }
@@ -260,7 +260,7 @@ pub(super) async fn answer<F: Form>(
     body: Body,
     record: Arc<Record>,
 ) -> Result<Response, ApiError> {
-    let (begun, answering) = match Begun::<F>::new(app, body, record, true).await? {
+    let (begun, answering) = match Begun::<F>::hand_in(app, body, record, true).await? {
         Handed::In(begun, answering) => (begun, answering),
         Handed::AtOnce(body) => return Ok(json_response(StatusCode::OK, body.to_string())),
     };

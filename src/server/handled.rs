@@ -15,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 
 use super::around::OF_ROUTERS;
 use super::error::ApiError;
-use super::listen::Line;
+use super::line::Line;
 use super::peer::Peer;
 
 /// Serves the requests of a connection.

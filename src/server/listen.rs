@@ -5,21 +5,20 @@
 //! connection that finds no place is served for a moment: it is told how the server is, or that all places are taken.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::app::App;
 use super::handled::Handled;
+use super::line::Line;
 use super::patient::Patient;
 use super::peer::Peer;
 
@@ -37,73 +36,10 @@ const HEAD: Duration = Duration::from_secs(75);
 const MOST_HEAD: usize = 64 << 10;
 /// How long nothing is taken after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often it is looked whether a client has left, whose request is being answered.
-const LOOK: Duration = Duration::from_millis(250);
 /// A peer that is silent is asked after this time whether it is still there, and then as often as this.
 const SILENT: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(10)];
 /// Bytes that the system holds for a client that does not read them.
 const UNREAD: usize = 256 << 10;
-
-/// What is known of a connection from outside of it.
-pub(super) struct Line {
-    began: Instant,
-    /// When it began to wait for a request, in milliseconds since it began, plus 1. 0 while a request is answered.
-    waits_since: AtomicU64,
-    ended: Notify,
-}
-
-impl Line {
-    fn new() -> Self {
-        Self {
-            began: Instant::now(),
-            waits_since: AtomicU64::new(1),
-            ended: Notify::new(),
-        }
-    }
-
-    /// A request is answered on it from now on.
-    pub(super) fn answers(&self) {
-        self.waits_since.store(0, Ordering::Relaxed);
-    }
-
-    /// It waits for a request from now on.
-    pub(super) fn waits(&self) {
-        let since = self.began.elapsed().as_millis() as u64;
-        self.waits_since.store(since + 1, Ordering::Relaxed);
-    }
-
-    /// When it began to wait, if it does.
-    fn waiting(&self) -> Option<Instant> {
-        match self.waits_since.load(Ordering::Relaxed) {
-            0 => None,
-            since => Some(self.began + Duration::from_millis(since - 1)),
-        }
-    }
-
-    /// Waits until its place is given to another, or until its client has left while its request is answered.
-    ///
-    /// hyper sees that a client has left only if that has sent nothing behind its request.
-    async fn over(&self, stream: &TcpStream) {
-        let mut left = false;
-        loop {
-            tokio::select! {
-                () = self.ended.notified() => return,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            let before = left;
-            left = self.waiting().is_none() && is_left(stream).await;
-            if before && left {
-                return;
-            }
-        }
-    }
-}
-
-/// Whether the client has closed its side of a connection.
-async fn is_left(stream: &TcpStream) -> bool {
-    let ready = tokio::time::timeout(Duration::ZERO, stream.ready(Interest::READABLE)).await;
-    matches!(ready, Ok(Ok(ready)) if ready.is_read_closed())
-}
 
 #[derive(Default)]
 struct Taken {
@@ -123,7 +59,7 @@ impl Taken {
             return false;
         };
         if let Some((_, line)) = self.places.remove(&id) {
-            line.ended.notify_one();
+            line.end();
         }
         true
     }
@@ -145,7 +81,7 @@ impl Taken {
         if self.spare.len() >= SPARE
             && let Some((_, oldest)) = self.spare.pop_front()
         {
-            oldest.ended.notify_one();
+            oldest.end();
         }
         self.spare.push_back((self.next, Arc::clone(line)));
         (self.next, false)

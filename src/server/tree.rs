@@ -111,7 +111,7 @@ impl Count {
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let values = self.values.get();
         self.values.set(values + 1);
-        if values % CHECKED == 0
+        if values.is_multiple_of(CHECKED)
             && let Err(stopped) = effort::check()
         {
             self.stopped.set(Some(Some(stopped)));

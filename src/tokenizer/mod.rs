@@ -154,7 +154,7 @@ impl Tokenizer {
             if ids.len() > most {
                 return Err(TokenizerError::TooMany { most });
             }
-            if i % CHECKED == 0 {
+            if i.is_multiple_of(CHECKED) {
                 effort.check()?;
             }
             encoded.clear();

@@ -75,7 +75,7 @@ impl SpecialTokens {
     ) -> Result<(), Stopped> {
         let (mut start, mut at) = (0, 0);
         while at + length <= text.len() {
-            if at % CHECKED == 0 {
+            if at.is_multiple_of(CHECKED) {
                 effort::check()?;
             }
             let candidate = self.first_bytes[usize::from(text.as_bytes()[at])];

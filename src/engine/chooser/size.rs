@@ -1,6 +1,7 @@
 //! Limits of what a grammar's text may be: reading it takes a time that grows faster than the text, and nothing can stop that.
 
 use super::ChooserError;
+use super::schema::{end, end_of_line};
 
 /// Bytes of a grammar in Lark.
 const MOST_LARK: usize = 2 << 20;
@@ -61,25 +62,6 @@ pub(super) fn of_gbnf(text: &str) -> Result<(), ChooserError> {
 /// Refuses a regular expression that is too large.
 pub(super) fn of_regex(text: &str) -> Result<(), ChooserError> {
     check("bytes", text.len(), MOST_REGEX)
-}
-
-/// Where a text of a grammar in Lark ends that goes on to `mark`.
-pub(super) fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
-    while let Some(byte) = bytes.get(at) {
-        at += match byte {
-            b'\\' => 2,
-            b'\n' => return at,
-            byte if *byte == mark => return at + 1,
-            _ => 1,
-        };
-    }
-    at
-}
-
-/// Where a line of a grammar ends.
-pub(super) fn end_of_line(bytes: &[u8], at: usize) -> usize {
-    let length = bytes[at..].iter().position(|byte| *byte == b'\n');
-    length.map_or(bytes.len(), |length| at + length)
 }
 
 #[cfg(test)]

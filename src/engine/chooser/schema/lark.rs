@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::super::size::{end, end_of_line};
 use super::walk::taken;
 use super::{Lost, SchemaError};
 
@@ -51,6 +50,25 @@ fn next_schema(grammar: &str) -> Option<usize> {
         };
     }
     None
+}
+
+/// Where a text of a grammar in Lark ends that goes on to `mark`.
+pub(in crate::engine::chooser) fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
+    while let Some(byte) = bytes.get(at) {
+        at += match byte {
+            b'\\' => 2,
+            b'\n' => return at,
+            byte if *byte == mark => return at + 1,
+            _ => 1,
+        };
+    }
+    at
+}
+
+/// Where a line of a grammar ends.
+pub(in crate::engine::chooser) fn end_of_line(bytes: &[u8], at: usize) -> usize {
+    let length = bytes[at..].iter().position(|byte| *byte == b'\n');
+    length.map_or(bytes.len(), |length| at + length)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::effort::Stopped;
 
-pub(super) use lark::rewritten;
+pub(super) use lark::{end, end_of_line, rewritten};
 pub(super) use walk::taken;
 
 /// A keyword that is not enforced.
