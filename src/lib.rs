@@ -4,7 +4,7 @@
 //! [`tokenizer`] the text, [`model`] what all models share, [`synth`] invents models, [`gpu`] has adapters, memory and
 //! recorded steps, [`kernels`] each operation as a pair of WGSL and Rust, [`models`] the families of models, [`engine`] puts them together, [`chat`] holds conversations, `web` is what a page in a browser calls, [`mod@bench`], [`profile`] and
 //! [`tune`] measure, [`server`] serves many users, [`cli`] is the command line. Before all stand `files`, which are
-//! replaced whole, `plural`, which counts in words, and `pictures` of numbers.
+//! replaced whole, `effort`, which ends work that nobody waits for, `plural`, which counts in words, and `pictures` of numbers.
 
 #[macro_use]
 mod named;
@@ -14,6 +14,7 @@ pub mod bench;
 pub mod chat;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
+pub(crate) mod effort;
 pub mod engine;
 pub(crate) mod files;
 pub mod gguf;

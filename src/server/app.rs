@@ -10,8 +10,10 @@ use super::desk::{Answering, Desk, Order};
 use super::error::ApiError;
 use super::kept::Kept;
 use super::log::Log;
+use super::memory::Tidy;
 use super::metrics::Metrics;
 use super::model::Model;
+use super::reading::Reading;
 use super::settings::Settings;
 
 /// What a server is about.
@@ -35,6 +37,8 @@ pub(super) struct App {
     /// Counts the requests that are being read, until they are tokens: each of them holds a weak reference.
     pub(super) arriving: Arc<()>,
     pub(super) log: Arc<Log>,
+    pub(super) reading: Reading,
+    pub(super) tidy: Arc<Tidy>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) served: OnceLock<Served>,
     /// Answers that later requests can go on from.
@@ -44,6 +48,8 @@ pub(super) struct App {
 impl App {
     pub(super) fn new(settings: Settings) -> std::io::Result<Self> {
         Ok(Self {
+            reading: Reading::new(settings.max_body)?,
+            tidy: Arc::default(),
             settings,
             metrics: Arc::new(Metrics::new()),
             arriving: Arc::default(),

@@ -9,9 +9,12 @@ use super::model::Model;
 use super::{known, sampling};
 use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Language};
+use crate::tokenizer::TokenizerError;
 
 /// Texts that may end an answer.
 const MOST_STOPS: usize = 32;
+/// Bytes of such a text: the end of an answer is compared with it at every token.
+const LONGEST_STOP: usize = 1024;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
 
@@ -156,7 +159,7 @@ fn limit(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
 }
 
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let message = "must be a text, or a list of up to 32 texts";
+    let message = "must be a text, or a list of up to 32 texts, of up to 1024 bytes each";
     let wrong = || fields.wrong("stop", message);
     let texts: Vec<&Value> = match fields.get("stop") {
         None => vec![],
@@ -166,7 +169,10 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     if texts.len() > MOST_STOPS {
         return Err(wrong());
     }
-    let read = |text: &Value| text.as_str().map(str::to_owned).ok_or_else(wrong);
+    let read = |text: &Value| {
+        let text = text.as_str().filter(|text| text.len() <= LONGEST_STOP);
+        text.map(str::to_owned).ok_or_else(wrong)
+    };
     let texts: Result<Vec<String>, _> = texts.into_iter().map(read).collect();
     // Some clients send an empty one for none.
     Ok(texts?.into_iter().filter(|text| !text.is_empty()).collect())
@@ -189,28 +195,43 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
     }
 }
 
+/// The error about a prompt of so many tokens where there is room for fewer.
+fn too_long(param: &str, [tokens, room]: [usize; 2], more: &str) -> ApiError {
+    // Agents know by these words, which are those of OpenAI's, llama.cpp's and Anthropic's servers, that they have to shorten.
+    let message = format!(
+        "This model's maximum context length is {room} tokens. However, your {param} resulted in {tokens} tokens. Please reduce the length of the {param}. The prompt is too long: it exceeds the available context size ({room} tokens). {more}"
+    );
+    ApiError::field(param, message).too_many(tokens, room)
+}
+
+/// The error about a prompt of so many tokens, at least, for which the context is too small.
+fn too_many(param: &str, tokens: usize, model: &Model) -> ApiError {
+    let more = "The context holds the answer, too. A server with a larger one is started with -c.";
+    too_long(param, [tokens, model.engine.n_ctx()], more)
+}
+
+/// The error about a text that is no tokens, or too many.
+pub(super) fn unread(error: TokenizerError, param: &str, model: &Model) -> ApiError {
+    match error {
+        TokenizerError::TooMany { most } => too_many(param, most + 1, model),
+        TokenizerError::Stopped(stopped) => ApiError::stopped(stopped),
+        error => ApiError::field(param, format!("'{param}' cannot be read: {error}")),
+    }
+}
+
 /// Checks that a prompt leaves room for an answer.
 ///
 /// # Errors
 /// If it does not, or has no tokens.
 pub(super) fn check_prompt(param: &str, prompt: &[u32], model: &Model) -> Result<(), ApiError> {
     let (tokens, n_ctx) = (prompt.len(), model.engine.n_ctx());
-    let too_long = |n_ctx: usize, message: String| {
-        // Agents know by these words, which are those of OpenAI's, llama.cpp's and Anthropic's servers, that they have to shorten.
-        let message = format!(
-            "This model's maximum context length is {n_ctx} tokens. However, your {param} resulted in {tokens} tokens. Please reduce the length of the {param}. The prompt is too long: it exceeds the available context size ({n_ctx} tokens). {message}"
-        );
-        ApiError::field(param, message).too_many(tokens, n_ctx)
-    };
     if tokens >= n_ctx {
-        let message =
-            "The context holds the answer, too. A server with a larger one is started with -c.";
-        return Err(too_long(n_ctx, message.to_owned()));
+        return Err(too_many(param, tokens, model));
     }
     match model.engine.check_cache(tokens) {
         Ok(()) => {}
         Err(error @ EngineError::CacheTooSmall { rows, .. }) => {
-            return Err(too_long(rows, format!("{error}.")));
+            return Err(too_long(param, [tokens, rows], &format!("{error}.")));
         }
         Err(error) => return Err(ApiError::field(param, error.to_string())),
     }

@@ -72,6 +72,7 @@ fn settings() -> Settings {
     Settings {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
         keys: Keys::default(),
+        behind_proxy: false,
         guard_all: false,
         page: false,
         cors: vec![],
@@ -167,6 +168,7 @@ impl Batch {
         let worked = self.runtime.block_on(worked);
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_STEP);
+        self.app.reading.end(LAST_STEP);
         match worked {
             Ok(Ok(Ok(()))) => Ok(true),
             Ok(result) => Err(work::why(result)),

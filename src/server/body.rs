@@ -1,54 +1,243 @@
 //! The body of a request, and what is made of it away from the threads that serve others.
+//!
+//! The bytes of all bodies that are in memory at the same time are bounded. Small bodies are not counted, and those of middle size have
+//! bytes of their own, so a few large ones keep out only other large ones.
 
+use std::future::poll_fn;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::pin::Pin;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body as Stream;
 use axum::http::{HeaderMap, Request, StatusCode, header};
+use hyper::body::Body as _;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 
 use super::app::App;
 use super::error::ApiError;
+use super::memory;
+use super::names::asks_for_form;
+use super::peer::Peer;
+use super::pool::Sender;
+use super::reading::{MIDDLE, SMALL};
+use super::tree::{self, TreeError};
+use crate::effort::Effort;
 
 /// A body has to be there within this time.
 const TIME: Duration = Duration::from_secs(60);
+/// A body that is counted may take this time, and more for its bytes at this rate, in bytes per second.
+const COUNTED: (Duration, usize) = (Duration::from_secs(10), 32 << 10);
+/// How long a form may take to be read.
+const FORM_TIME: Duration = Duration::from_secs(3);
+/// How long others may take to be read, small ones and large ones.
+const READ_TIMES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(30)];
 
-/// Reads a body of JSON.
+enum Content {
+    /// As it came.
+    Text(Vec<u8>),
+    /// Made elsewhere.
+    Value(Value),
+}
+
+/// A body that is in memory.
+pub(super) struct Body {
+    content: Content,
+    /// Its bytes of all that may be in memory.
+    taken: Option<OwnedSemaphorePermit>,
+    sender: Sender,
+}
+
+impl From<Value> for Body {
+    fn from(value: Value) -> Self {
+        Self {
+            content: Content::Value(value),
+            taken: None,
+            sender: None,
+        }
+    }
+}
+
+impl Body {
+    fn length(&self) -> usize {
+        match &self.content {
+            Content::Text(text) => text.len(),
+            Content::Value(_) => 0,
+        }
+    }
+
+    fn value(&mut self) -> Result<Value, ApiError> {
+        match &mut self.content {
+            Content::Value(value) => Ok(value.take()),
+            Content::Text(text) => {
+                let text = std::mem::take(text);
+                tree::body(&text).map_err(|error| match error {
+                    TreeError::Syntax(error) => {
+                        ApiError::bad(format!("the body is not JSON: {error}"))
+                    }
+                    TreeError::Large { .. } => too_large(format!("the body is too large: {error}")),
+                    TreeError::Stopped(stopped) => ApiError::stopped(stopped),
+                })
+            }
+        }
+    }
+}
+
+/// Tokens of a text at most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Texts {
+    /// Little more than a context has. What is behind is not even counted.
+    Answered,
+    /// As many as are counted for a client that asks how many there are.
+    Counted,
+}
+
+/// Tokens behind the end of the context that are still counted, so that a client knows how much to leave out.
+const BEHIND: usize = 1 << 16;
+/// Tokens that are counted for a client that asks how many there are.
+const COUNTED_TOKENS: usize = 1 << 20;
+
+/// Has what `work` makes of a body made by a thread that others do not wait for. It ends early if nobody waits for it any more.
 ///
 /// # Errors
-/// A body that is none, is too long, or does not come in time.
-pub(super) async fn json(app: &App, request: Request<Body>) -> Result<Value, ApiError> {
+/// Those of `work`, or what is wrong with the body.
+pub(super) async fn read<T: Send + 'static>(
+    app: &App,
+    mut body: Body,
+    texts: Texts,
+    work: impl FnOnce(&Value) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let n_ctx = app.served()?.model.engine.n_ctx();
+    let tokens = match texts {
+        Texts::Answered => n_ctx.saturating_add(BEHIND),
+        Texts::Counted => n_ctx.max(COUNTED_TOKENS),
+    };
+    let limited = move |time| move |effort: Effort| effort.within(time).of_tokens(tokens);
+    app.tidy.used();
+    let (sender, length) = (body.sender, body.length());
+    let [small, large] = READ_TIMES;
+    let (pool, time) = match length {
+        ..=SMALL => (&app.reading.small_ones, small),
+        _ => (&app.reading.large_ones, large),
+    };
+    let tidy = move || {
+        if length > SMALL {
+            memory::give_back();
+        }
+    };
+    let first = pool.run(sender, limited(time), move || {
+        let value = match body.value() {
+            Ok(value) => value,
+            Err(error) => {
+                tidy();
+                return Err(error);
+            }
+        };
+        // What asks for a form has to wait for others that do.
+        if asks_for_form(&value) {
+            return Ok(Err((value, body.taken.take(), work)));
+        }
+        let done = work(&value);
+        drop((value, body));
+        tidy();
+        done.map(Ok)
+    });
+    let (value, taken, work) = match first.await? {
+        Ok(done) => return Ok(done),
+        Err(left) => left,
+    };
+    let forms = &app.reading.forms;
+    let last = forms.run(sender, limited(FORM_TIME), move || {
+        let done = work(&value);
+        drop((value, taken));
+        tidy();
+        done
+    });
+    last.await
+}
+
+fn too_large(message: String) -> ApiError {
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).with_code("request_too_large")
+}
+
+/// Takes the body of a request into memory.
+///
+/// # Errors
+/// A body that is no JSON as it says, is too long, or does not come in time.
+pub(super) async fn take(app: &App, request: Request<Stream>) -> Result<Body, ApiError> {
     // Web pages of others cannot send JSON that is said to be so without being asked for leave first. A program sends no origin.
     if is_of_a_page(request.headers()) && !is_said_to_be_json(request.headers()) {
         let message = "a web page must send JSON with the header Content-Type: application/json";
         let error = ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
         return Err(error.with_code("unsupported_media_type"));
     }
+    let sender = sender(app, &request);
     let most = app.settings.max_body;
-    let too_large = || {
-        let message = format!("the body has more than {most} bytes (--max-body)");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).with_code("request_too_large")
-    };
-    let too_slow = || {
-        let message = "the body did not come in time";
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, message).with_code("request_timeout")
-    };
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > most as u64) {
-        return Err(too_large());
+    let declared = request.headers().get(header::CONTENT_LENGTH);
+    let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let declared = declared.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    let over = || too_large(format!("the body has more than {most} bytes (--max-body)"));
+    if declared.is_some_and(|length| length > most) {
+        return Err(over());
     }
-    let read = tokio::time::timeout(TIME, to_bytes(request.into_body(), most)).await;
-    let bytes = read
-        .map_err(|_| too_slow())?
-        .map_err(|error| match is_too_long(&error) {
-            true => too_large(),
-            false => ApiError::bad(format!("the body cannot be read: {error}")),
-        })?;
-    away(move || {
-        serde_json::from_slice(&bytes)
-            .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}")))
+    let mut taken = app.reading.take(declared.unwrap_or(0)).await?;
+    let mut counted = declared.unwrap_or(SMALL);
+    let mut stream = request.into_body();
+    let (mut began, mut text) = (Instant::now(), vec![]);
+    loop {
+        let next = poll_fn(|context| Pin::new(&mut stream).poll_frame(context));
+        let until = began + time(text.len(), taken.is_some());
+        let Ok(next) = timeout_at(until, next).await else {
+            let message = "the body did not come in time";
+            let error = ApiError::new(StatusCode::REQUEST_TIMEOUT, message);
+            return Err(error.with_code("request_timeout"));
+        };
+        let Some(frame) = next else {
+            break;
+        };
+        let unread = |error| ApiError::bad(format!("the body cannot be read: {error}"));
+        let Ok(data) = frame.map_err(unread)?.into_data() else {
+            continue;
+        };
+        let length = text.len() + data.len();
+        if length > most {
+            return Err(over());
+        }
+        // A body that does not tell its length may have all that is left.
+        if length > counted {
+            counted = if length <= MIDDLE[0] { MIDDLE[0] } else { most };
+            drop(taken);
+            let waits = Instant::now();
+            taken = app.reading.take(counted.min(most)).await?;
+            began += waits.elapsed();
+        }
+        text.extend_from_slice(&data);
+    }
+    Ok(Body {
+        content: Content::Text(text),
+        taken,
+        sender,
     })
-    .await
+}
+
+/// How long a body may take of which so many bytes are there.
+fn time(bytes: usize, is_counted: bool) -> Duration {
+    let (begin, rate) = COUNTED;
+    match is_counted {
+        true => TIME.min(begin + Duration::from_secs_f64(bytes as f64 / rate as f64)),
+        false => TIME,
+    }
+}
+
+/// Whose request it is.
+fn sender(app: &App, request: &Request<Stream>) -> Sender {
+    let peer = Peer::of_request(request.headers(), request.extensions(), &app.settings);
+    match peer {
+        // They may be many.
+        Peer::Anybody => None,
+        peer => Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(peer)),
+    }
 }
 
 /// Whether a browser sends a request for a page.
@@ -61,39 +250,4 @@ fn is_said_to_be_json(headers: &HeaderMap) -> bool {
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")
-}
-
-fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.any(|cause| cause.to_string().contains("length limit exceeded"))
-}
-
-/// What `work` returns, on a thread of its own. If it panics, the request is refused and others go on.
-///
-/// # Errors
-/// Those of `work`.
-pub(super) async fn away<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| {
-        let message = "this request met a bug of the program; others are still served";
-        Err(ApiError::internal(message).for_good())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_refuses_its_request_alone() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.expect("the system gives a runtime");
-        let failed = runtime.block_on(away::<()>(|| panic!("as a test wants it")));
-        let error = failed.expect_err("it panicked");
-        assert_eq!(error.status.as_u16(), 500);
-        assert_eq!(error.json()["error"]["type"], "server_error");
-        assert_eq!(runtime.block_on(away(|| Ok(7))), Ok(7));
-    }
 }

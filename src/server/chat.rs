@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::answers::{Step, Usage};
 use super::app::number;
-use super::ask::{Ask, check_prompt};
+use super::ask::{Ask, check_prompt, unread};
 use super::blocks::Block;
 use super::deliver::{Collected, Events, Form, Head, Read};
 use super::error::ApiError;
@@ -19,15 +19,17 @@ use super::openai::{self, Choices};
 use super::probabilities;
 use super::reader::Reader;
 use super::sse::Framing;
-use super::tools::{self, Delta, Format, Tools, forced};
+use super::tools::{self, Delta, Format, Offered, Tools, forced};
 use crate::engine::EngineError;
-use crate::tokenizer::{Message, Rendering};
+use crate::tokenizer::{Message, Rendering, TokenizerError};
 
 /// A conversation in the model's template.
 pub(super) struct Rendered {
     pub(super) text: String,
     pub(super) prompt: Vec<u32>,
     tools: Option<(Format, Tools)>,
+    /// What is known of the tools, for the readers of all answers.
+    offered: Option<Offered>,
     /// Whether the model is told not to think.
     no_thoughts: bool,
 }
@@ -153,10 +155,16 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
         text.push_str(&format.opening());
     }
     let prompt = engine.tokenizer().encode_said(&text);
-    let prompt = prompt.map_err(|error| wrong(&error))?;
+    let prompt = prompt.map_err(|error| match error {
+        TokenizerError::ByteNotInVocabulary { .. } => wrong(&error),
+        error => unread(error, "messages", model),
+    })?;
+    let offered = tools.as_ref();
+    let offered = offered.map(|(format, tools)| Offered::new(*format, &tools.all));
     Ok(Rendered {
         text: text.into_string(),
         prompt,
+        offered,
         tools,
         no_thoughts: think == Some(false),
     })
@@ -218,7 +226,9 @@ impl Form for Chat {
     fn reader<'a>(&self, model: &'a Model) -> Reader<'a> {
         let tokenizer = model.engine.tokenizer();
         let Rendered { text, tools, .. } = &self.rendered;
-        Reader::new(tokenizer, Some(text), &self.ask.stops, tools.as_ref())
+        let tools = tools.as_ref().zip(self.rendered.offered.as_ref());
+        let tools = tools.map(|((format, tools), offered)| (tools, offered, *format));
+        Reader::new(tokenizer, Some(text), &self.ask.stops, tools)
     }
 
     fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {

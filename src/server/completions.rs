@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::answers::{Step, Usage};
-use super::ask::{Ask, check_prompt};
+use super::ask::{Ask, check_prompt, unread};
 use super::deliver::{Collected, Events, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
@@ -37,7 +37,7 @@ fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError
         match value {
             Value::String(text) => {
                 let encoded = model.engine.tokenizer().encode(text, add);
-                encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))
+                encoded.map_err(|error| unread(error, "prompt", model))
             }
             Value::Array(ids) => {
                 let ids: Option<_> = ids.iter().map(token).collect();

@@ -11,7 +11,7 @@ use super::answers::{Answers, Step, Usage};
 use super::app::{App, number};
 use super::ask::{Ask, check_model};
 use super::blocks::Blocks;
-use super::body::away;
+use super::body::{self, Body, Texts};
 use super::desk::{Answering, Order};
 use super::error::{ApiError, json_response};
 use super::fields::Fields;
@@ -127,20 +127,30 @@ struct Begun<F> {
     timeout: Option<Duration>,
 }
 
+/// What becomes of a request when it is handed in.
+enum Handed<F> {
+    In(Begun<F>, Answering),
+    /// This is its answer.
+    AtOnce(Value),
+}
+
 impl<F: Form> Begun<F> {
-    /// Hands a request in. Unless `streams` is true, one that asks for a stream is refused.
-    async fn new(
+    /// Hands a request in, unless it is answered at once. Unless `streams` is true, one that asks for a stream is refused.
+    async fn hand_in(
         app: &App,
-        body: Value,
+        body: Body,
         record: Arc<Record>,
         streams: bool,
-    ) -> Result<(Self, Answering), ApiError> {
+    ) -> Result<Handed<F>, ApiError> {
         let model = Arc::clone(&app.served()?.model);
-        let read = away({
+        let read = body::read(app, body, Texts::Answered, {
             let (model, record) = (Arc::clone(&model), Arc::clone(&record));
             let kept = Arc::clone(&app.kept);
-            move || {
-                let fields = Fields::of_body(&body)?;
+            move |body| {
+                if let Some(answer) = F::at_once(body, &model) {
+                    return Ok(Err(answer));
+                }
+                let fields = Fields::of_body(body)?;
                 check_model(&fields, &model)?;
                 let (form, orders) = F::read(&fields, &model, &kept)?;
                 let grammar = orders.first().and_then(|order| order.grammar.as_ref());
@@ -150,11 +160,14 @@ impl<F: Form> Begun<F> {
                 record.disregarded(fields.unread(), lost);
                 match form.ask().stream && !streams {
                     true => Err(fields.wrong("stream", "must be false or left out in a batch")),
-                    false => Ok((form, orders)),
+                    false => Ok(Ok((form, orders))),
                 }
             }
         });
-        let (form, orders) = read.await?;
+        let (form, orders) = match read.await? {
+            Ok(read) => read,
+            Err(answer) => return Ok(Handed::AtOnce(answer)),
+        };
         let prompts = orders.iter().step_by(form.ask().n);
         let prompt = prompts.map(|order| order.prompt.len()).sum();
         let count = orders.len();
@@ -172,7 +185,7 @@ impl<F: Form> Begun<F> {
             prompt,
             timeout: app.settings.timeout,
         };
-        Ok((begun, answering))
+        Ok(Handed::In(begun, answering))
     }
 
     /// The answers while they come.
@@ -237,8 +250,10 @@ pub(super) async fn whole<F: Form>(
     body: Value,
     record: Arc<Record>,
 ) -> Result<Value, ApiError> {
-    let (begun, answering) = Begun::<F>::new(app, body, record, false).await?;
-    begun.whole(answering).await
+    match Begun::<F>::hand_in(app, body.into(), record, false).await? {
+        Handed::In(begun, answering) => begun.whole(answering).await,
+        Handed::AtOnce(body) => Ok(body),
+    }
 }
 
 /// Answers a request.
@@ -247,13 +262,13 @@ pub(super) async fn whole<F: Form>(
 /// Why it is refused, or what went wrong before the answer.
 pub(super) async fn answer<F: Form>(
     app: &App,
-    body: Value,
+    body: Body,
     record: Arc<Record>,
 ) -> Result<Response, ApiError> {
-    if let Some(body) = F::at_once(&body, &app.served()?.model) {
-        return Ok(json_response(StatusCode::OK, body.to_string()));
-    }
-    let (begun, answering) = Begun::<F>::new(app, body, record, true).await?;
+    let (begun, answering) = match Begun::<F>::hand_in(app, body, record, true).await? {
+        Handed::In(begun, answering) => (begun, answering),
+        Handed::AtOnce(body) => return Ok(json_response(StatusCode::OK, body.to_string())),
+    };
     if !begun.form.ask().stream {
         let body = begun.whole(answering).await?;
         return Ok(json_response(StatusCode::OK, body.to_string()));

@@ -7,6 +7,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::effort::Stopped;
 use crate::engine::EngineError;
 
 /// Why a server could not begin, or ended.
@@ -141,6 +142,17 @@ impl ApiError {
     pub(super) fn unavailable(why: &'static str) -> Self {
         let message = format!("the server is {why}; ask again later");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("unavailable")
+    }
+
+    /// Too much is being read.
+    pub(super) fn overloaded() -> Self {
+        let message = "too many large requests are being read; ask again later";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("overloaded")
+    }
+
+    /// The work on a request was stopped before its answer.
+    pub(super) fn stopped(why: Stopped) -> Self {
+        Self::bad(format!("the request was not read to its end: {why}")).with_code("too_complex")
     }
 
     /// What went wrong here.

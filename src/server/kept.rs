@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use super::tree;
+
 /// Answers that are kept at most. Those go first that were used longest ago.
 const MOST: usize = 1000;
-/// Bytes of all kept answers and their requests at most, written as JSON.
-const MOST_BYTES: usize = 64 << 20;
+/// Bytes of memory that all kept answers and their requests take at most, about.
+const MOST_BYTES: usize = 32 << 20;
 
 /// An answer with what it answers.
 #[derive(Debug, PartialEq)]
@@ -28,9 +30,7 @@ impl Answer {
     }
 
     fn bytes(&self) -> usize {
-        let input = self.input.iter();
-        let input = input.map(|item| item.to_string().len()).sum::<usize>();
-        input + self.body.to_string().len()
+        self.input.iter().map(tree::bytes).sum::<usize>() + tree::bytes(&self.body)
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::peer::Peer;
+
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
@@ -63,6 +65,8 @@ pub(super) struct Record {
     pub(super) began: Instant,
     /// Whether a line is written only if something goes wrong.
     quiet: bool,
+    /// Who sent it.
+    pub(super) peer: Peer,
     told: Mutex<Told>,
 }
 
@@ -93,6 +97,10 @@ pub(super) const NOT_ENFORCED: &str = "x-glimt-not-enforced";
 /// Characters of such a header at most, about.
 const MOST_HEADER: usize = 2000;
 
+/// Fields, or what is not enforced, that a line of the log tells, and characters of each.
+const MOST_TOLD: usize = 50;
+const LONGEST_TOLD: usize = 1000;
+
 /// What is logged for a client that went away, as nginx does.
 const GONE: u16 = 499;
 
@@ -105,8 +113,15 @@ impl Record {
             route: route.to_owned(),
             began: Instant::now(),
             quiet,
+            peer: Peer::Anybody,
             told: Mutex::default(),
         }
+    }
+
+    /// It is a request of this peer, which the log does not tell.
+    pub(super) fn of(mut self, peer: Peer) -> Self {
+        self.peer = peer;
+        self
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -165,8 +180,8 @@ impl Record {
     /// What its answer does not take into account: fields that nothing has read, and what of a JSON schema is not enforced.
     pub(super) fn disregarded(&self, ignored: Vec<String>, not_enforced: Vec<String>) {
         let mut told = self.told();
-        told.ignored = ignored;
-        told.not_enforced = not_enforced;
+        told.ignored = some(ignored);
+        told.not_enforced = some(not_enforced);
     }
 
     /// The same, as headers of the answer.
@@ -208,6 +223,22 @@ impl Record {
         }
         line
     }
+}
+
+/// The first of many texts, each shortened, and how many more there are.
+fn some(mut texts: Vec<String>) -> Vec<String> {
+    let more = texts.len().saturating_sub(MOST_TOLD);
+    texts.truncate(MOST_TOLD);
+    for text in &mut texts {
+        if let Some((end, _)) = text.char_indices().nth(LONGEST_TOLD) {
+            text.truncate(end);
+            text.push_str("...");
+        }
+    }
+    if more > 0 {
+        texts.push(format!("{more} more"));
+    }
+    texts
 }
 
 /// Texts as the value of a header, which has room for the first of them.

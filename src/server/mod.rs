@@ -21,22 +21,30 @@ mod fields;
 mod folder;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod handled;
 mod host;
 mod kept;
 mod keys;
 mod known;
+mod line;
 mod listen;
 mod llama;
 mod log;
+mod memory;
 mod messages;
 mod metrics;
 mod missing;
 mod model;
+mod names;
 mod ollama;
 mod openai;
 mod page;
+mod patient;
+mod peer;
+mod pool;
 mod probabilities;
 mod reader;
+mod reading;
 mod responses;
 mod routes;
 mod samplers;
@@ -46,6 +54,7 @@ mod sse;
 mod text;
 mod tools;
 mod translated;
+mod tree;
 mod work;
 
 use std::net::SocketAddr;
@@ -107,7 +116,9 @@ impl Server {
         let (connections, ending) = (Connections::new(), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
         let taken = connections.clone();
-        runtime.spawn(taken.take(listener, router, ending.subscribe()));
+        runtime.spawn(taken.take(listener, router, Arc::clone(&app), ending.subscribe()));
+        let tidy = Arc::clone(&app.tidy);
+        runtime.spawn(async move { tidy.keep().await });
         Ok(Self {
             app,
             address,
@@ -144,6 +155,7 @@ impl Server {
         let ended = self.runtime.block_on(self.serve(worked));
         // A task that is left may be the last to hold the device.
         self.runtime.shutdown_timeout(LAST_WORDS);
+        self.app.reading.end(LAST_WORDS);
         self.app.log.flush();
         ended
     }

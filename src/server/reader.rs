@@ -1,6 +1,6 @@
 //! From the tokens of an answer to what its user reads: thoughts, text and calls of tools.
 
-use super::tools::{Delta, Format, MARKS, Parser, Tools};
+use super::tools::{Delta, Format, MARKS, Offered, Parser, Tools};
 use crate::chat::{Piece, ReplyReader, StopFilter};
 use crate::tokenizer::Tokenizer;
 
@@ -24,7 +24,7 @@ impl<'a> Reader<'a> {
         tokenizer: &'a Tokenizer,
         rendered: Option<&str>,
         stops: &[String],
-        tools: Option<&(Format, Tools)>,
+        tools: Option<(&Tools, &Offered, Format)>,
     ) -> Self {
         let mut reader = Self {
             tokenizer,
@@ -38,9 +38,9 @@ impl<'a> Reader<'a> {
             begun: vec![],
             thought_tokens: 0,
         };
-        if let Some((format, tools)) = tools {
+        if let Some((tools, offered, format)) = tools {
             let one_call = !tools.parallel;
-            let mut parser = Parser::new(*format, tools.all.clone(), one_call);
+            let mut parser = Parser::of(offered.clone(), one_call);
             if tools.forced {
                 reader.begun = parser.push(&format.opening());
             }

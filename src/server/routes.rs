@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::app::{App, Phase, Served};
 use super::around::around;
 use super::ask::check_model;
+use super::body::Texts;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
@@ -64,7 +65,7 @@ async fn answers<F: Form>(
     if !app.served()?.desk.has_place() {
         return Err(app.busy());
     }
-    let body = body::json(&app, request).await?;
+    let body = body::take(&app, request).await?;
     deliver::answer::<F>(&app, body, record).await
 }
 
@@ -83,8 +84,9 @@ fn of_responses() -> Router<Arc<App>> {
     });
     let count = async |State(app): Shared, request: Request| -> Answer {
         let (model, kept) = (Arc::clone(&app.served()?.model), Arc::clone(&app.kept));
-        let body = body::json(&app, request).await?;
-        let found = body::away(move || responses::input_tokens(&body, &model, &kept)).await?;
+        let body = body::take(&app, request).await?;
+        let work = move |body: &Value| responses::input_tokens(body, &model, &kept);
+        let found = body::read(&app, body, Texts::Counted, work).await?;
         Ok(json_response(StatusCode::OK, found))
     };
     Router::new()
@@ -191,15 +193,15 @@ fn post_to(work: fn(&Fields<'_>, &Model) -> Result<String, ApiError>) -> MethodR
                     request: Request|
                     -> Answer {
             let model = Arc::clone(&app.served()?.model);
-            let body = body::json(&app, request).await?;
-            let answer = move || {
-                let fields = Fields::of_body(&body)?;
+            let body = body::take(&app, request).await?;
+            let answer = move |body: &Value| {
+                let fields = Fields::of_body(body)?;
                 check_model(&fields, &model)?;
                 let found = work(&fields, &model)?;
                 record.disregarded(fields.unread(), vec![]);
                 Ok(found)
             };
-            let found = body::away(answer).await?;
+            let found = body::read(&app, body, Texts::Counted, answer).await?;
             Ok(json_response(StatusCode::OK, found))
         },
     )

@@ -20,6 +20,9 @@ const ORDER: [&[&str]; 9] = [
     &["temperature", "temp"],
 ];
 
+/// Texts that may end a repetition: each is looked for in all tokens of the vocabulary.
+const MOST_BREAKERS: usize = 256;
+
 /// Any number that is not negative.
 const FROM_0: std::ops::RangeInclusive<f64> = 0.0..=1e6;
 
@@ -79,6 +82,13 @@ fn dry(
     let allowed = fields.count("dry_allowed_length", 0..=i64::from(u32::MAX))?;
     let last_n = fields.count("dry_penalty_last_n", -1..=i64::from(u32::MAX))?;
     let texts = texts(fields, "dry_sequence_breakers")?;
+    if texts
+        .as_ref()
+        .is_some_and(|texts| texts.len() > MOST_BREAKERS)
+    {
+        let message = format!("may have at most {MOST_BREAKERS} texts");
+        return Err(fields.wrong("dry_sequence_breakers", &message));
+    }
     let known = chain.dry.take();
     let multiplier = multiplier.or(known.as_ref().map(|dry| dry.multiplier));
     let Some(multiplier) = multiplier.filter(|multiplier| *multiplier > 0.0) else {

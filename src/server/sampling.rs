@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
-use super::samplers;
+use super::{samplers, tree};
 use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language, Sampling};
 use crate::tokenizer::Tokenizer;
@@ -158,9 +158,7 @@ fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<Language>, ApiError
 
 /// A schema, which may be a text that holds it.
 fn schema(value: &Value) -> Language {
-    let inner = value
-        .as_str()
-        .and_then(|text| serde_json::from_str(text).ok());
+    let inner = value.as_str().and_then(|text| tree::value(text).ok());
     Language::JsonSchema(inner.unwrap_or_else(|| value.clone()))
 }
 

@@ -1,62 +1,94 @@
 //! `/tokenize` and `/detokenize`, in the forms of vLLM and of llama.cpp.
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use std::collections::HashMap;
 
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use super::ask::unread;
 use super::chat::render;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
-use crate::tokenizer::Tokenizer;
 
-/// What a text comes to. Long ones have millions of tokens, so it is no [`Value`].
+/// What a text comes to. Long ones have very many tokens, so it is no [`Value`].
 #[derive(Serialize)]
-struct Tokens {
+struct Tokens<'a> {
     count: usize,
     max_model_len: usize,
-    tokens: Vec<u32>,
-    token_strs: Option<Vec<String>>,
+    tokens: &'a [u32],
+    token_strs: Option<Each<'a, String>>,
+}
+
+/// A token with its text.
+#[derive(Serialize)]
+struct Piece {
+    id: u32,
+    piece: String,
+}
+
+/// What `each` makes of every token, made when it is written.
+struct Each<'a, T> {
+    tokens: &'a [u32],
+    each: &'a dyn Fn(u32) -> T,
+}
+
+impl<T: Serialize> Serialize for Each<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.tokens.iter().map(|&id| (self.each)(id)))
+    }
+}
+
+/// Bytes of a text that tokens come to at most.
+const MOST_BYTES: usize = 16 << 20;
+
+fn written(tokens: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(tokens).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The tokens of a text, or of a conversation in the model's template.
 pub(super) fn tokenize(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
     let tokenizer = model.engine.tokenizer();
     if fields.get("content").is_some() {
-        return tokens_of_content(fields, tokenizer);
+        return tokens_of_content(fields, model);
     }
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let add = fields.flag("add_special_tokens")?.unwrap_or(true);
             let encoded = tokenizer.encode(text, add);
-            encoded.map_err(|error| fields.wrong("prompt", &format!("cannot be read: {error}")))?
+            encoded.map_err(|error| unread(error, "prompt", model))?
         }
         None if fields.get("messages").is_some() => render(fields, model)?.prompt,
         None => return Err(fields.wrong("prompt", "is missing, and so is 'messages'")),
     };
     let texts = fields.flag("return_token_strs")?.unwrap_or(false);
-    let texts = texts.then(|| tokens.iter().map(|&id| tokenizer.piece(id)).collect());
-    let tokens = Tokens {
+    let text = |id| tokenizer.piece(id);
+    written(&Tokens {
         count: tokens.len(),
         max_model_len: model.engine.n_ctx(),
-        tokens,
-        token_strs: texts,
-    };
-    serde_json::to_string(&tokens).map_err(|error| ApiError::internal(error.to_string()))
+        tokens: &tokens,
+        token_strs: texts.then_some(Each {
+            tokens: &tokens,
+            each: &text,
+        }),
+    })
 }
 
 /// The tokens of a text as llama.cpp's clients ask for them.
-fn tokens_of_content(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<String, ApiError> {
+fn tokens_of_content(fields: &Fields<'_>, model: &Model) -> Result<String, ApiError> {
+    let tokenizer = model.engine.tokenizer();
     let add = fields.flag("add_special")?.unwrap_or(false);
     let encoded = tokenizer.encode(fields.needed_text("content")?, add);
-    let tokens =
-        encoded.map_err(|error| fields.wrong("content", &format!("cannot be read: {error}")))?;
-    let pieces = fields.flag("with_pieces")?.unwrap_or(false);
-    let one = |id: u32| match pieces {
-        true => json!({"id": id, "piece": tokenizer.piece(id)}),
-        false => id.into(),
+    let tokens = encoded.map_err(|error| unread(error, "content", model))?;
+    if !fields.flag("with_pieces")?.unwrap_or(false) {
+        return written(&HashMap::from([("tokens", tokens)]));
+    }
+    let each = &|id| Piece {
+        id,
+        piece: tokenizer.piece(id),
     };
-    let tokens: Value = tokens.into_iter().map(one).collect();
-    Ok(json!({ "tokens": tokens }).to_string())
+    let tokens = &tokens;
+    written(&HashMap::from([("tokens", Each { tokens, each })]))
 }
 
 /// The text of tokens.
@@ -72,6 +104,12 @@ pub(super) fn detokenize(fields: &Fields<'_>, model: &Model) -> Result<String, A
         let message = format!("must be ids from 0 to {}", tokenizer.vocab_size() - 1);
         return Err(fields.wrong("tokens", &message));
     };
+    let bytes: usize = ids.iter().map(|&id| tokenizer.token_bytes(id).len()).sum();
+    if bytes > MOST_BYTES {
+        let message =
+            format!("come to a text of {bytes} bytes, where at most {MOST_BYTES} are told");
+        return Err(fields.wrong("tokens", &message));
+    }
     let text = tokenizer.decode(&ids);
     Ok(json!({"prompt": text, "content": text}).to_string())
 }

@@ -13,8 +13,8 @@ use super::desk;
 use super::error::ServerError;
 use super::model::Model;
 
-/// Threads that serve, and those that read requests.
-const THREADS: [usize; 2] = [2, 4];
+/// Threads that serve, and those for what may wait for the system.
+const THREADS: [usize; 2] = [2, 2];
 /// How long the thread of the scheduler may take to end: a piece of a prompt.
 pub(super) const LAST_STEP: Duration = Duration::from_secs(20);
 

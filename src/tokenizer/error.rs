@@ -1,5 +1,6 @@
 //! What can be wrong with a vocabulary, a text or a chat template.
 
+use crate::effort::Stopped;
 use crate::gguf::GgufError;
 
 /// Everything that building or using a tokenizer or a chat template can fail with.
@@ -23,6 +24,15 @@ pub enum TokenizerError {
         /// The text its token would have in the byte-level alphabet.
         token: char,
     },
+    /// The text has more tokens than are wanted of it. Those behind are not counted.
+    #[error("the text has more than {most} tokens; shorten it")]
+    TooMany {
+        /// The most that are wanted.
+        most: usize,
+    },
+    /// The work on the text was stopped.
+    #[error("the text was not read to its end: {0}")]
+    Stopped(#[from] Stopped),
     /// The file has no chat template of the name asked for.
     #[error("there is no chat template named {name:?} in the file; it has {known}")]
     NoSuchTemplate {

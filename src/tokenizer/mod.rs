@@ -28,6 +28,7 @@ pub use stream::StreamDecoder;
 
 use tokenizers::Model;
 
+use crate::effort::Effort;
 use crate::gguf::Gguf;
 use shield::Marks;
 use special::{Fragment, SpecialTokens};
@@ -40,7 +41,14 @@ pub struct Tokenizer {
     special: SpecialTokens,
     /// By byte: whether the vocabulary has a token for it.
     known_bytes: [bool; 256],
+    /// Bytes of the longest token.
+    longest: usize,
 }
+
+/// Bytes of a word that is merged as a whole. A longer one is cut, since merging takes much memory for each of its bytes.
+const MOST_WORD: usize = 1 << 18;
+/// Words after which it is looked whether the work may go on.
+const CHECKED: usize = 64;
 
 impl Tokenizer {
     /// Checks that the vocabulary of `gguf` is of a kind that is known, which takes no time.
@@ -74,11 +82,16 @@ impl Tokenizer {
                 .id_of(character.encode_utf8(&mut [0; 4]))
                 .is_some()
         });
-        Ok(Tokenizer {
+        let mut tokenizer = Tokenizer {
             vocabulary,
             special,
             known_bytes,
-        })
+            longest: 1,
+        };
+        let ids = 0..tokenizer.vocab_size() as u32;
+        let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
+        tokenizer.longest = longest.unwrap_or_default().max(1);
+        Ok(tokenizer)
     }
 
     /// The ids of `text`. Special tokens written out in it are taken as such.
@@ -87,9 +100,11 @@ impl Tokenizer {
     /// `tokenizer.ggml.add_eos_token`).
     ///
     /// # Errors
-    /// [`TokenizerError::ByteNotInVocabulary`] if the vocabulary cannot express the text.
+    /// [`TokenizerError::ByteNotInVocabulary`] if the vocabulary cannot express the text. [`TokenizerError::TooMany`] and
+    /// [`TokenizerError::Stopped`] where a server limits the work.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let vocabulary = &self.vocabulary;
+        self.check_length(text)?;
         let mut ids = Vec::new();
         ids.extend(vocabulary.bos.filter(|_| add_special && vocabulary.add_bos));
         self.encode_around(text, &[], &mut ids)?;
@@ -102,6 +117,7 @@ impl Tokenizer {
     /// # Errors
     /// As for [`encode`](Self::encode).
     pub fn encode_part(&self, part: &ChatText) -> Result<Vec<u32>, TokenizerError> {
+        self.check_length(part.as_str())?;
         let mut ids = Vec::new();
         self.encode_around(part.as_str(), part.breaks(), &mut ids)?;
         Ok(ids)
@@ -114,7 +130,7 @@ impl Tokenizer {
         breaks: &[usize],
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        for fragment in self.special.partition(text, breaks) {
+        for fragment in self.special.partition(text, breaks)? {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
                 Fragment::Text(text) => self.encode_text(text, ids)?,
@@ -163,6 +179,15 @@ impl Tokenizer {
         Marks::new(control, defined, source)
     }
 
+    /// Refuses a text that has more tokens than are wanted, whatever they are, since it is that long.
+    fn check_length(&self, text: &str) -> Result<(), TokenizerError> {
+        let most = Effort::current().tokens();
+        match text.len().div_ceil(self.longest) > most {
+            true => Err(TokenizerError::TooMany { most }),
+            false => Ok(()),
+        }
+    }
+
     /// Appends the ids of text without special tokens.
     fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         if let Some(byte) = text
@@ -174,8 +199,17 @@ impl Tokenizer {
                 token: bytes::char_of(byte),
             });
         }
+        let effort = Effort::current();
+        let most = effort.tokens();
+        let words = self.vocabulary.pre.split(text).flat_map(cut);
         let mut encoded = String::new();
-        for word in self.vocabulary.pre.split(text) {
+        for (i, word) in words.enumerate() {
+            if ids.len() > most {
+                return Err(TokenizerError::TooMany { most });
+            }
+            if i.is_multiple_of(CHECKED) {
+                effort.check()?;
+            }
             encoded.clear();
             bytes::encode_into(word, &mut encoded);
             let tokens = self.vocabulary.bpe.tokenize(&encoded);
@@ -258,4 +292,17 @@ impl Tokenizer {
             Some(TokenType::Control | TokenType::Unknown)
         )
     }
+}
+
+/// The pieces of a word that is too long to be merged as a whole.
+fn cut(mut word: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let mut end = word.len().min(MOST_WORD);
+        while !word.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (piece, rest) = word.split_at(end);
+        word = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
 }

@@ -175,38 +175,46 @@ impl PreTokenizer {
         self.extras.contains(&extra)
     }
 
-    /// The words of `text`, in order; joined together they are `text`.
-    pub(super) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
-        let mut pieces = vec![text];
-        for (regex, give_back) in &self.stages {
-            let mut next = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                split_piece(regex, *give_back, piece, &mut next);
-            }
-            pieces = next;
+    /// The words of `text`, in order; joined together they are `text`. Each is found when it is asked for.
+    pub(super) fn split<'t>(&self, text: &'t str) -> Words<'_, 't> {
+        Words {
+            stages: &self.stages,
+            left: vec![(0, text)],
         }
-        pieces
     }
 }
 
-/// Appends the matches of `regex` in `piece` and the gaps between them to `out`.
-fn split_piece<'t>(
-    regex: &SysRegex,
-    give_back: GiveBack,
-    mut piece: &'t str,
-    out: &mut Vec<&'t str>,
-) {
-    while !piece.is_empty() {
-        let Some((start, end)) = regex.find_iter(piece).next() else {
-            out.push(piece);
-            return;
-        };
-        let end = shortened(give_back, piece, start, end);
-        if start > 0 {
-            out.push(&piece[..start]);
+/// The words of a text.
+pub(super) struct Words<'p, 't> {
+    stages: &'p [(SysRegex, GiveBack)],
+    /// Texts that are still to be cut, the next one last, each with the stage that cuts it.
+    left: Vec<(usize, &'t str)>,
+}
+
+impl<'t> Iterator for Words<'_, 't> {
+    type Item = &'t str;
+
+    /// The matches of a stage, and the gaps between them, go to the next stage.
+    fn next(&mut self) -> Option<&'t str> {
+        loop {
+            let (stage, piece) = self.left.pop()?;
+            if piece.is_empty() {
+                continue;
+            }
+            let Some((regex, give_back)) = self.stages.get(stage) else {
+                return Some(piece);
+            };
+            let Some((start, end)) = regex.find_iter(piece).next() else {
+                self.left.push((stage + 1, piece));
+                continue;
+            };
+            let end = shortened(*give_back, piece, start, end);
+            self.left.extend([
+                (stage, &piece[end..]),
+                (stage + 1, &piece[start..end]),
+                (stage + 1, &piece[..start]),
+            ]);
         }
-        out.push(&piece[start..end]);
-        piece = &piece[end..];
     }
 }
 
@@ -238,7 +246,6 @@ mod tests {
         PreTokenizer::named(name)
             .unwrap()
             .split(text)
-            .into_iter()
             .map(str::to_owned)
             .collect()
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::effort::{self, Stopped};
+
 /// A part of a text: either a special token or text without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment<'t> {
@@ -10,6 +12,9 @@ pub(super) enum Fragment<'t> {
     /// A special token.
     Token(u32),
 }
+
+/// Bytes after which it is looked whether the work may go on.
+const CHECKED: usize = 1 << 16;
 
 /// The special tokens of a vocabulary, ordered for search.
 #[derive(Debug, Default)]
@@ -56,7 +61,14 @@ impl SpecialTokens {
     /// Cuts `text` at special tokens as llama.cpp does (`tokenizer_st_partition`): all occurrences of longer tokens
     /// are found, left to right, before any shorter one. Tokens of equal length are searched together. No token is read over a byte of
     /// `breaks`, which ascend.
-    pub(super) fn partition<'t>(&self, text: &'t str, breaks: &[usize]) -> Vec<Fragment<'t>> {
+    ///
+    /// # Errors
+    /// If nobody waits for it any more.
+    pub(super) fn partition<'t>(
+        &self,
+        text: &'t str,
+        breaks: &[usize],
+    ) -> Result<Vec<Fragment<'t>>, Stopped> {
         let whole = text.as_ptr() as usize;
         let mut fragments = vec![Fragment::Text(text)];
         for (length, tokens) in &self.by_length {
@@ -72,14 +84,14 @@ impl SpecialTokens {
                                 .get(next)
                                 .is_some_and(|&place| place < begin + at + length)
                         };
-                        self.partition_length((*length, tokens), text, is_text, &mut next);
+                        self.partition_length((*length, tokens), text, is_text, &mut next)?;
                     }
                 }
             }
             fragments = next;
         }
         fragments.retain(|fragment| *fragment != Fragment::Text(""));
-        fragments
+        Ok(fragments)
     }
 
     fn partition_length<'t>(
@@ -88,9 +100,12 @@ impl SpecialTokens {
         text: &'t str,
         is_text: impl Fn(usize) -> bool,
         out: &mut Vec<Fragment<'t>>,
-    ) {
+    ) -> Result<(), Stopped> {
         let (mut start, mut at) = (0, 0);
         while at + length <= text.len() {
+            if at.is_multiple_of(CHECKED) {
+                effort::check()?;
+            }
             let candidate = self.first_bytes[usize::from(text.as_bytes()[at])];
             // `get` is `None` inside a character, where no token can start or end.
             match candidate
@@ -107,6 +122,7 @@ impl SpecialTokens {
             }
         }
         out.push(Fragment::Text(&text[start..]));
+        Ok(())
     }
 }
 
@@ -114,6 +130,10 @@ impl SpecialTokens {
 mod tests {
     use super::Fragment::{Text, Token};
     use super::*;
+
+    fn partition<'t>(special: &SpecialTokens, text: &'t str) -> Vec<Fragment<'t>> {
+        special.partition(text, &[]).expect("nothing stops it")
+    }
 
     fn tokens(texts: &[&str]) -> SpecialTokens {
         SpecialTokens::new(
@@ -128,11 +148,11 @@ mod tests {
     fn longer_tokens_come_first_wherever_they_are() {
         let special = tokens(&["<a>", "<a><b>", "><"]);
         assert_eq!(
-            special.partition("<a><a><b>x", &[]),
+            partition(&special, "<a><a><b>x"),
             [Token(0), Token(1), Text("x")]
         );
         assert_eq!(
-            special.partition("<b><a", &[]),
+            partition(&special, "<b><a"),
             [Text("<b"), Token(2), Text("a")]
         );
     }
@@ -141,22 +161,20 @@ mod tests {
     fn occurrences_do_not_overlap_and_the_leftmost_wins() {
         let special = tokens(&["aa"]);
         assert_eq!(
-            special.partition("aaaaa", &[]),
+            partition(&special, "aaaaa"),
             [Token(0), Token(0), Text("a")]
         );
-        assert_eq!(special.partition("baa", &[]), [Text("b"), Token(0)]);
-        assert_eq!(special.partition("", &[]), []);
+        assert_eq!(partition(&special, "baa"), [Text("b"), Token(0)]);
+        assert_eq!(partition(&special, ""), []);
     }
 
     #[test]
     fn no_token_is_read_over_a_break() {
         let special = tokens(&["<a>", "a", "<a><b>"]);
-        assert_eq!(special.partition("<a>x<a>", &[1]), [Text("<a>x"), Token(0)]);
-        assert_eq!(special.partition("<a><b>", &[4]), [Token(0), Text("<b>")]);
-        assert_eq!(
-            special.partition("<a>", &[0]),
-            [Text("<"), Token(1), Text(">")]
-        );
+        let around = |text, breaks: &[usize]| special.partition(text, breaks).expect("in time");
+        assert_eq!(around("<a>x<a>", &[1]), [Text("<a>x"), Token(0)]);
+        assert_eq!(around("<a><b>", &[4]), [Token(0), Text("<b>")]);
+        assert_eq!(around("<a>", &[0]), [Text("<"), Token(1), Text(">")]);
         assert_eq!(
             special.all_in("x<a><b>").collect::<Vec<_>>(),
             [(1, 3), (1, 6), (2, 1)]
@@ -167,7 +185,7 @@ mod tests {
     fn characters_are_never_cut() {
         let special = tokens(&["｜", "é"]);
         assert_eq!(
-            special.partition("日｜éa", &[]),
+            partition(&special, "日｜éa"),
             [Text("日"), Token(0), Token(1), Text("a")]
         );
     }

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 21] = [
+const ROOMS: [&str; 22] = [
     "files",
+    "effort",
     "plural",
     "pictures",
     "quant",

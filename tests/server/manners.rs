@@ -82,6 +82,7 @@ fn nobody_is_answered_while_the_model_is_loaded() {
     let settings = Settings {
         address: ([127, 0, 0, 1], 0).into(),
         keys: Keys::default(),
+        behind_proxy: false,
         guard_all: false,
         page: true,
         hosts: Default::default(),

@@ -477,6 +477,7 @@ fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
     let settings = glimt::server::Settings {
         address: ([127, 0, 0, 1], 0).into(),
         keys: glimt::server::Keys::default(),
+        behind_proxy: false,
         guard_all: false,
         page: true,
         hosts: Default::default(),

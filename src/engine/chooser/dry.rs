@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::effort;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// What is penalised, and how much.
@@ -49,6 +50,7 @@ impl Breakers {
         let mut found: HashMap<u32, Vec<Vec<u32>>> = HashMap::new();
         let texts: Vec<&str> = texts.iter().map(|text| beginning(text)).collect();
         for id in 0..tokenizer.vocab_size() as u32 {
+            effort::check()?;
             let token = tokenizer.token_bytes(id);
             for text in texts.iter().filter(|text| !text.is_empty()) {
                 for tail in tails(&token, text) {

@@ -27,7 +27,7 @@ pub(super) fn is_gbnf(text: &str) -> bool {
 pub(super) fn to_lark(text: &str) -> Result<String, GbnfError> {
     let rules = Rules::read(text)?;
     let mut writer = Writer {
-        overlaps: Overlaps::new(&rules),
+        overlaps: Overlaps::new(&rules)?,
         rules: &rules,
         wanted: vec![],
         lines: vec![],

@@ -15,7 +15,7 @@ use super::quiet::caught;
 use super::refused::refused;
 use super::schema::{self, Lost};
 use super::state::State;
-use super::{Chooser, ChooserError, Vocabulary, gbnf, wait};
+use super::{Chooser, ChooserError, Vocabulary, gbnf, size, wait};
 
 /// What an answer has to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,9 +192,16 @@ fn lark(vocabulary: &Vocabulary, language: Language) -> Result<(String, Vec<Lost
             let reason = format!("it has more than {MOST_LINES} lines");
             Err(ChooserError::Grammar { reason })
         }
-        Language::Lark(text) => Ok(schema::rewritten(&text)?),
-        Language::Gbnf(text) => Ok((gbnf::to_lark(&text)?, vec![])),
+        Language::Lark(text) => {
+            size::of_lark(&text)?;
+            Ok(schema::rewritten(&text)?)
+        }
+        Language::Gbnf(text) => {
+            size::of_gbnf(&text)?;
+            Ok((gbnf::to_lark(&text)?, vec![]))
+        }
         Language::Regex(text) => {
+            size::of_regex(&text)?;
             let (regex, lost) = schema::regex(&text);
             let regex = in_lark(&regex);
             Ok((format!("start: TEXT\nTEXT: /{regex}/\n"), lost))

@@ -15,6 +15,7 @@ mod mirostat;
 pub(super) mod quiet;
 mod refused;
 mod schema;
+mod size;
 mod state;
 mod typical;
 mod vocabulary;
@@ -23,6 +24,7 @@ mod xtc;
 
 use web_time::Duration;
 
+use crate::effort::Stopped;
 pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
@@ -87,6 +89,9 @@ pub enum ChooserError {
     /// A grammar is no GBNF.
     #[error("the grammar cannot be read: {0}")]
     Gbnf(#[from] GbnfError),
+    /// The reading of a grammar was stopped.
+    #[error("the grammar was not read to its end: {0}")]
+    Stopped(#[from] Stopped),
     /// Without a token to end it no answer can be kept to a grammar.
     #[error(
         "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"

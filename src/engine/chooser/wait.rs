@@ -13,14 +13,17 @@ use super::ChooserError;
 use super::quiet::caught;
 use super::state::Found;
 
+use crate::effort::Effort;
+
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
 
 /// What `read` returns, on a thread with much stack; `None` if it panicked.
 pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<Option<T>> {
+    let effort = Effort::current();
     thread::scope(|scope| {
         let reader = thread::Builder::new().stack_size(STACK);
-        let reader = reader.spawn_scoped(scope, || caught(read))?;
+        let reader = reader.spawn_scoped(scope, || caught(|| effort.on(read)))?;
         Ok(reader.join().unwrap_or_default())
     })
 }
@@ -31,10 +34,11 @@ pub(super) fn within<T: Send>(
     cancellation: Option<&CancellationHandle>,
     work: impl FnOnce() -> T + Send,
 ) -> io::Result<Option<T>> {
+    let effort = Effort::current();
     thread::scope(|scope| {
         let (done, over) = channel::<()>();
         let worker = thread::Builder::new().spawn_scoped(scope, move || {
-            let result = caught(work);
+            let result = caught(|| effort.on(work));
             drop(done);
             result
         })?;

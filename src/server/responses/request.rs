@@ -1,8 +1,11 @@
 //! A request for a response as a request for a chat.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value, json};
 
 use super::items::{INPUT, Shape, spaced, unsealed};
+use crate::effort;
 use crate::server::app::number;
 use crate::server::error::ApiError;
 use crate::server::fields::Fields;
@@ -10,6 +13,7 @@ use crate::server::kept::Kept;
 use crate::server::messages::content;
 use crate::server::tools::GRAMMAR;
 use crate::server::translated::{Messages, call, demand, refuse, shared, tool};
+use crate::server::tree;
 
 /// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
 const OWN: [&str; 25] = [
@@ -39,6 +43,9 @@ const OWN: [&str; 25] = [
     "context_management",
     "client_metadata",
 ];
+
+/// Bytes of memory of all items that a request refers to.
+const MOST_REFERRED: usize = 24 << 20;
 
 /// Fields that cannot be met.
 const REFUSED: [(&str, &str); 3] = [
@@ -317,11 +324,22 @@ fn input(fields: &Fields<'_>, kept: &Kept) -> Result<Vec<Value>, ApiError> {
         }
         Some(_) => fields.objects("input")?.unwrap_or_default(),
     };
+    let referred = Cell::new(0);
     let read = |item: &Fields<'_>| match item.text("type")? {
         Some("item_reference") => {
             let id = item.needed_text("id")?;
             let message = format!("refers to '{id}', which is not kept here; send the item itself");
-            kept.item(id).ok_or_else(|| item.wrong("id", &message))
+            effort::check().map_err(ApiError::stopped)?;
+            let found = kept.item(id).ok_or_else(|| item.wrong("id", &message))?;
+            // The same item may be named again and again.
+            referred.set(referred.get() + tree::bytes(&found));
+            match referred.get() > MOST_REFERRED {
+                true => Err(item.wrong(
+                    "id",
+                    "refers to one of too many large items; refer to fewer",
+                )),
+                false => Ok(found),
+            }
         }
         _ => Ok(with_id(item.all().clone())),
     };

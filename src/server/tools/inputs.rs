@@ -51,7 +51,7 @@ mod tests {
     use super::super::forced;
     use super::*;
     use crate::engine::ModelSource;
-    use crate::engine::chooser::Grammar;
+    use crate::engine::chooser::{Grammar, Vocabulary};
     use crate::tokenizer::Tokenizer;
 
     fn tools(syntax: &str, definition: &str) -> Tools {
@@ -75,6 +75,7 @@ mod tests {
     fn a_forced_input_follows_its_grammar() {
         let gguf = ModelSource::Embedded.open().expect("it is whole");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("it has one");
+        let vocabulary = Vocabulary::new(&tokenizer).expect("it is whole");
         let patch = "start: begin line+ \"end\" NL?\nbegin: \"begin\" NL\nline: \"+\" /[^\\n]*/ NL\nNL: /\\n/";
         let (right, wrong) = ("begin\n+a {b} \"c\"\nend", "begin\nend");
         for (syntax, definition, right, wrong) in [
@@ -92,7 +93,7 @@ mod tests {
                     "{definition}"
                 );
                 let language = forced(format, &tools, &tokenizer);
-                let grammar = Grammar::new(&tokenizer, language).expect("it can be read");
+                let grammar = Grammar::new(&vocabulary, language).expect("it can be read");
                 let accepts = |input: &str| {
                     let arguments = json!({ "input": input }).to_string().replace(":\"", ": \"");
                     let call = match format {

@@ -32,10 +32,11 @@ pub(super) use described::{as_texts, describe, number_calls};
 pub(super) use grammar::forced;
 pub(super) use inputs::{GRAMMAR, not_enforced};
 pub(super) use marks::MARKS;
-pub(super) use parser::{Delta, Parser};
+pub(super) use parser::{Delta, Offered, Parser};
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::tree;
 
 /// A tool.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,7 +117,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
 
 /// The arguments of an earlier call. What is cut is closed, and a text that is no object is the only argument.
 pub(super) fn arguments(text: &str) -> Map<String, Value> {
-    let read = |text: &str| serde_json::from_str(text).ok();
+    let read = |text: &str| tree::value(text).ok();
     let value = read(text).or_else(|| read(&literal::read(text, true)?));
     match value {
         Some(Value::Object(map)) => map,

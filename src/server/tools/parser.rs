@@ -5,6 +5,7 @@
 //! that an answer is read the same in any pieces.
 
 use std::mem::take;
+use std::sync::Arc;
 
 use super::heads::{Head, Heads, first};
 use super::known::Known;
@@ -76,8 +77,8 @@ struct Aside {
 /// Finds calls in the text of an answer.
 pub(in crate::server) struct Parser {
     format: Format,
-    pub(super) known: Known,
-    tools: Vec<Tool>,
+    pub(super) known: Arc<Known>,
+    tools: Arc<[Tool]>,
     pub(super) state: State,
     /// What is not decided yet.
     pub(super) held: String,
@@ -88,7 +89,7 @@ pub(in crate::server) struct Parser {
     gap: String,
     quoting: Quoting,
     /// Names with the tag of a key behind them: the mark that begins a call was left out.
-    bare: Vec<String>,
+    bare: Arc<[String]>,
     /// Whether the text belongs to the thoughts.
     thinking: bool,
     /// Whether the answer is over with its first call.
@@ -115,14 +116,56 @@ pub(in crate::server) struct Parser {
     deltas: Vec<Delta>,
 }
 
-impl Parser {
-    /// A parser at the beginning of an answer, which is over with its first call if `one_call` is true.
-    pub(in crate::server) fn new(format: Format, tools: Vec<Tool>, one_call: bool) -> Self {
-        let known = Known::new(tools.clone());
+/// What the parsers of all answers to a request share.
+#[derive(Clone)]
+pub(in crate::server) struct Offered {
+    format: Format,
+    known: Arc<Known>,
+    tools: Arc<[Tool]>,
+    bare: Arc<[String]>,
+}
+
+impl Offered {
+    /// For calls of these tools.
+    pub(in crate::server) fn new(format: Format, tools: &[Tool]) -> Self {
+        let known = Known::new(tools.to_vec());
         let bare = match format {
             Format::Tagged => known.names().map(|n| format!("{n}{KEY_BEGIN}")).collect(),
             _ => vec![],
         };
+        Self {
+            format,
+            known: Arc::new(known),
+            tools: tools.into(),
+            bare: bare.into(),
+        }
+    }
+}
+
+impl Parser {
+    /// A parser of an answer to a request with these tools.
+    #[cfg(test)]
+    pub(in crate::server) fn new(format: Format, tools: Vec<Tool>, one_call: bool) -> Self {
+        Self::of(Offered::new(format, &tools), one_call)
+    }
+
+    fn offered(&self) -> Offered {
+        Offered {
+            format: self.format,
+            known: Arc::clone(&self.known),
+            tools: Arc::clone(&self.tools),
+            bare: Arc::clone(&self.bare),
+        }
+    }
+
+    /// A parser at the beginning of an answer, which is over with its first call if `one_call` is true.
+    pub(in crate::server) fn of(offered: Offered, one_call: bool) -> Self {
+        let Offered {
+            format,
+            known,
+            tools,
+            bare,
+        } = offered;
         Self {
             format,
             known,
@@ -249,7 +292,7 @@ impl Parser {
         let in_fence = self.quoting.in_fence() && self.format != Format::Json;
         self.state = State::Head;
         if self.thinking || is_quoted || in_fence {
-            let mut parser = Self::new(self.format, self.tools.clone(), self.one_call);
+            let mut parser = Self::of(self.offered(), self.one_call);
             self.aside = Some(Aside {
                 deltas: parser.push(before.trim_start()),
                 parser: Box::new(parser),

@@ -1,11 +1,15 @@
 //! The JSON schemas of tools' arguments: names that stand for other schemas are followed, and combined schemas are taken apart.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 /// Where a schema keeps those that it names.
 const DEFINITIONS: &str = "$defs";
 /// Schemas that are followed one within the other.
 const DEEPEST: usize = 24;
+/// Schemas that are read for the forms of one. Those behind describe nothing.
+const MOST_READ: usize = 2000;
 /// Alternatives of a schema that are kept. Any of them is a right call.
 const MOST_FORMS: usize = 24;
 
@@ -104,14 +108,18 @@ pub(super) fn is_combined(schema: &Value) -> bool {
 
 /// The forms of the objects that `parameters` describes, at least one.
 pub(super) fn forms(parameters: &Value) -> Vec<Form> {
-    let mut forms = forms_of(parameters, parameters, 0);
+    let mut forms = forms_of(parameters, parameters, 0, &Cell::new(MOST_READ));
     if forms.is_empty() {
         forms.push(Form::default());
     }
     forms
 }
 
-fn forms_of(root: &Value, schema: &Value, depth: usize) -> Vec<Form> {
+fn forms_of(root: &Value, schema: &Value, depth: usize, left: &Cell<usize>) -> Vec<Form> {
+    let Some(still_left) = left.get().checked_sub(1) else {
+        return vec![];
+    };
+    left.set(still_left);
     let may_be_object = match &schema["type"] {
         Value::String(name) => name == "object",
         Value::Array(names) => names.iter().any(|name| name == "object"),
@@ -130,9 +138,14 @@ fn forms_of(root: &Value, schema: &Value, depth: usize) -> Vec<Form> {
     };
     let parts = parts(root, schema);
     let mut forms = vec![own];
-    let all = parts.all.iter().map(|part| forms_of(root, part, depth + 1));
+    let all = parts
+        .all
+        .iter()
+        .map(|part| forms_of(root, part, depth + 1, left));
     let one_of = parts.one_of.iter().map(|some| {
-        let forms = some.iter().map(|part| forms_of(root, part, depth + 1));
+        let forms = some
+            .iter()
+            .map(|part| forms_of(root, part, depth + 1, left));
         forms.flatten().collect()
     });
     for alternatives in all.chain(one_of).collect::<Vec<Vec<Form>>>() {
@@ -256,6 +269,13 @@ mod tests {
         assert_eq!(standalone(&root, &root["properties"]["a"]), expected);
         let missing = json!({"$ref": "#/none"});
         assert_eq!(standalone(&root, &missing), missing);
+    }
+
+    #[test]
+    fn schemas_that_name_themselves_again_and_again_are_read_to_a_limit() {
+        let named = json!({"$ref": "#"});
+        let parameters = json!({"anyOf": vec![named; 20], "properties": {"a": {}}});
+        assert!(!forms(&parameters).is_empty());
     }
 
     #[test]

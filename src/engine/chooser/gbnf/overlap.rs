@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::syntax::{Part, Rules};
+use crate::effort::{self, Stopped};
 
 /// The most characters of a grammar that is looked into; rules without recursion count wherever they are used.
 const MOST_CHARACTERS: usize = 2048;
@@ -28,22 +29,28 @@ pub(super) struct Overlaps {
 
 impl Overlaps {
     /// Looks into a grammar.
-    pub(super) fn new(rules: &Rules) -> Self {
+    ///
+    /// # Errors
+    /// If it takes too long.
+    pub(super) fn new(rules: &Rules) -> Result<Self, Stopped> {
         let mut overlaps = Self {
             regular: vec![false; rules.parts.len()],
             nullable: vec![false; rules.parts.len()],
             alone: HashSet::new(),
         };
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for (number, part) in rules.parts.iter().enumerate() {
-                let regular = overlaps.is_regular(part);
-                let nullable = overlaps.is_nullable(part);
-                changed |= regular != overlaps.regular[number];
-                changed |= nullable != overlaps.nullable[number];
-                overlaps.regular[number] = regular;
-                overlaps.nullable[number] = nullable;
+        let mut users = vec![vec![]; rules.parts.len()];
+        for (number, part) in rules.parts.iter().enumerate() {
+            used(part, &mut |rule| users[rule].push(number));
+        }
+        // What is found of a rule may change what is known of those that use it.
+        let mut left: Vec<usize> = (0..rules.parts.len()).collect();
+        while let Some(number) = left.pop() {
+            effort::check()?;
+            let part = &rules.parts[number];
+            let found = (overlaps.is_regular(part), overlaps.is_nullable(part));
+            if found != (overlaps.regular[number], overlaps.nullable[number]) {
+                (overlaps.regular[number], overlaps.nullable[number]) = found;
+                left.extend(&users[number]);
             }
         }
         // A grammar without recursion is one terminal as a whole.
@@ -52,7 +59,8 @@ impl Overlaps {
                 .and_then(|automaton| automaton.alone())
                 .unwrap_or_default();
         }
-        overlaps
+        effort::check()?;
+        Ok(overlaps)
     }
 
     /// Whether a part uses no recursion, so that it is a regular expression.
@@ -81,6 +89,20 @@ impl Overlaps {
     /// Whether a part without recursion may be one terminal.
     pub(super) fn is_alone(&self, rules: &Rules, part: &Part) -> bool {
         matches!(part, Part::Character(_)) || self.alone.contains(&key(rules, part))
+    }
+}
+
+/// Tells of the rules that a part uses.
+fn used(part: &Part, tell: &mut impl FnMut(usize)) {
+    match part {
+        Part::Either(parts) | Part::Sequence(parts) => {
+            for part in parts {
+                used(part, tell);
+            }
+        }
+        Part::Character(_) => {}
+        Part::Rule(number) => tell(*number),
+        Part::Repeat(part, ..) => used(part, tell),
     }
 }
 
@@ -262,7 +284,7 @@ impl<'a> Automaton<'a> {
             }
             let outside = |&(a, b): &(usize, usize)| within[a] != within[b];
             let again = |used: &Use| self.expected(used.behind).iter().any(|&at| within[at]);
-            !rivals.iter().any(outside) && !uses.iter().any(again)
+            effort::check().is_ok() && !rivals.iter().any(outside) && !uses.iter().any(again)
         };
         let alone = self.uses.iter().filter(|(_, uses)| is_alone(uses));
         Some(alone.map(|(part, _)| *part).collect())

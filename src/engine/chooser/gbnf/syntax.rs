@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::effort::Stopped;
+
 /// Groups within groups: more is no grammar that anyone wrote.
 const DEEPEST: usize = 64;
 /// The most rules: those that use each other are read one within the other.
@@ -42,6 +44,9 @@ pub enum GbnfError {
         /// The line of the first definition.
         first: usize,
     },
+    /// Its reading was stopped.
+    #[error("it was not read to its end: {0}")]
+    Stopped(#[from] Stopped),
     /// Nothing says where an answer begins.
     #[error("there is no rule root, with which an answer begins; write one (root ::= ...)")]
     NoRoot,

@@ -8,6 +8,8 @@ use super::references::{References, Target};
 
 /// References that are followed, one to the next.
 const DEEPEST: usize = 8;
+/// Values that are compared for one unit of the budget.
+const COMPARED: usize = 100;
 
 /// Whether no value can be of both schemas, as far as their types, constants and required properties tell, and as `budget` allows
 /// comparisons.
@@ -38,6 +40,10 @@ pub(super) fn disjoint<'a>(
         }
     }
     if let (Some(a), Some(b)) = (constants(a), constants(b)) {
+        let Some(left) = left.checked_sub(a.len() * b.len() / COMPARED) else {
+            return false;
+        };
+        budget.set(left);
         return !a.iter().any(|value| b.contains(value));
     }
     if let (Some(a), Some(b)) = (types(a), types(b))

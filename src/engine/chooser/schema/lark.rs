@@ -52,8 +52,8 @@ fn next_schema(grammar: &str) -> Option<usize> {
     None
 }
 
-/// Where a text ends that goes on to `mark`.
-fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
+/// Where a text of a grammar in Lark ends that goes on to `mark`.
+pub(in crate::engine::chooser) fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
     while let Some(byte) = bytes.get(at) {
         at += match byte {
             b'\\' => 2,
@@ -65,7 +65,8 @@ fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
     at
 }
 
-fn end_of_line(bytes: &[u8], at: usize) -> usize {
+/// Where a line of a grammar ends.
+pub(in crate::engine::chooser) fn end_of_line(bytes: &[u8], at: usize) -> usize {
     let length = bytes[at..].iter().position(|byte| *byte == b'\n');
     length.map_or(bytes.len(), |length| at + length)
 }

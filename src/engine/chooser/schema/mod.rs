@@ -13,6 +13,7 @@ mod objects;
 mod patterns;
 mod probe;
 mod references;
+mod size;
 mod strings;
 mod walk;
 
@@ -20,7 +21,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub(super) use lark::rewritten;
+use crate::effort::Stopped;
+
+pub(super) use lark::{end, end_of_line, rewritten};
 pub(super) use walk::taken;
 
 /// A keyword that is not enforced.
@@ -89,6 +92,17 @@ pub enum SchemaError {
         /// Where it stands.
         place: String,
     },
+    /// It is too large.
+    #[error("it has more than {most} {what}; write a smaller one")]
+    Large {
+        /// What there is too much of.
+        what: String,
+        /// The most that is read.
+        most: usize,
+    },
+    /// Its reading was stopped.
+    #[error("it was not read to its end: {0}")]
+    Stopped(#[from] Stopped),
     /// References lead from one definition to the next too often.
     #[error("definitions refer to each other {most} deep at {place}; more is not read")]
     Deep {

@@ -1,6 +1,7 @@
 //! Objects: their properties, names and counts.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -190,14 +191,16 @@ impl<'a> Walker<'a> {
         let is_length = says("minLength") || says("maxLength");
         let has_patterns = out.contains_key("patternProperties");
         if let Some(listed) = listed.filter(|_| !has_patterns) {
+            let listed: Vec<&str> = listed.into_iter().filter_map(Value::as_str).collect();
+            let known: HashSet<&str> = listed.iter().copied().collect();
             let properties = out.entry("properties").or_insert_with(|| json!({}));
             if let Some(properties) = properties.as_object_mut() {
                 for (name, schema) in properties.iter_mut() {
-                    if !listed.iter().any(|listed| listed.as_str() == Some(name)) {
+                    if !known.contains(name.as_str()) {
                         *schema = Value::Bool(false);
                     }
                 }
-                for name in listed.into_iter().filter_map(Value::as_str) {
+                for name in listed {
                     properties.entry(name).or_insert_with(|| others.clone());
                 }
             }
@@ -276,19 +279,19 @@ impl<'a> Walker<'a> {
         if least.is_none() && most.is_none() {
             return Ok(());
         }
-        let required: Vec<String> = match out.get("required") {
+        let required: HashSet<String> = match out.get("required") {
             Some(Value::Array(names)) => names
                 .iter()
                 .filter_map(Value::as_str)
                 .map(str::to_owned)
                 .collect(),
-            _ => vec![],
+            _ => HashSet::new(),
         };
         let properties = out.get("properties").and_then(Value::as_object);
         let optional: Vec<String> = match properties {
             Some(properties) => {
                 let optional = |(name, schema): &(&String, &Value)| {
-                    !required.contains(name) && *schema != &Value::Bool(false)
+                    !required.contains(*name) && *schema != &Value::Bool(false)
                 };
                 properties
                     .iter()

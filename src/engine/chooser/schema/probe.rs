@@ -4,6 +4,8 @@ use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
 use serde_json::Value;
 
+use crate::effort;
+
 /// What llguidance says of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -15,6 +17,10 @@ pub(super) enum Verdict {
 
 /// What llguidance says of a schema.
 pub(super) fn verdict(schema: Value) -> Verdict {
+    // Whoever goes through the schema is stopped soon.
+    if effort::check().is_err() {
+        return Verdict::Refused;
+    }
     let builder = GrammarBuilder::new(None, ParserLimits::default());
     match JsonCompileOptions::default().json_to_llg_no_validate(builder, schema) {
         Ok(_) => Verdict::Taken,

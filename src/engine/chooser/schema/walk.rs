@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::disjoint::disjoint;
 use super::references::{NotFound, References, Target, resource_of};
-use super::{Lost, SchemaError, Taken, shown};
+use super::{Lost, SchemaError, Taken, shown, size};
+use crate::effort;
 
 /// Definitions that are read one within the other.
 const MOST_DEEP: usize = 500;
@@ -67,6 +68,7 @@ const ARRAYS: [&str; 5] = [
 
 /// Rewrites a schema.
 pub(in crate::engine::chooser) fn taken(schema: &Value) -> Result<Taken, SchemaError> {
+    size::check(schema)?;
     let mut walker = Walker {
         references: References::new(schema),
         lost: vec![],
@@ -86,6 +88,7 @@ pub(in crate::engine::chooser) fn taken(schema: &Value) -> Result<Taken, SchemaE
         map.insert("$defs".to_owned(), walker.definitions.into());
     }
     let lost = walker.lost;
+    effort::check()?;
     Ok(Taken { schema, lost })
 }
 
@@ -191,6 +194,7 @@ impl<'a> Walker<'a> {
     }
 
     fn schema(&mut self, value: &'a Value) -> Result<Value, SchemaError> {
+        effort::check()?;
         match value {
             Value::Bool(_) => Ok(value.clone()),
             Value::Object(map) => {

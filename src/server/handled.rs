@@ -1,0 +1,114 @@
+//! What happens to every request of a connection before it is routed.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{Request, Response, StatusCode};
+use axum::response::IntoResponse;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+
+use super::around::OF_ROUTERS;
+use super::error::ApiError;
+use super::line::Line;
+use super::peer::Peer;
+
+/// Serves the requests of a connection.
+pub(super) struct Handled {
+    inner: TowerToHyperService<Router>,
+    line: Arc<Line>,
+    peer: Peer,
+    /// Without a place, only routers are answered, which ask how the server is.
+    has_place: bool,
+}
+
+impl Handled {
+    pub(super) fn new(
+        inner: TowerToHyperService<Router>,
+        line: Arc<Line>,
+        peer: Peer,
+        has_place: bool,
+    ) -> Self {
+        Self {
+            inner,
+            line,
+            peer,
+            has_place,
+        }
+    }
+
+    pub(super) fn has_place(&self) -> bool {
+        self.has_place
+    }
+}
+
+/// A request that is being answered.
+struct Answering(Arc<Line>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.waits();
+    }
+}
+
+/// The body of an answer, dropped when it was handed to the connection.
+struct Answer {
+    body: Body,
+    _answering: Answering,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn no_place() -> Response<Body> {
+    let message = "all connections are taken; close those that you do not use, or ask again later";
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+    error.with_code("too_many_connections").into_response()
+}
+
+impl Service<Request<Incoming>> for Handled {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        self.line.answers();
+        let answering = Answering(Arc::clone(&self.line));
+        if !self.has_place && !OF_ROUTERS.contains(&request.uri().path()) {
+            return Box::pin(async { Ok(no_place()) });
+        }
+        request.extensions_mut().insert(self.peer);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| {
+                Body::new(Answer {
+                    body,
+                    _answering: answering,
+                })
+            }))
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! JSON of users as values in memory, of bounded size.
+//!
+//! A value takes much more memory than its text: `[0,0]` takes 72 bytes for each number. So what values take is counted while they are
+//! made, and a text that takes too much is refused before it does. Of a body, only the fields are made that something here may read.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::names::is_known;
+use crate::effort;
+
+/// Bytes that the values of any text may take.
+const MOST: usize = 24 << 20;
+/// Bytes that the values of a text may take for each of its bytes beyond that: texts take one.
+const MOST_FOR_BYTE: usize = 4;
+/// Bytes of a field's name in an object, beside its text and its value.
+const NAME: usize = 64;
+/// Fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
+const MOST_UNKNOWN: usize = 100;
+const LONGEST_UNKNOWN: usize = 128;
+/// Values after which it is looked whether somebody waits for them.
+const CHECKED: usize = 1 << 12;
+
+/// Why a text is refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum TreeError {
+    /// It is no JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// Its values take too much memory.
+    #[error(
+        "it has too many values: they would take more than {} MB of memory; send fewer",
+        .most >> 20
+    )]
+    Large {
+        /// Bytes that they may take.
+        most: usize,
+    },
+    /// It was stopped.
+    #[error(transparent)]
+    Stopped(#[from] effort::Stopped),
+}
+
+/// The value of a body. Fields that nothing reads are null if they are, and else true.
+///
+/// # Errors
+/// [`TreeError`].
+pub(super) fn body(text: &[u8]) -> Result<Value, TreeError> {
+    made(text, true)
+}
+
+/// The value of a text within a body.
+///
+/// # Errors
+/// [`TreeError`].
+pub(super) fn value(text: &str) -> Result<Value, TreeError> {
+    made(text.as_bytes(), false)
+}
+
+/// Bytes that a value takes, about.
+pub(super) fn bytes(value: &Value) -> usize {
+    let inner: usize = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(map) => {
+            let fields = map.iter();
+            fields
+                .map(|(name, value)| NAME + name.len() + bytes(value))
+                .sum()
+        }
+        _ => 0,
+    };
+    size_of::<Value>() + inner
+}
+
+fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
+    let most = MOST.saturating_add(text.len().saturating_mul(MOST_FOR_BYTE));
+    let count = Count {
+        left: Cell::new(most),
+        values: Cell::new(0),
+        stopped: Cell::new(None),
+    };
+    let seed = Seed {
+        count: &count,
+        is_body,
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = seed.deserialize(&mut deserializer);
+    let value = value.and_then(|value| deserializer.end().map(|()| value));
+    value.map_err(|error| match count.stopped.take() {
+        Some(Some(stopped)) => TreeError::Stopped(stopped),
+        Some(None) => TreeError::Large { most },
+        None => TreeError::Syntax(error.to_string()),
+    })
+}
+
+/// Counts what values take.
+struct Count {
+    left: Cell<usize>,
+    values: Cell<usize>,
+    /// Set where it ends: why the work was stopped, or nothing if all is used up.
+    stopped: Cell<Option<Option<effort::Stopped>>>,
+}
+
+impl Count {
+    /// A value takes so many bytes beside its own place.
+    fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
+        let values = self.values.get();
+        self.values.set(values + 1);
+        if values.is_multiple_of(CHECKED)
+            && let Err(stopped) = effort::check()
+        {
+            self.stopped.set(Some(Some(stopped)));
+            return Err(E::custom("stopped"));
+        }
+        match self.left.get().checked_sub(bytes + size_of::<Value>()) {
+            Some(left) => self.left.set(left),
+            None => {
+                self.stopped.set(Some(None));
+                return Err(E::custom("too large"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a value.
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    count: &'a Count,
+    /// Whether it is a whole body.
+    is_body: bool,
+}
+
+impl Seed<'_> {
+    fn inner(self) -> Self {
+        Self {
+            is_body: false,
+            ..self
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        self.count.take(0).map(|()| Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        self.count.take(0).map(|()| value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        self.count.take(0).map(|()| value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        self.count.take(0).map(|()| value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        self.count.take(0).map(|()| value.into())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.count.take(value.len()).map(|()| value.into())
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.count.take(value.len()).map(|()| value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.count.take(0)?;
+        let mut all = vec![];
+        while let Some(item) = items.next_element_seed(self.inner())? {
+            all.push(item);
+        }
+        Ok(all.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        self.count.take(0)?;
+        let (mut all, mut unknown) = (Map::new(), 0);
+        while let Some(name) = entries.next_key::<String>()? {
+            self.count.take(NAME + name.len())?;
+            if !self.is_body || is_known(&name) {
+                let value = entries.next_value_seed(self.inner())?;
+                all.insert(name, value);
+                continue;
+            }
+            let value = entries.next_value_seed(Presence)?;
+            unknown += 1;
+            // Some are told as ignored.
+            if unknown <= MOST_UNKNOWN && name.len() <= LONGEST_UNKNOWN {
+                all.insert(name, value);
+            }
+        }
+        Ok(all.into())
+    }
+}
+
+/// Reads a value that is not kept: null stays null, and all else becomes true.
+struct Presence;
+
+impl<'de> DeserializeSeed<'de> for Presence {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Presence {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_ignored_any(IgnoredAny)?;
+        Ok(Value::Bool(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_those_of_the_text() {
+        let text = r#"{"messages": [{"role": "user", "n": [1, -2, 0.1, 1e300, true, null, "\u00e9\n"]}], "n": 1, "n": 2, "messages2": {"a": [1]}, "none": null}"#;
+        let mut expected: Value = serde_json::from_str(text).expect("it is JSON");
+        assert_eq!(value(text), Ok(expected.clone()));
+        // Nothing reads a field of this name.
+        expected["messages2"] = true.into();
+        assert_eq!(body(text.as_bytes()), Ok(expected));
+        for text in [
+            "{\"n\": 1} x",
+            "{\"n\": 1",
+            "{\"zzz\": [1}",
+            "",
+            "\u{feff}{}",
+            "{\"n\": \"\\ud800\"}",
+        ] {
+            let found = body(text.as_bytes());
+            assert!(matches!(found, Err(TreeError::Syntax(_))), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn values_that_take_too_much_memory_are_refused_and_unknown_fields_take_none() {
+        let many = format!("[{}0]", "{\"\":0},".repeat(400_000));
+        let refused = |text: &str| matches!(body(text.as_bytes()), Err(TreeError::Large { .. }));
+        assert!(refused(&format!("{{\"messages\": {many}}}")));
+        assert_eq!(
+            body(format!("{{\"zzz\": {many}}}").as_bytes()),
+            Ok(json!({"zzz": true}))
+        );
+        let names: Vec<_> = (0..400_000).map(|i| format!("\"{i}\":1")).collect();
+        assert!(refused(&format!("{{{}}}", names.join(","))));
+        // A long text takes no more than itself, and many tokens of a prompt are numbers.
+        let long = json!({"prompt": "a".repeat(15 << 20)}).to_string();
+        assert!(body(long.as_bytes()).is_ok());
+        let tokens = json!({"prompt": vec![123_456; 300_000]}).to_string();
+        assert!(body(tokens.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn deep_values_are_refused() {
+        for name in ["messages", "zzz"] {
+            let deep = format!("{{\"{name}\": {}}}", "[".repeat(100_000));
+            assert!(matches!(body(deep.as_bytes()), Err(TreeError::Syntax(_))));
+        }
+    }
+}
