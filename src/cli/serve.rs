@@ -51,6 +51,9 @@ pub(super) struct Serve {
     /// Serve no page for browsers at /
     #[arg(long)]
     no_page: bool,
+    /// Count all who come without a key as one user: behind a proxy, addresses do not tell who asks
+    #[arg(long)]
+    behind_proxy: bool,
     /// Let web pages of this origin ask, such as https://example.org; * is all; may be given several times [default: none]
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
@@ -135,6 +138,7 @@ impl Serve {
         Ok(Settings {
             address: SocketAddr::new(self.host, self.port),
             keys,
+            behind_proxy: self.behind_proxy,
             guard_all: self.key_everywhere,
             page: !self.no_page,
             cors: self.cors.clone(),

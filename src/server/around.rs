@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use super::app::{App, number};
 use super::error::ApiError;
-use super::keys::bearer;
+use super::keys::given;
 use super::log::{IGNORED, NOT_ENFORCED, Record};
+use super::peer::Peer;
 use super::{anthropic, ollama, page};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Routes that are asked again and again.
 const OF_ROUTERS: [&str; 2] = ["/health", "/metrics"];
 /// Characters of a request's id, and of a route in the log, at most.
@@ -40,7 +40,8 @@ pub(super) async fn around(
         &path,
         quiet,
     );
-    let record = Arc::new(record);
+    let peer = Peer::of_request(request.headers(), request.extensions(), &app.settings);
+    let record = Arc::new(record.of(peer));
     if request.method() == Method::POST {
         record.reading(Arc::downgrade(&app.arriving));
     }
@@ -108,12 +109,8 @@ fn check_key(app: &App, headers: &HeaderMap, is_open: bool) -> Result<(), ApiErr
     if settings.keys.is_empty() || is_open && !settings.guard_all {
         return Ok(());
     }
-    let given = headers.get(header::AUTHORIZATION);
-    let given = given.and_then(|value| bearer(value.to_str().ok()?));
-    // Anthropic's clients have a header of their own.
-    let given = given.or_else(|| headers.get(API_KEY)?.to_str().ok());
-    match given {
-        Some(key) if settings.keys.accept(key) => Ok(()),
+    match given(headers) {
+        Some(key) if settings.keys.find(key).is_some() => Ok(()),
         given => {
             let message = match given {
                 Some(_) => "the API key is not one of this server's",

@@ -72,6 +72,7 @@ fn settings() -> Settings {
     Settings {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
         keys: Keys::default(),
+        behind_proxy: false,
         guard_all: false,
         page: false,
         cors: vec![],

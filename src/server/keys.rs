@@ -1,12 +1,18 @@
 //! API keys.
 
-use sha2::{Digest, Sha256};
+use axum::http::{HeaderMap, HeaderName, header};
+use sha2::{Digest as _, Sha256};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// What stands for a key, which nobody can find the key by.
+pub(super) type Digest = [u8; 32];
 
 /// The keys that a server accepts, as digests. With none of them everybody is served.
 #[derive(Clone, Default)]
-pub struct Keys(Vec<[u8; 32]>);
+pub struct Keys(Vec<Digest>);
 
-fn digest(key: &str) -> [u8; 32] {
+fn digest(key: &str) -> Digest {
     Sha256::digest(key.as_bytes()).into()
 }
 
@@ -22,8 +28,8 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whether `key` is one of them. The time that this takes tells nothing of how much of a key is right.
-    pub(super) fn accept(&self, key: &str) -> bool {
+    /// The digest of `key` if it is one of them. The time that this takes tells nothing of how much of a key is right.
+    pub(super) fn find(&self, key: &str) -> Option<Digest> {
         let given = digest(key);
         let mut found = 0u8;
         for known in &self.0 {
@@ -33,12 +39,19 @@ impl Keys {
                 .fold(0u8, |sum, (a, b)| sum | (a ^ b));
             found |= std::hint::black_box(u8::from(differs == 0));
         }
-        found != 0
+        (found != 0).then_some(given)
     }
 }
 
+/// The key that a request brings. Anthropic's clients have a header of their own for it.
+pub(super) fn given(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION);
+    let given = given.and_then(|value| bearer(value.to_str().ok()?));
+    given.or_else(|| headers.get(API_KEY)?.to_str().ok())
+}
+
 /// The key of the header `Authorization: Bearer KEY`.
-pub(super) fn bearer(header: &str) -> Option<&str> {
+fn bearer(header: &str) -> Option<&str> {
     let (scheme, key) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
@@ -51,9 +64,9 @@ mod tests {
     fn only_whole_keys_are_accepted() {
         let keys = Keys::new(["first", "", "second"]);
         assert!(!keys.is_empty() && Keys::new([""]).is_empty());
-        assert!(keys.accept("first") && keys.accept("second"));
+        assert!(keys.find("first").is_some() && keys.find("second").is_some());
         for wrong in ["", "firs", "first ", "firstsecond", "FIRST"] {
-            assert!(!keys.accept(wrong), "{wrong:?}");
+            assert_eq!(keys.find(wrong), None, "{wrong:?}");
         }
     }
 

@@ -4,11 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+
+use super::app::App;
+use super::peer::Peer;
 
 /// Connections at the same time at most, well below what systems let a process open.
 const MOST: u32 = 768;
@@ -31,6 +37,7 @@ impl Connections {
         self,
         listener: TcpListener,
         router: Router,
+        app: Arc<App>,
         mut ending: watch::Receiver<bool>,
     ) {
         loop {
@@ -41,13 +48,14 @@ impl Connections {
                 accepted = listener.accept() => accepted,
                 _ = ending.wait_for(|ending| *ending) => return,
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
+            let peer = Peer::of_address(address.ip(), &app.settings);
             let (router, ending) = (router.clone(), ending.clone());
             tokio::spawn(async move {
-                serve(stream, router, ending).await;
+                serve(stream, peer, router, ending).await;
                 drop(place);
             });
         }
@@ -60,10 +68,14 @@ impl Connections {
 }
 
 /// Serves a connection. What goes wrong with it is its client's matter.
-async fn serve(stream: TcpStream, router: Router, mut ending: watch::Receiver<bool>) {
+async fn serve(stream: TcpStream, peer: Peer, router: Router, mut ending: watch::Receiver<bool>) {
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(router);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        router.call(request)
+    });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
     let connection = builder.serve_connection(TokioIo::new(stream), service);

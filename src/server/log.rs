@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::peer::Peer;
+
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
@@ -63,6 +65,8 @@ pub(super) struct Record {
     pub(super) began: Instant,
     /// Whether a line is written only if something goes wrong.
     quiet: bool,
+    /// Who sent it.
+    pub(super) peer: Peer,
     told: Mutex<Told>,
 }
 
@@ -105,8 +109,15 @@ impl Record {
             route: route.to_owned(),
             began: Instant::now(),
             quiet,
+            peer: Peer::Anybody,
             told: Mutex::default(),
         }
+    }
+
+    /// It is a request of this peer, which the log does not tell.
+    pub(super) fn of(mut self, peer: Peer) -> Self {
+        self.peer = peer;
+        self
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {

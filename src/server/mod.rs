@@ -32,6 +32,7 @@ mod model;
 mod ollama;
 mod openai;
 mod page;
+mod peer;
 mod probabilities;
 mod reader;
 mod responses;
@@ -103,7 +104,7 @@ impl Server {
         let (connections, ending) = (Connections::new(), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
         let taken = connections.clone();
-        runtime.spawn(taken.take(listener, router, ending.subscribe()));
+        runtime.spawn(taken.take(listener, router, Arc::clone(&app), ending.subscribe()));
         Ok(Self {
             app,
             address,

@@ -12,6 +12,8 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Who is served.
     pub keys: Keys,
+    /// Whether all connections come from a proxy, so that their addresses do not tell who asks.
+    pub behind_proxy: bool,
     /// Whether the page, `/health` and `/metrics` want a key, too.
     pub guard_all: bool,
     /// Whether there is a page for browsers at `/`.
@@ -26,4 +28,23 @@ pub struct Settings {
     pub max_body: usize,
     /// How long requests are answered for after the server was asked to end.
     pub drain: Duration,
+}
+
+#[cfg(test)]
+impl Settings {
+    /// Those of a server that opens no socket.
+    pub(super) fn for_tests() -> Self {
+        Self {
+            address: ([127, 0, 0, 1], 0).into(),
+            keys: Keys::default(),
+            behind_proxy: false,
+            guard_all: false,
+            page: false,
+            cors: vec![],
+            queue: 4,
+            timeout: None,
+            max_body: 1 << 20,
+            drain: Duration::ZERO,
+        }
+    }
 }
