@@ -33,6 +33,7 @@ mod ollama;
 mod openai;
 mod page;
 mod peer;
+mod places;
 mod probabilities;
 mod reader;
 mod responses;

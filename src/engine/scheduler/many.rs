@@ -128,11 +128,13 @@ impl<'a> Many<'a> {
             prompt,
             choice,
             limit,
+            owner,
         } = request;
         self.engine.check_cache(prompt.len())?;
         let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
             id,
+            owner,
             prompt: prompt.len(),
             tokens: prompt,
             choice,

@@ -4,22 +4,34 @@ use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Sequence};
+use crate::engine::scheduler::fair::Held;
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
+/// How many times as long a prompt is that gives its place to a short one.
+const MUCH_MORE: usize = 4;
 
 impl Many<'_> {
-    /// Takes up requests in the order in which they came, while there is room.
+    /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
     pub(super) fn admit(&mut self, told: &mut Told<'_>) {
-        let mut next = 0;
-        while next < self.waiting.len() && !self.slots.is_empty() {
+        loop {
+            let held = self.held();
+            let owners = self.waiting.iter().map(|answer| answer.owner);
+            let sorted = held.sorted(owners).into_iter();
+            let next = match self.slots.is_empty() {
+                // A sequence that was taken back has left its rows to be found.
+                true => self.make_way(sorted, &held),
+                false => {
+                    let mut sorted = sorted;
+                    sorted.find(|next| !self.is_being_computed(&self.waiting[*next].tokens))
+                }
+            };
+            let Some(next) = next else {
+                return;
+            };
             let tokens = &self.waiting[next].tokens;
-            if self.is_being_computed(tokens) {
-                next += 1;
-                continue;
-            }
             let mut table = self.pages.adopt(tokens);
             let whole = table.pages.len();
             let missing = tokens.len().div_ceil(ROWS) - whole;
@@ -41,6 +53,43 @@ impl Many<'_> {
                 self.take_up(answer, table, cached, told);
             }
         }
+    }
+
+    fn held(&self) -> Held {
+        Held::new(self.running.iter().map(|sequence| sequence.answer.owner))
+    }
+
+    /// Where all places are taken: takes a sequence back if somebody who waits should have its place. Returned is who that is.
+    fn make_way(&mut self, mut waiting: impl Iterator<Item = usize>, held: &Held) -> Option<usize> {
+        let (next, victim) = waiting.find_map(|next| {
+            let wanting = &self.waiting[next];
+            let victim = self.gives_way(wanting, held)?;
+            let is_ready = !self.is_being_computed(&wanting.tokens);
+            is_ready.then_some((wanting.id, victim))
+        })?;
+        let answer = self.remove(victim);
+        self.wait_again(answer);
+        self.waiting.iter().position(|answer| answer.id == next)
+    }
+
+    /// Which sequence gives its place to one that waits, if one should: the youngest of those who have more than their share, or the one
+    /// that has much more of its prompt to compute. The oldest of a peer stays, so that all come to their end.
+    fn gives_way(&self, wanting: &Answer, held: &Held) -> Option<usize> {
+        let most = |(_, sequence): &(usize, &Sequence)| {
+            (held.of(sequence.answer.owner), sequence.answer.id)
+        };
+        let all = self.running.iter().enumerate();
+        let more = all.filter(|(_, s)| held.gives_way(s.answer.owner, wanting.owner));
+        if let Some((index, _)) = more.max_by_key(most) {
+            return Some(index);
+        }
+        let peer = wanting.owner.peer;
+        let own = self.running.iter().enumerate();
+        let own = own.filter(|(_, s)| s.answer.owner.peer == peer).skip(1);
+        let computing = own.filter(|(_, s)| s.answer.first.is_none());
+        let longest = computing.max_by_key(|(_, s)| s.left());
+        let longest = longest.filter(|(_, s)| s.left() >= MUCH_MORE * wanting.tokens.len());
+        longest.map(|(index, _)| index)
     }
 
     /// A page of others that begins as the next page of `table` will, and how many rows these are: a sequence's, or one that is known.

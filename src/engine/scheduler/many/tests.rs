@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
+use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
 use crate::engine::{
@@ -17,6 +18,7 @@ use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
+mod fair;
 mod forced;
 mod warm;
 
@@ -34,6 +36,7 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
         serving: Some(Serving {
             parallel: 4,
             cache_tokens: Some(cache_tokens),
+            turns: false,
         }),
         ..EngineOptions::default()
     };
@@ -64,6 +67,7 @@ struct Job {
     goes: Option<usize>,
     /// Who chooses instead of the rest.
     led: Option<forced::Led>,
+    owner: Owner,
 }
 
 impl Job {
@@ -77,6 +81,7 @@ impl Job {
             comes: 0,
             goes: None,
             led: None,
+            owner: Owner::default(),
         }
     }
 
@@ -89,7 +94,7 @@ impl Job {
 
     fn request(&self) -> Request {
         let settings = ChainSettings {
-            logit_bias: self.biases.clone(),
+            logit_bias: self.biases.clone().into(),
             ..ChainSettings::new(self.sampling)
         };
         Request {
@@ -103,6 +108,7 @@ impl Job {
                 }
             },
             limit: self.limit,
+            owner: self.owner,
         }
     }
 }
