@@ -17,6 +17,7 @@ use super::error::ServerError;
 use super::keys::Keys;
 use super::log::Record;
 use super::model::Model;
+use super::peer::Peer;
 use super::settings::Settings;
 use super::work::{self, LAST_STEP, Worked};
 
@@ -133,7 +134,7 @@ impl Batch {
             let request_id = format!("req_{:016x}", number());
             let log = Arc::clone(&app.log);
             let record = Record::new(log, &request_id, "POST", endpoint.path(), true);
-            let record = Arc::new(record);
+            let record = Arc::new(record.of(Peer::File));
             // The log is for servers.
             record.status(200);
             let told_of = Arc::clone(&record);

@@ -260,7 +260,10 @@ impl Desk {
         let stops: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
         let owner = Owner {
             peer: self.numbers.hash_one(peer),
-            order: self.handed_in.fetch_add(1, Ordering::Relaxed),
+            order: match peer {
+                Peer::File => 0,
+                _ => self.handed_in.fetch_add(1, Ordering::Relaxed),
+            },
         };
         self.send(Message::Job(Box::new(Job {
             orders,
@@ -484,7 +487,8 @@ impl Clerk {
             let order = orders.get(&owner.order).copied().unwrap_or(0);
             (peer, order)
         };
-        let is_full = self.entries.len() >= slots;
+        // Some that are taken wait for the beginning of a prompt that others compute.
+        let is_full = self.entries.len() >= 2 * slots;
         let waiting = self.jobs.iter_mut().filter(|job| job.left() > 0);
         let waiting = waiting.filter(|job| !is_full || have(job.owner).1 == 0);
         waiting.min_by_key(|job| have(job.owner))?.enter()

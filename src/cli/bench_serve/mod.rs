@@ -85,10 +85,10 @@ pub(super) struct BenchServe {
     /// Spread the requests evenly over so many seconds, in place of --rate
     #[arg(long, value_name = "SECONDS", conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     over: Option<u32>,
-    /// Have so many others send long prompts without a pause beside them, as long as --beside-prompt says; the figures are not theirs
+    /// Have so many others send long prompts without a pause beside them, as long as --beside-prompt says; the figures are not theirs [default: 1 with --beside-prompt]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_AT_ONCE), requires = "beside_prompt")]
     beside: Option<u32>,
-    /// Tokens of each of these long prompts [default with --beside-prompt alone: one sends them]
+    /// Tokens of each long prompt that is sent beside the others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     beside_prompt: Option<u32>,
     /// Seed of tokens and pauses: the same seed asks the same, which the server may still know [default: random]

@@ -31,26 +31,38 @@ impl Held {
         held
     }
 
-    /// How many its peer has, and how many its order.
-    pub(super) fn of(&self, owner: Owner) -> (usize, usize) {
+    pub(super) fn of(&self, owner: Owner) -> Standing {
         let peer = self.peers.get(&owner.peer).copied();
         let order = self.orders.get(&owner).copied();
-        (peer.unwrap_or(0), order.unwrap_or(0))
+        Standing {
+            owner,
+            has: (peer.unwrap_or(0), order.unwrap_or(0)),
+        }
     }
 
     /// Those that wait, in the order in which they are to be taken up. Where nobody has more than others, the first is first.
-    pub(super) fn sorted(&self, waiting: impl Iterator<Item = Owner>) -> Vec<usize> {
-        let mut all: Vec<_> = waiting.enumerate().collect();
-        all.sort_by_key(|(index, owner)| (self.of(*owner), *index));
-        all.into_iter().map(|(index, _)| index).collect()
+    pub(super) fn sorted(&self, waiting: impl Iterator<Item = Owner>) -> Vec<(usize, Standing)> {
+        let mut all: Vec<_> = waiting.map(|owner| self.of(owner)).enumerate().collect();
+        all.sort_by_key(|(index, standing)| (standing.has, *index));
+        all
     }
+}
 
-    /// Whether one of `holder` should make room for one of `wanting`: afterwards, neither its peer nor its order has fewer than the other.
-    pub(super) fn gives_way(&self, holder: Owner, wanting: Owner) -> bool {
-        let (holders, wanted) = (self.of(holder), self.of(wanting));
-        match holder.peer == wanting.peer {
-            true => holder.order != wanting.order && holders.1 > wanted.1 + 1,
-            false => holders.0 > wanted.0 + 1,
+/// How much somebody has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    pub(super) owner: Owner,
+    /// Requests of the peer that are answered, and those of the order.
+    pub(super) has: (usize, usize),
+}
+
+impl Standing {
+    /// Whether one of its requests should make room for one of `wanting`: afterwards, neither its peer nor its order has fewer than the
+    /// other.
+    pub(super) fn gives_way(&self, wanting: &Self) -> bool {
+        match self.owner.peer == wanting.owner.peer {
+            true => self.owner.order != wanting.owner.order && self.has.1 > wanting.has.1 + 1,
+            false => self.has.0 > wanting.has.0 + 1,
         }
     }
 }
@@ -129,24 +141,25 @@ mod tests {
         let running = [owner(1, 1), owner(1, 1), owner(1, 2), owner(2, 3)];
         let held = Held::new(running.into_iter());
         let waiting = [owner(1, 1), owner(1, 4), owner(2, 5), owner(3, 6)];
-        assert_eq!(held.sorted(waiting.into_iter()), [3, 2, 1, 0]);
-        let none = Held::default();
-        assert_eq!(none.sorted(waiting.into_iter()), [0, 1, 2, 3]);
+        let sorted = |held: &Held| -> Vec<usize> {
+            let sorted = held.sorted(waiting.into_iter()).into_iter();
+            sorted.map(|(index, _)| index).collect()
+        };
+        assert_eq!(sorted(&held), [3, 2, 1, 0]);
+        assert_eq!(sorted(&Held::default()), [0, 1, 2, 3]);
     }
 
     #[test]
     fn one_gives_way_only_if_it_then_has_no_less() {
         let running = [owner(1, 1), owner(1, 1), owner(1, 2), owner(2, 3)];
         let held = Held::new(running.into_iter());
-        assert!(held.gives_way(owner(1, 1), owner(3, 9)), "3 to 0");
-        assert!(held.gives_way(owner(1, 1), owner(2, 9)), "3 to 1");
-        assert!(!held.gives_way(owner(2, 3), owner(3, 9)), "1 to 0");
-        assert!(held.gives_way(owner(1, 1), owner(1, 9)), "2 to 0 of a peer");
-        assert!(
-            !held.gives_way(owner(1, 2), owner(1, 9)),
-            "1 to 0 of a peer"
-        );
-        assert!(!held.gives_way(owner(1, 1), owner(1, 1)), "its own");
+        let gives_way = |holder, wanting| held.of(holder).gives_way(&held.of(wanting));
+        assert!(gives_way(owner(1, 1), owner(3, 9)), "3 to 0");
+        assert!(gives_way(owner(1, 1), owner(2, 9)), "3 to 1");
+        assert!(!gives_way(owner(2, 3), owner(3, 9)), "1 to 0");
+        assert!(gives_way(owner(1, 1), owner(1, 9)), "2 to 0 of a peer");
+        assert!(!gives_way(owner(1, 2), owner(1, 9)), "1 to 0 of a peer");
+        assert!(!gives_way(owner(1, 1), owner(1, 1)), "its own");
     }
 
     #[test]

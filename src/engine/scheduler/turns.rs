@@ -193,9 +193,8 @@ impl<'a> Turns<'a> {
     pub(super) fn next_up(&self) -> Option<usize> {
         let held = Held::new(self.running.iter().map(|running| running.owner));
         let owners = self.waiting.iter().map(|(_, request)| request.owner);
-        let next = *held.sorted(owners).first()?;
-        let wanting = self.waiting.get(next)?.1.owner;
-        let is_less = |running: &Running<'_>| held.gives_way(running.owner, wanting);
+        let (next, wanting) = *held.sorted(owners).first()?;
+        let is_less = |running: &Running<'_>| held.of(running.owner).gives_way(&wanting);
         let most = match self.places > 1 && self.running.iter().any(is_less) {
             true => 2 * self.places,
             false => self.places,

@@ -4,7 +4,7 @@ use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Sequence};
-use crate::engine::scheduler::fair::Held;
+use crate::engine::scheduler::fair::{Held, Owner, Standing};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
@@ -16,17 +16,15 @@ const MUCH_MORE: usize = 4;
 impl Many<'_> {
     /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
     pub(super) fn admit(&mut self, told: &mut Told<'_>) {
-        loop {
-            let held = self.held();
+        while !self.waiting.is_empty() {
+            let held = Held::new(self.running.iter().map(|sequence| sequence.answer.owner));
             let owners = self.waiting.iter().map(|answer| answer.owner);
             let sorted = held.sorted(owners).into_iter();
             let next = match self.slots.is_empty() {
-                // A sequence that was taken back has left its rows to be found.
                 true => self.make_way(sorted, &held),
-                false => {
-                    let mut sorted = sorted;
-                    sorted.find(|next| !self.is_being_computed(&self.waiting[*next].tokens))
-                }
+                false => sorted
+                    .map(|(next, _)| next)
+                    .find(|next| !self.is_being_computed(&self.waiting[*next].tokens)),
             };
             let Some(next) = next else {
                 return;
@@ -55,41 +53,47 @@ impl Many<'_> {
         }
     }
 
-    fn held(&self) -> Held {
-        Held::new(self.running.iter().map(|sequence| sequence.answer.owner))
-    }
-
     /// Where all places are taken: takes a sequence back if somebody who waits should have its place. Returned is who that is.
-    fn make_way(&mut self, mut waiting: impl Iterator<Item = usize>, held: &Held) -> Option<usize> {
-        let (next, victim) = waiting.find_map(|next| {
+    fn make_way(
+        &mut self,
+        mut waiting: impl Iterator<Item = (usize, Standing)>,
+        held: &Held,
+    ) -> Option<usize> {
+        let running = self.running.iter();
+        let running: Vec<_> = running.map(|s| held.of(s.answer.owner)).collect();
+        let (id, victim) = waiting.find_map(|(next, standing)| {
             let wanting = &self.waiting[next];
-            let victim = self.gives_way(wanting, held)?;
+            let victim = self.gives_way(&running, wanting, &standing)?;
             let is_ready = !self.is_being_computed(&wanting.tokens);
             is_ready.then_some((wanting.id, victim))
         })?;
         let answer = self.remove(victim);
         self.wait_again(answer);
-        self.waiting.iter().position(|answer| answer.id == next)
+        self.waiting.iter().position(|answer| answer.id == id)
     }
 
-    /// Which sequence gives its place to one that waits, if one should: the youngest of those who have more than their share, or the one
-    /// that has much more of its prompt to compute. The oldest of a peer stays, so that all come to their end.
-    fn gives_way(&self, wanting: &Answer, held: &Held) -> Option<usize> {
-        let most = |(_, sequence): &(usize, &Sequence)| {
-            (held.of(sequence.answer.owner), sequence.answer.id)
-        };
-        let all = self.running.iter().enumerate();
-        let more = all.filter(|(_, s)| held.gives_way(s.answer.owner, wanting.owner));
-        if let Some((index, _)) = more.max_by_key(most) {
+    /// Which of those that run gives its place to one that waits, if one should: the youngest of those who have more than their share, or
+    /// the one that has much more of its prompt to compute. The oldest of a peer stays, so that all come to their end.
+    fn gives_way(
+        &self,
+        running: &[Standing],
+        wanting: &Answer,
+        standing: &Standing,
+    ) -> Option<usize> {
+        let all = || self.running.iter().zip(running).enumerate();
+        let more = all().filter(|(_, (_, holder))| holder.gives_way(standing));
+        let most = more.max_by_key(|(index, (_, holder))| (holder.has, *index));
+        if let Some((index, _)) = most {
             return Some(index);
         }
-        let peer = wanting.owner.peer;
-        let own = self.running.iter().enumerate();
-        let own = own.filter(|(_, s)| s.answer.owner.peer == peer).skip(1);
-        let computing = own.filter(|(_, s)| s.answer.first.is_none());
-        let longest = computing.max_by_key(|(_, s)| s.left());
-        let longest = longest.filter(|(_, s)| s.left() >= MUCH_MORE * wanting.tokens.len());
-        longest.map(|(index, _)| index)
+        let Owner { peer, order } = wanting.owner;
+        let own = all().filter(|(_, (_, holder))| holder.owner.peer == peer);
+        let others = own.skip(1).filter(|(_, (sequence, holder))| {
+            holder.owner.order != order && sequence.answer.first.is_none()
+        });
+        let longest = others.max_by_key(|(_, (sequence, _))| sequence.left());
+        let (index, (sequence, _)) = longest?;
+        (sequence.left() >= MUCH_MORE * wanting.tokens.len()).then_some(index)
     }
 
     /// A page of others that begins as the next page of `table` will, and how many rows these are: a sequence's, or one that is known.
