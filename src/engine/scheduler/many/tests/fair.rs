@@ -41,6 +41,7 @@ fn begun_at_the_first_end(many: &mut Many<'_>, jobs: &[Job]) -> Vec<bool> {
 }
 
 #[test]
+#[ignore = "long: scripts/test --all"]
 fn whoever_has_more_than_its_share_gives_a_place_and_goes_on_with_the_same_answer() {
     let Some(engine) = engine(Tier::Subgroup, 6 * N_CTX) else {
         return;
@@ -93,8 +94,6 @@ fn a_short_prompt_takes_the_place_of_a_long_one_that_is_not_the_oldest() {
     // The long ones that wait are no shorter than those that run.
     many.admit(told);
     assert_eq!(many.waiting.len(), 3);
-    while !many.is_idle() {
-        complete(many.step(told)).expect("the device works");
-    }
-    assert_alone(&engine, &mut many, &jobs);
+    (0..7).for_each(|id| many.cancel(RequestId(id)));
+    assert_eq!(many.pages.held(), 0);
 }
