@@ -41,7 +41,6 @@ mod tools;
 
 use std::path::Path;
 
-use client::{Connection, Response, send};
 use serde_json::{Value, json};
 use served::Server;
 

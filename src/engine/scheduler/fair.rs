@@ -98,8 +98,8 @@ pub(super) fn shares(room: usize, prompts: &[(Owner, usize)], turn: usize) -> Ve
     given
 }
 
-/// Divides the share of a peer. One half is for its shortest prompts, so that they do not wait for long ones. The other is for the oldest
-/// ones, so that long ones come to their end.
+/// Divides the share of a peer. One half is for the prompts of the order that has the fewest tokens left, so that a short one does not wait
+/// for long ones or for many. The other is for the oldest ones, so that all come to their end.
 fn among_own(
     share: usize,
     own: &[usize],
@@ -107,8 +107,12 @@ fn among_own(
     turn: usize,
     given: &mut [usize],
 ) {
+    let mut orders = HashMap::new();
+    for (owner, left) in own.iter().map(|&index| prompts[index]) {
+        *orders.entry(owner.order).or_insert(0) += left;
+    }
     let mut shortest = own.to_vec();
-    shortest.sort_by_key(|&index| (prompts[index].1, index));
+    shortest.sort_by_key(|&index| (orders.get(&prompts[index].0.order), index));
     let half = match share < 2 * PIECE {
         true if turn.is_multiple_of(2) => share,
         true => 0,
@@ -178,6 +182,10 @@ mod tests {
         prompts.push((owner(1, 99), 6));
         let found = shares(32, &prompts, 0);
         assert_eq!((found[12], found[0]), (6, 26));
+        // Many short ones of one order are as a long one.
+        let mut prompts = vec![(owner(1, 1), 30); 20];
+        prompts.push((owner(1, 2), 50));
+        assert_eq!(shares(64, &prompts, 0)[20], 32);
         // The oldest gets half, also where shorter ones never end.
         let prompts = [(owner(1, 1), 700), (owner(1, 2), 300), (owner(1, 3), 40)];
         assert_eq!(shares(64, &prompts, 0), [32, 0, 32]);

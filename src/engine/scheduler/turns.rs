@@ -49,8 +49,8 @@ pub(super) struct Running<'a> {
     pub(super) first: Option<Instant>,
     /// Tokens that came, a stop token included.
     pub(super) delivered: usize,
-    /// Seconds that it was computed, from where the others of its peer stood when it came.
-    pub(super) spent: f64,
+    /// How many turns it had.
+    pub(super) turns: usize,
 }
 
 impl Running<'_> {
@@ -69,6 +69,14 @@ impl Running<'_> {
     }
 }
 
+/// What a peer has had.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    /// Seconds that it was computed for, from where the others stood when it came.
+    seconds: f64,
+    turns: usize,
+}
+
 /// Requests that are answered in turns.
 pub(super) struct Turns<'a> {
     pub(super) engine: &'a Engine,
@@ -81,10 +89,9 @@ pub(super) struct Turns<'a> {
     places: usize,
     /// Whether somebody has come during a turn.
     pub(super) bell: Arc<AtomicBool>,
-    /// Seconds that each peer was computed for, from where the others stood when it came.
-    spent: HashMap<u64, f64>,
-    /// Turns so far.
-    turns: usize,
+    of_peers: HashMap<u64, Spent>,
+    /// Seconds that each order was computed for, from where the others of its peer stood when it came.
+    of_orders: HashMap<Owner, f64>,
     /// Seconds for each token of a prompt.
     per_token: f64,
     /// When several were there last.
@@ -107,8 +114,8 @@ impl<'a> Turns<'a> {
             running: vec![],
             places,
             bell,
-            spent: HashMap::new(),
-            turns: 0,
+            of_peers: HashMap::new(),
+            of_orders: HashMap::new(),
             per_token: TURN.as_secs_f64() / FIRST,
             shared: None,
             prefix_asked: 0,
@@ -203,32 +210,52 @@ impl<'a> Turns<'a> {
     }
 
     /// Adds a request that begins now. Nobody makes up for the time before it came.
-    pub(super) fn add(&mut self, mut running: Running<'a>) {
-        let least = |all: &mut dyn Iterator<Item = f64>| all.reduce(f64::min).unwrap_or(0.0);
-        let peer = running.owner.peer;
-        let own = self.running.iter().filter(|r| r.owner.peer == peer);
-        running.spent = least(&mut own.map(|r| r.spent));
-        let is_there = |peer: &u64, _: &mut f64| self.running.iter().any(|r| r.owner.peer == *peer);
-        self.spent.retain(is_there);
-        let others = least(&mut self.spent.values().copied());
-        self.spent.entry(peer).or_insert(others);
+    pub(super) fn add(&mut self, running: Running<'a>) {
+        let owner = running.owner;
         self.running.push(running);
+        let all = || self.running.iter().map(|running| running.owner);
+        self.of_peers
+            .retain(|peer, _| all().any(|o| o.peer == *peer));
+        self.of_orders.retain(|order, _| all().any(|o| o == *order));
+        let peers = self.of_peers.values().map(|spent| spent.seconds);
+        let new = Spent {
+            seconds: peers.reduce(f64::min).unwrap_or(0.0),
+            turns: 0,
+        };
+        self.of_peers.entry(owner.peer).or_insert(new);
+        let own = self.of_orders.iter().filter(|(o, _)| o.peer == owner.peer);
+        let orders = own.map(|(_, spent)| *spent).reduce(f64::min);
+        self.of_orders.entry(owner).or_insert(orders.unwrap_or(0.0));
     }
 
-    /// Whose turn it is. That is the peer that was computed for the shortest time. Of its requests every second turn goes to the shortest
-    /// prompt, so that it does not wait for long ones, and the others to the one that had least.
+    /// Whose turn it is. That is the peer that was computed for the shortest time. Every second of its turns goes to the order that has the
+    /// fewest tokens of prompts left, so that a short prompt does not wait for long ones or for many. The others go to the order that was
+    /// computed for the shortest time.
     pub(super) fn next_turn(&self) -> Option<usize> {
-        let spent = |peer: u64| self.spent.get(&peer).copied().unwrap_or(0.0);
+        let of_peer = |peer: u64| self.of_peers.get(&peer).copied().unwrap_or_default();
         let peers = self.running.iter().map(|running| running.owner.peer);
-        let peer = peers.min_by(|a, b| spent(*a).total_cmp(&spent(*b)))?;
+        let peer = peers.min_by(|a, b| of_peer(*a).seconds.total_cmp(&of_peer(*b).seconds))?;
         let own = || {
             let all = self.running.iter().enumerate();
             all.filter(|(_, running)| running.owner.peer == peer)
         };
-        let prompts = own().filter(|(_, running)| running.first.is_none());
-        let shortest = prompts.min_by_key(|(_, running)| running.pending.len());
-        let shortest = shortest.filter(|_| self.turns.is_multiple_of(2));
-        let least = || own().min_by(|(_, a), (_, b)| a.spent.total_cmp(&b.spent));
+        let prompts = || own().filter(|(_, running)| running.first.is_none());
+        let left = |owner: Owner| -> usize {
+            let all = prompts().filter(|(_, running)| running.owner == owner);
+            all.map(|(_, running)| running.pending.len()).sum()
+        };
+        let shortest = prompts().min_by_key(|(_, running)| left(running.owner));
+        let shortest = shortest.filter(|_| of_peer(peer).turns.is_multiple_of(2));
+        let of_order = |running: &Running<'_>| {
+            let spent = self.of_orders.get(&running.owner);
+            spent.copied().unwrap_or(0.0)
+        };
+        let least = || {
+            own().min_by(|(_, a), (_, b)| {
+                let spent = of_order(a).total_cmp(&of_order(b));
+                spent.then(a.turns.cmp(&b.turns))
+            })
+        };
         shortest.or_else(least).map(|(index, _)| index)
     }
 
@@ -257,9 +284,11 @@ impl<'a> Turns<'a> {
 
     /// A request had its turn of so many seconds.
     pub(super) fn had(&mut self, running: &mut Running<'a>, seconds: f64) {
-        self.turns += 1;
-        running.spent += seconds;
-        *self.spent.entry(running.owner.peer).or_default() += seconds;
+        running.turns += 1;
+        let peer = self.of_peers.entry(running.owner.peer).or_default();
+        peer.seconds += seconds;
+        peer.turns += 1;
+        *self.of_orders.entry(running.owner).or_default() += seconds;
     }
 
     /// So many tokens of a prompt took so many seconds.

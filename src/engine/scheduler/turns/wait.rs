@@ -142,7 +142,7 @@ impl<'a> Turns<'a> {
             begun: Instant::now(),
             first: None,
             delivered: 0,
-            spent: 0.0,
+            turns: 0,
         });
         Ok(None)
     }
