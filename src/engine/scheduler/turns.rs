@@ -1,7 +1,6 @@
 //! Requests that sessions answer in turns. One at a time is computed, on the CPU for a moment each, so that nobody waits for the whole
 //! answer of somebody else. Whoever is alone is not interrupted.
 
-#[cfg(not(target_arch = "wasm32"))]
 mod wait;
 
 use std::collections::{HashMap, VecDeque};
