@@ -4,6 +4,10 @@ use std::collections::HashMap;
 
 /// Tokens of a prompt that are worth a piece of their own, where there are so many.
 const PIECE: usize = 8;
+/// How many times as long a prompt is that does not keep a short one waiting.
+pub(super) const MUCH_MORE: usize = 4;
+/// Peers that are remembered at most.
+const MOST_PEERS: usize = 4096;
 
 /// Whose a request is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -40,11 +44,41 @@ impl Held {
         }
     }
 
-    /// Those that wait, in the order in which they are to be taken up. Where nobody has more than others, the first is first.
-    pub(super) fn sorted(&self, waiting: impl Iterator<Item = Owner>) -> Vec<(usize, Standing)> {
+    /// Those that wait, in the order in which they are to be taken up. Where peers have as many, those whose turn was longest ago are first,
+    /// and of a peer the first that came.
+    pub(super) fn sorted(
+        &self,
+        waiting: impl Iterator<Item = Owner>,
+        rounds: &Rounds,
+    ) -> Vec<(usize, Standing)> {
         let mut all: Vec<_> = waiting.map(|owner| self.of(owner)).enumerate().collect();
-        all.sort_by_key(|(index, standing)| (standing.has, *index));
+        all.sort_by_key(|(index, standing)| {
+            let (of_peer, of_order) = standing.has;
+            (of_peer, rounds.of(standing.owner), of_order, *index)
+        });
         all
+    }
+}
+
+/// When requests of each peer were taken up last.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    taken: u64,
+    last: HashMap<u64, u64>,
+}
+
+impl Rounds {
+    /// A request was taken up.
+    pub(super) fn took(&mut self, owner: Owner) {
+        if self.last.len() >= MOST_PEERS {
+            self.last.clear();
+        }
+        self.taken += 1;
+        self.last.insert(owner.peer, self.taken);
+    }
+
+    fn of(&self, owner: Owner) -> u64 {
+        self.last.get(&owner.peer).copied().unwrap_or(0)
     }
 }
 
@@ -145,12 +179,16 @@ mod tests {
         let running = [owner(1, 1), owner(1, 1), owner(1, 2), owner(2, 3)];
         let held = Held::new(running.into_iter());
         let waiting = [owner(1, 1), owner(1, 4), owner(2, 5), owner(3, 6)];
-        let sorted = |held: &Held| -> Vec<usize> {
-            let sorted = held.sorted(waiting.into_iter()).into_iter();
+        let mut rounds = Rounds::default();
+        let sorted = |held: &Held, rounds: &Rounds| -> Vec<usize> {
+            let sorted = held.sorted(waiting.into_iter(), rounds).into_iter();
             sorted.map(|(index, _)| index).collect()
         };
-        assert_eq!(sorted(&held), [3, 2, 1, 0]);
-        assert_eq!(sorted(&Held::default()), [0, 1, 2, 3]);
+        assert_eq!(sorted(&held, &rounds), [3, 2, 1, 0]);
+        assert_eq!(sorted(&Held::default(), &rounds), [0, 1, 2, 3]);
+        rounds.took(owner(2, 5));
+        rounds.took(owner(1, 1));
+        assert_eq!(sorted(&Held::default(), &rounds), [3, 2, 0, 1], "in rounds");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use web_time::{Duration, Instant};
 
-use super::fair::{Held, Owner};
+use super::fair::{Held, MUCH_MORE, Owner, Rounds};
 use super::request::{Choice, Counts, Request, RequestId};
 use crate::engine::backend::BackendError;
 use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session, StopReason};
@@ -84,10 +84,12 @@ pub(super) struct Turns<'a> {
     /// In the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) running: Vec<Running<'a>>,
-    /// How many run at the same time. Twice as many if those who run have more than their share.
+    /// How many run at the same time. Twice as many if those who run have more than their share, or much longer
+    /// prompts.
     places: usize,
     /// Whether somebody has come during a turn.
     pub(super) bell: Arc<AtomicBool>,
+    rounds: Rounds,
     of_peers: HashMap<u64, Spent>,
     /// Seconds that each order was computed for, from where the others of its peer stood when it came.
     of_orders: HashMap<Owner, f64>,
@@ -113,6 +115,7 @@ impl<'a> Turns<'a> {
             running: vec![],
             places,
             bell,
+            rounds: Rounds::default(),
             of_peers: HashMap::new(),
             of_orders: HashMap::new(),
             per_token: TURN.as_secs_f64() / FIRST,
@@ -199,18 +202,31 @@ impl<'a> Turns<'a> {
     pub(super) fn next_up(&self) -> Option<usize> {
         let held = Held::new(self.running.iter().map(|running| running.owner));
         let owners = self.waiting.iter().map(|(_, request)| request.owner);
-        let (next, wanting) = *held.sorted(owners).first()?;
+        let (next, wanting) = *held.sorted(owners, &self.rounds).first()?;
         let is_less = |running: &Running<'_>| held.of(running.owner).gives_way(&wanting);
-        let most = match self.places > 1 && self.running.iter().any(is_less) {
-            true => 2 * self.places,
-            false => self.places,
-        };
-        (self.running.len() < most).then_some(next)
+        let running = self.running.len();
+        if running < self.places {
+            return Some(next);
+        }
+        if self.places == 1 || running >= 2 * self.places {
+            return None;
+        }
+        // A short prompt does not wait for long ones either.
+        let prompts = self.running.iter().filter(|r| r.first.is_none());
+        let longest = prompts.map(|r| r.pending.len()).max().unwrap_or(0);
+        let waiting = self.waiting.iter().enumerate();
+        let shortest = waiting.min_by_key(|(_, (_, request))| request.prompt.len());
+        let shortest = shortest.filter(|(_, (_, r))| longest >= MUCH_MORE * r.prompt.len());
+        match self.running.iter().any(is_less) {
+            true => Some(next),
+            false => shortest.map(|(index, _)| index),
+        }
     }
 
     /// Adds a request that begins now. Nobody makes up for the time before it came.
     pub(super) fn add(&mut self, running: Running<'a>) {
         let owner = running.owner;
+        self.rounds.took(owner);
         self.running.push(running);
         let all = || self.running.iter().map(|running| running.owner);
         self.of_peers

@@ -4,14 +4,12 @@ use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Sequence};
-use crate::engine::scheduler::fair::{Held, Owner, Standing};
+use crate::engine::scheduler::fair::{Held, MUCH_MORE, Owner, Standing};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
-/// How many times as long a prompt is that gives its place to a short one.
-const MUCH_MORE: usize = 4;
 
 impl Many<'_> {
     /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
@@ -19,7 +17,7 @@ impl Many<'_> {
         while !self.waiting.is_empty() {
             let held = Held::new(self.running.iter().map(|sequence| sequence.answer.owner));
             let owners = self.waiting.iter().map(|answer| answer.owner);
-            let sorted = held.sorted(owners).into_iter();
+            let sorted = held.sorted(owners, &self.rounds).into_iter();
             let next = match self.slots.is_empty() {
                 true => self.make_way(sorted, &held),
                 false => sorted
@@ -147,6 +145,7 @@ impl Many<'_> {
         self.batch.write_ids(slot, 0, &answer.tokens);
         self.batch.write_pages(slot, 0, &table.pages);
         self.runs += 1;
+        self.rounds.took(answer.owner);
         let after = |sequence: &Sequence| sequence.answer.id > answer.id;
         let place = self.running.iter().position(after);
         let place = place.unwrap_or(self.running.len());
