@@ -60,7 +60,7 @@ pub(super) struct Serve {
     /// On this machine's own addresses, answer also to this name, which a proxy passes on; * is all; may be given several times [default: those of the machine, such as localhost]
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     allow_host: Vec<String>,
-    /// Answer so many requests at once on a GPU, 64 at most; each may have the whole context (-c). The CPU answers one after the other
+    /// Answer so many requests at once, 64 at most; each may have the whole context (-c). The CPU computes them in turns, as far as there is memory
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
     /// Let so many requests wait; others are refused with status 429
@@ -101,7 +101,7 @@ impl Serve {
         note(format_args!(
             "listening on http://{address} while the model is loaded"
         ));
-        let model = self.served.load(&source, self.parallel)?;
+        let model = self.served.load(&source, self.parallel, true)?;
         let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
         let bar = bars::runs_bar("warming up".to_owned(), 0);

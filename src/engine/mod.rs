@@ -126,17 +126,19 @@ pub struct EngineOptions {
     /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
     /// bindings have room for.
     pub ubatch: Option<u32>,
-    /// How many sequences a [scheduler](scheduler::Scheduler) on a GPU answers at once; `None` is one.
+    /// How many sequences a [scheduler](scheduler::Scheduler) answers at once; `None` is one.
     pub serving: Option<Serving>,
 }
 
-/// How many sequences a scheduler on a GPU answers at once.
+/// How many sequences a scheduler answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Serving {
     /// Sequences at once, up to [`Serving::MOST`].
     pub parallel: u32,
     /// Rows of the cache that they share; `None` is what they need at most, as far as there is memory.
     pub cache_tokens: Option<usize>,
+    /// Whether the CPU computes as many in turns, as far as there is memory; otherwise one after the other.
+    pub turns: bool,
 }
 
 impl Serving {

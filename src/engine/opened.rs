@@ -23,6 +23,8 @@ pub struct Opened {
     n_ctx: usize,
     /// Of the steps of several sequences, where these are asked for.
     batch_sizes: Option<BatchSizes>,
+    /// Requests that a scheduler without such steps answers in turns.
+    turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     /// What was asked for.
@@ -97,8 +99,13 @@ impl Opened {
             let choice = choice.name();
             return Err(EngineError::PrecomposeForMany { choice });
         }
+        let turns = match &options.serving {
+            Some(serving) => room::turns(&device, &*model, n_ctx, *serving),
+            None => 1,
+        };
         Ok(Self {
             batch_sizes,
+            turns,
             recommended: Recommended::new(model.gguf(), model.config()),
             model,
             tokenizer,
@@ -173,6 +180,11 @@ impl Opened {
     /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
     pub fn batch_sizes(&self) -> Option<BatchSizes> {
         self.batch_sizes
+    }
+
+    /// How many requests are answered in turns where the device has no steps of several sequences.
+    pub fn turns(&self) -> usize {
+        self.turns
     }
 
     /// Checks that the cache that requests share has room for a prompt of so many tokens and one more; where each has its own, it does.

@@ -203,6 +203,19 @@ pub(super) fn batch_sizes(
     Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
+/// How many requests the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
+pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
+    let (Device::Cpu { .. }, true) = (device, serving.turns) else {
+        return 1;
+    };
+    let plan = MemoryPlan::on_cpu(model, n_ctx);
+    let has = available(None).unwrap_or(u64::MAX);
+    // Some is left for what else uses the memory.
+    let left = (has - has / 10).saturating_sub(plan.total() - plan.cache);
+    let sessions = left / plan.cache.max(1);
+    (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
+}
+
 /// As [`Place::check`], on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
@@ -318,6 +331,7 @@ mod tests {
         let serving = |cache_tokens| Serving {
             parallel: 8,
             cache_tokens,
+            turns: true,
         };
         let gpu = open(None);
         let of_pages = |pages| BatchSizes {
@@ -344,6 +358,18 @@ mod tests {
         let cpu = Device::Cpu { because: None };
         let none = batch_sizes(&cpu, &*model, 250, serving(None), false);
         assert_eq!(none.expect("there is nothing to refuse"), None);
+        assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
+        let one = Serving {
+            turns: false,
+            ..serving(None)
+        };
+        assert_eq!(turns(&cpu, &*model, 250, one), 1);
+        let most = available(None).expect("the machine tells it") / model.cache_bytes_per_token();
+        assert_eq!(
+            turns(&cpu, &*model, most as usize, serving(None)),
+            1,
+            "no memory"
+        );
     }
 
     #[test]

@@ -2,19 +2,23 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::desk::{Answering, Desk, Order};
-use super::error::ApiError;
+use super::error::{ApiError, TooMany};
 use super::kept::Kept;
 use super::log::Log;
 use super::memory::Tidy;
 use super::metrics::Metrics;
 use super::model::Model;
+use super::peer::Peer;
 use super::reading::Reading;
 use super::settings::Settings;
+
+/// Whoever asks while the model is loaded is told to wait for so long at most.
+const LONGEST_LOAD: Duration = Duration::from_secs(60);
 
 /// What a server is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub(super) struct Served {
 /// What all requests share.
 pub(super) struct App {
     pub(super) settings: Settings,
+    /// When loading began.
+    began: Instant,
     pub(super) metrics: Arc<Metrics>,
     /// Counts the requests that are being read, until they are tokens: each of them holds a weak reference.
     pub(super) arriving: Arc<()>,
@@ -51,6 +57,7 @@ impl App {
             reading: Reading::new(settings.max_body)?,
             tidy: Arc::default(),
             settings,
+            began: Instant::now(),
             metrics: Arc::new(Metrics::new()),
             arriving: Arc::default(),
             log: Arc::new(Log::new()?),
@@ -67,32 +74,42 @@ impl App {
     pub(super) fn served(&self) -> Result<&Served, ApiError> {
         let phase = *self.phase.borrow();
         match (phase, self.served.get()) {
-            (Phase::Draining, _) => Err(ApiError::unavailable("about to end")),
-            (Phase::Loading, _) | (_, None) => Err(ApiError::unavailable("loading its model")),
+            (Phase::Draining, _) => {
+                Err(ApiError::unavailable("about to end").after(self.settings.drain))
+            }
+            (Phase::Loading, _) | (_, None) => {
+                // As long again as it has taken so far.
+                let after = self.began.elapsed().min(LONGEST_LOAD);
+                Err(ApiError::unavailable("loading its model").after(after))
+            }
             (Phase::Ready, Some(served)) => Ok(served),
         }
     }
 
-    /// Hands in requests that came at `came`.
+    /// Hands in a request of `peer` that came at `came`.
     ///
     /// # Errors
-    /// If there is no place for them.
-    pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Result<Answering, ApiError> {
+    /// If it asks for more answers than there are places, or there is no place for it.
+    pub(super) fn hand_in(
+        &self,
+        orders: Vec<Order>,
+        peer: Peer,
+        came: Instant,
+    ) -> Result<Answering, ApiError> {
         let desk = &self.served()?.desk;
-        let (count, capacity) = (orders.len(), desk.capacity);
-        if count > capacity {
-            let message = format!(
-                "'n' asks for {count} answers, but this server has {capacity} places (--queue)"
-            );
-            return Err(ApiError::field("n", message));
+        let answers = orders.iter().map(|order| order.n).sum();
+        let places = desk.capacity();
+        if answers > places {
+            return Err(TooMany::Places { answers, places }.refused());
         }
-        desk.hand_in(orders, came).ok_or_else(|| self.busy())
+        desk.hand_in(orders, peer, came).ok_or_else(|| self.busy())
     }
 
     /// Counts a request as refused. Returned is the error that says that there is no place for it.
     pub(super) fn busy(&self) -> ApiError {
         self.metrics.figures().refused += 1;
-        ApiError::busy()
+        let desk = self.served.get().map(|served| &served.desk);
+        ApiError::busy(desk.map(Desk::retry_after).unwrap_or_default())
     }
 }
 

@@ -1,9 +1,11 @@
 //! What requests for chats and for completions have in common.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use super::desk::Order;
-use super::error::ApiError;
+use super::desk::{Order, Wish};
+use super::error::{ApiError, TooMany};
 use super::fields::Fields;
 use super::model::Model;
 use super::{known, sampling};
@@ -17,6 +19,8 @@ const MOST_STOPS: usize = 32;
 const LONGEST_STOP: usize = 1024;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
+/// Answers to all prompts of a request at most.
+pub(super) const MOST_IN_ALL: usize = 1024;
 
 /// What requests for chats and for completions have in common.
 pub(super) struct Ask {
@@ -110,13 +114,17 @@ impl Ask {
     /// The orders for the answers to some prompts. A grammar begins behind the token `begins_after`, if there is one.
     ///
     /// # Errors
-    /// What is wrong with the form that is demanded.
+    /// If these are too many, or what is wrong with the form that is demanded.
     pub(super) fn orders(
         &self,
         prompts: &[Vec<u32>],
         model: &Model,
         begins_after: Option<u32>,
     ) -> Result<Vec<Order>, ApiError> {
+        if prompts.len().saturating_mul(self.n) > MOST_IN_ALL {
+            let (n, prompts, most) = (self.n, prompts.len(), MOST_IN_ALL);
+            return Err(TooMany::Answers { n, prompts, most }.refused());
+        }
         let grammar = match &self.form {
             None => None,
             Some((field, language)) => {
@@ -125,22 +133,19 @@ impl Ask {
                 Some(grammar.map_err(refused)?)
             }
         };
-        let mut orders = vec![];
-        for prompt in prompts {
-            for i in 0..self.n {
-                let mut chain = self.chain.clone();
-                chain.sampling.seed = chain.sampling.seed.wrapping_add(i as u64);
-                orders.push(Order {
-                    prompt: prompt.clone(),
-                    chain,
-                    grammar: grammar.clone(),
-                    begins_after,
-                    log_probs: self.log_probs,
-                    limit: self.limit,
-                });
-            }
-        }
-        Ok(orders)
+        let wish = Arc::new(Wish {
+            chain: self.chain.clone(),
+            grammar,
+            begins_after,
+            log_probs: self.log_probs,
+            limit: self.limit,
+        });
+        let order = |prompt: &Vec<u32>| Order {
+            prompt: prompt.as_slice().into(),
+            n: self.n,
+            wish: Arc::clone(&wish),
+        };
+        Ok(prompts.iter().map(order).collect())
     }
 }
 

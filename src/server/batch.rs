@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::app::{App, Phase, number};
+use super::ask::MOST_IN_ALL;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::whole;
@@ -16,12 +17,13 @@ use super::error::ServerError;
 use super::keys::Keys;
 use super::log::Record;
 use super::model::Model;
+use super::peer::Peer;
 use super::settings::Settings;
 use super::work::{self, LAST_STEP, Worked};
 
-/// Places beside those that are answered, which who hands requests in cannot use up: the most answers that a request may ask for, for each
-/// of twice as many requests as can be answered at once.
-const PLACES: usize = 128 * 128 * 128;
+/// Places beside those that are answered, which who hands requests in cannot use up: more than twice as many requests as can be answered
+/// at once, and at least as many as a request may ask for answers.
+const PLACES: usize = MOST_IN_ALL;
 
 /// What a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +102,7 @@ impl Batch {
                 result = &mut worked => Err(work::why(result)),
             }
         })?;
-        let capacity = app.served.get().map(|served| served.desk.capacity);
+        let capacity = app.served.get().map(|served| served.desk.capacity());
         let slots = capacity.unwrap_or_default().saturating_sub(PLACES).max(1);
         Ok(Self {
             app,
@@ -133,7 +135,7 @@ impl Batch {
             let request_id = format!("req_{:016x}", number());
             let log = Arc::clone(&app.log);
             let record = Record::new(log, &request_id, "POST", endpoint.path(), true);
-            let record = Arc::new(record);
+            let record = Arc::new(record.of(Peer::File));
             // The log is for servers.
             record.status(200);
             let told_of = Arc::clone(&record);

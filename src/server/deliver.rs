@@ -35,7 +35,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// How the events of a stream are written.
     const FRAMING: Framing;
 
-    /// Reads a request, which may go on from answers that are kept. For each prompt there are `n` orders, and these stand together.
+    /// Reads a request, which may go on from answers that are kept. There is an order for each prompt.
     ///
     /// # Errors
     /// What is wrong with it, by its field.
@@ -153,10 +153,9 @@ impl<F: Form> Begun<F> {
                 let fields = Fields::of_body(body)?;
                 check_model(&fields, &model)?;
                 let (form, orders) = F::read(&fields, &model, &kept)?;
-                let grammar = orders.first().and_then(|order| order.grammar.as_ref());
-                let lost = grammar.map_or(&[][..], |grammar| grammar.not_enforced());
-                let lost = lost.iter().map(ToString::to_string);
-                let lost = lost.chain(form.not_enforced()).collect();
+                let lost = orders.first().map(|order| order.wish.not_enforced());
+                let lost = lost.unwrap_or_default();
+                let lost = lost.into_iter().chain(form.not_enforced()).collect();
                 record.disregarded(fields.unread(), lost);
                 match form.ask().stream && !streams {
                     true => Err(fields.wrong("stream", "must be false or left out in a batch")),
@@ -168,10 +167,9 @@ impl<F: Form> Begun<F> {
             Ok(read) => read,
             Err(answer) => return Ok(Handed::AtOnce(answer)),
         };
-        let prompts = orders.iter().step_by(form.ask().n);
-        let prompt = prompts.map(|order| order.prompt.len()).sum();
-        let count = orders.len();
-        let answering = app.hand_in(orders, record.began)?;
+        let prompt = orders.iter().map(|order| order.prompt.len()).sum();
+        let count = orders.iter().map(|order| order.n).sum();
+        let answering = app.hand_in(orders, record.peer, record.began)?;
         let head = Head {
             id: format!("{}{:016x}", F::ID, number()),
             created: jiff::Timestamp::now().as_second(),

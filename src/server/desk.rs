@@ -3,22 +3,24 @@
 //! What is told of a request goes through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
 //! request whose reader has gone away is cancelled with its next token, and one that waits gives its place back as soon.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::metrics::Metrics;
 use super::model::Model;
+use super::peer::Peer;
+use super::places::{Place, Places};
 use super::sampling::device_biases;
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
-use crate::engine::scheduler::{Choice, Event, Request, RequestId, Scheduler};
+use crate::engine::scheduler::{Choice, Event, Owner, Request, RequestId, Scheduler};
 use crate::engine::{EngineError, KeepWarm, StopReason};
 
 /// How long an idle device waits for requests that come together at most, how long none has to come, and how often it looks.
@@ -28,9 +30,18 @@ const GATHER: [Duration; 3] = [
     Duration::from_micros(50),
 ];
 
-/// An answer that is asked for.
+/// Answers to a prompt that are asked for.
 pub(super) struct Order {
-    pub(super) prompt: Vec<u32>,
+    pub(super) prompt: Arc<[u32]>,
+    /// How many.
+    pub(super) n: usize,
+    /// What all prompts of a request share.
+    pub(super) wish: Arc<Wish>,
+}
+
+/// What answers should be like.
+pub(super) struct Wish {
+    /// How tokens are chosen for the first answer. The seeds of the others follow.
     pub(super) chain: ChainSettings,
     pub(super) grammar: Option<Grammar>,
     /// The token behind which the grammar begins, where it does not begin at once.
@@ -38,6 +49,15 @@ pub(super) struct Order {
     /// How many of the best tokens are told with each.
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
+}
+
+impl Wish {
+    /// What of its form no grammar enforces.
+    pub(super) fn not_enforced(&self) -> Vec<String> {
+        let grammar = self.grammar.as_ref();
+        let lost = grammar.map_or(&[][..], Grammar::not_enforced);
+        lost.iter().map(ToString::to_string).collect()
+    }
 }
 
 /// What is told of an answer.
@@ -55,7 +75,7 @@ pub(super) enum Told {
 pub(super) struct Answering {
     /// What comes next, with the number of the answer. It is closed when all have ended.
     pub(super) told: UnboundedReceiver<(usize, Told)>,
-    stops: Vec<Arc<AtomicBool>>,
+    stops: Arc<[AtomicBool]>,
 }
 
 impl Answering {
@@ -93,31 +113,71 @@ impl Chooser for Telling {
     }
 }
 
-/// A request on its way to the scheduler.
+/// Answers that were asked for together. They enter the scheduler one by one, so that those which wait take no memory.
 struct Job {
-    request: Request,
-    entry: Entry,
+    orders: Vec<Order>,
+    /// How many answers have entered, and how many there are.
+    entered: usize,
+    count: usize,
+    told: UnboundedSender<(usize, Told)>,
+    /// Of which answers the texts have ended.
+    stops: Arc<[AtomicBool]>,
+    owner: Owner,
+    came: Instant,
+    place: Arc<Place>,
 }
 
-/// A request that was handed in.
+impl Job {
+    fn left(&self) -> usize {
+        self.count - self.entered
+    }
+
+    /// The next answer, of which there must be one.
+    fn enter(&mut self) -> Option<(Request, Entry)> {
+        let index = self.entered;
+        let each = self.orders.first()?.n.max(1);
+        let order = self.orders.get(index / each)?;
+        self.entered += 1;
+        let entry = Entry {
+            index,
+            told: self.told.clone(),
+            stops: Arc::clone(&self.stops),
+            owner: self.owner,
+            prompt: order.prompt.len(),
+            rows: 0,
+            came: self.came,
+            begun: false,
+            last_token: None,
+            _place: Arc::clone(&self.place),
+        };
+        let answer = Answer {
+            index,
+            which: (index % each) as u64,
+        };
+        Some((request(order, &answer, self.owner, &self.told), entry))
+    }
+}
+
+/// An answer that entered.
 struct Entry {
     index: usize,
     told: UnboundedSender<(usize, Told)>,
-    /// Whether its text has ended.
-    stop: Arc<AtomicBool>,
+    /// Of which answers the texts have ended.
+    stops: Arc<[AtomicBool]>,
+    owner: Owner,
     prompt: usize,
     /// Rows of the cache that it holds, as far as was told.
     rows: usize,
     came: Instant,
     begun: bool,
     last_token: Option<Instant>,
-    /// Its place in the queue, given back when this is dropped.
-    _place: OwnedSemaphorePermit,
+    /// The place of its request, given back when all its answers have ended.
+    _place: Arc<Place>,
 }
 
 impl Entry {
     fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stops[self.index].load(Ordering::Relaxed)
     }
 
     fn is_over(&self) -> bool {
@@ -138,80 +198,115 @@ enum Message {
 /// Takes requests.
 pub(super) struct Desk {
     messages: UnboundedSender<Message>,
-    places: Arc<Semaphore>,
-    /// Requests that can be answered or wait at the same time.
-    pub(super) capacity: usize,
+    places: Arc<Places>,
+    /// Tells the scheduler that somebody has come.
+    bell: Arc<AtomicBool>,
+    /// Makes numbers of peers.
+    numbers: RandomState,
+    /// Requests so far.
+    handed_in: AtomicU64,
 }
 
 impl Desk {
-    /// Whether one more finds a place now.
-    pub(super) fn has_place(&self) -> bool {
-        self.places.available_permits() > 0
+    /// Requests of a peer that can be answered or wait at the same time, and answers of a request.
+    pub(super) fn capacity(&self) -> usize {
+        self.places.capacity()
+    }
+
+    /// Whether one more request of a peer finds a place now.
+    pub(super) fn has_place(&self, peer: Peer) -> bool {
+        self.places.has_place(peer)
+    }
+
+    /// After how long it is worth asking again.
+    pub(super) fn retry_after(&self) -> Duration {
+        self.places.retry_after()
     }
 
     /// Waits until all requests have ended.
     pub(super) async fn until_empty(&self) {
-        let all = u32::try_from(self.capacity).unwrap_or(u32::MAX);
-        drop(self.places.acquire_many(all).await);
+        self.places.until_empty().await;
     }
 
     /// Has the thread behind it end, with all that is not answered yet.
     pub(super) fn end(&self) {
-        let _ = self.messages.send(Message::End);
+        self.send(Message::End);
     }
 
-    /// Hands in requests that came at `came`; `None` if there are not enough places.
-    pub(super) fn hand_in(&self, orders: Vec<Order>, came: Instant) -> Option<Answering> {
-        let count = u32::try_from(orders.len()).ok()?;
-        let places = Arc::clone(&self.places);
-        let mut places = places.try_acquire_many_owned(count).ok()?;
+    fn send(&self, message: Message) {
+        // Where nobody reads, the channel of the answers is closed, which their reader sees.
+        let _ = self.messages.send(message);
+        self.bell.store(true, Ordering::Relaxed);
+    }
+
+    /// Hands in a request of `peer` that came at `came`; `None` if there is no place.
+    pub(super) fn hand_in(
+        &self,
+        orders: Vec<Order>,
+        peer: Peer,
+        came: Instant,
+    ) -> Option<Answering> {
+        let place = Arc::new(self.places.take(peer)?);
+        let count = orders.iter().map(|order| order.n).sum();
         let (told, read) = unbounded_channel();
-        let mut stops = vec![];
-        for (index, order) in orders.into_iter().enumerate() {
-            let Some(place) = places.split(1) else {
-                break;
-            };
-            let stop = Arc::new(AtomicBool::new(false));
-            stops.push(Arc::clone(&stop));
-            let entry = Entry {
-                index,
-                told: told.clone(),
-                stop,
-                prompt: order.prompt.len(),
-                rows: 0,
-                came,
-                begun: false,
-                last_token: None,
-                _place: place,
-            };
-            let request = request(order, index, &told);
-            // Where nobody reads, the channel of the answers is closed, which their reader sees.
-            let job = Box::new(Job { request, entry });
-            let _ = self.messages.send(Message::Job(job));
-        }
+        let stops: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
+        let owner = Owner {
+            peer: self.numbers.hash_one(peer),
+            order: match peer {
+                Peer::File => 0,
+                _ => self.handed_in.fetch_add(1, Ordering::Relaxed),
+            },
+        };
+        self.send(Message::Job(Box::new(Job {
+            orders,
+            entered: 0,
+            count,
+            told,
+            stops: Arc::clone(&stops),
+            owner,
+            came,
+            place,
+        })));
         Some(Answering { told: read, stops })
     }
 }
 
+/// Which answer of a request.
+struct Answer {
+    index: usize,
+    /// Which of the answers to its prompt.
+    which: u64,
+}
+
 /// What the scheduler is asked.
-fn request(order: Order, index: usize, told: &UnboundedSender<(usize, Told)>) -> Request {
-    let on_host = order.grammar.is_some() || order.log_probs.is_some();
-    let choice = match device_biases(&order.chain) {
-        Some(biases) if !on_host => Choice::Device(order.chain.sampling, biases),
+fn request(
+    order: &Order,
+    answer: &Answer,
+    owner: Owner,
+    told: &UnboundedSender<(usize, Told)>,
+) -> Request {
+    let wish = &order.wish;
+    let mut chain = wish.chain.clone();
+    chain.sampling.seed = chain.sampling.seed.wrapping_add(answer.which);
+    let grammar = wish.grammar.clone();
+    let on_host = grammar.is_some() || wish.log_probs.is_some();
+    let choice = match device_biases(&chain) {
+        Some(biases) if !on_host => Choice::Device(chain.sampling, biases),
         _ => {
-            let chain = Chain::new(order.chain);
-            let constrained = Constrained::new(chain, order.grammar, order.begins_after);
+            let chain = Chain::new(chain);
+            let constrained = Constrained::new(chain, grammar, wish.begins_after);
             Choice::Host(Box::new(Telling {
-                inner: LogProbs::new(constrained, order.log_probs),
-                index,
+                inner: LogProbs::new(constrained, wish.log_probs),
+                index: answer.index,
                 told: told.clone(),
             }))
         }
     };
     Request {
-        prompt: order.prompt,
+        prompt: order.prompt.to_vec(),
         choice,
-        limit: order.limit,
+        limit: wish.limit,
+        owner,
     }
 }
 
@@ -221,8 +316,8 @@ struct Clerk {
     metrics: Arc<Metrics>,
     /// Each request that is being read holds a weak reference.
     arriving: Arc<()>,
-    /// Not yet the scheduler's.
-    arrived: VecDeque<Job>,
+    /// With answers that are not the scheduler's yet, in the order in which they came.
+    jobs: Vec<Job>,
     entries: HashMap<RequestId, Entry>,
     /// Whose readers went away while they waited.
     cancelled: Vec<RequestId>,
@@ -232,7 +327,7 @@ struct Clerk {
 impl Clerk {
     fn take(&mut self, message: Message) {
         match message {
-            Message::Job(job) => self.arrived.push_back(*job),
+            Message::Job(job) => self.jobs.push(*job),
             Message::End => self.ending = true,
         }
     }
@@ -274,16 +369,28 @@ impl Clerk {
             }
             left
         };
-        self.arrived.retain(|job| is_left(&job.entry));
+        self.jobs.retain(|job| {
+            let left = !job.told.is_closed();
+            if !left {
+                let mut figures = self.metrics.figures();
+                (0..job.left()).for_each(|_| figures.ended("abort", job.came.elapsed()));
+            }
+            left
+        });
         let gone = self.entries.extract_if(|_, entry| !is_left(entry));
         self.cancelled.extend(gone.map(|(id, _)| id));
+    }
+
+    /// Answers that are not the scheduler's yet.
+    fn left(&self) -> usize {
+        self.jobs.iter().map(Job::left).sum()
     }
 
     fn count(&self) {
         let running = self.entries.values().filter(|entry| entry.begun).count();
         let mut figures = self.metrics.figures();
         figures.running = running;
-        figures.waiting = self.entries.len() - running + self.arrived.len();
+        figures.waiting = self.entries.len() - running + self.left();
         // Between two steps the scheduler knows it better. Some may share rows.
         let rows: usize = self.entries.values().map(|entry| entry.rows).sum();
         figures.rows = rows.min(figures.rows_in_all);
@@ -335,10 +442,14 @@ impl Clerk {
         }
     }
 
-    /// Has the scheduler take what has arrived, and end what nobody reads any more.
+    /// Has the scheduler end what nobody reads any more, and take what has arrived: of each request one answer, and more as far as they
+    /// can be answered at once.
     fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
         self.forget(|_| true);
-        for Job { request, entry } in self.arrived.drain(..) {
+        for id in self.cancelled.drain(..) {
+            scheduler.cancel(id);
+        }
+        while let Some((request, entry)) = self.next(scheduler.slots()) {
             match scheduler.submit(request) {
                 Ok(id) => drop(self.entries.insert(id, entry)),
                 Err(error) => {
@@ -346,17 +457,41 @@ impl Clerk {
                 }
             }
         }
-        for id in self.cancelled.drain(..) {
-            scheduler.cancel(id);
-        }
+        self.jobs.retain(|job| job.left() > 0);
         self.count();
+    }
+
+    /// The next answer to enter, of the peer and the request that have the fewest, where so many can be answered at once.
+    fn next(&mut self, slots: usize) -> Option<(Request, Entry)> {
+        if self.jobs.iter().all(|job| job.left() == 0) {
+            return None;
+        }
+        let owners = self.entries.values().map(|entry| entry.owner);
+        let (mut peers, mut orders) = (HashMap::new(), HashMap::new());
+        for Owner { peer, order } in owners {
+            *peers.entry(peer).or_insert(0usize) += 1;
+            *orders.entry(order).or_insert(0usize) += 1;
+        }
+        let have = |owner: Owner| {
+            let peer = peers.get(&owner.peer).copied().unwrap_or(0);
+            let order = orders.get(&owner.order).copied().unwrap_or(0);
+            (peer, order)
+        };
+        // Some that are taken wait for the beginning of a prompt that others compute.
+        let is_full = self.entries.len() >= 2 * slots;
+        let waiting = self.jobs.iter_mut().filter(|job| job.left() > 0);
+        let waiting = waiting.filter(|job| !is_full || have(job.owner).1 == 0);
+        waiting.min_by_key(|job| have(job.owner))?.enter()
     }
 
     /// Tells everybody that nothing can be computed any more.
     fn broken(&mut self, error: &EngineError) {
-        let arrived = self.arrived.drain(..).map(|job| job.entry);
-        let entries = self.entries.drain().map(|(_, entry)| entry);
-        for entry in arrived.chain(entries) {
+        for job in self.jobs.drain(..) {
+            let _ = job
+                .told
+                .send((job.entered, Told::Broken(error.to_string())));
+        }
+        for (_, entry) in self.entries.drain() {
             entry.tell(Told::Broken(error.to_string()));
         }
         self.count();
@@ -385,18 +520,22 @@ pub(super) fn work(
         inbox,
         metrics,
         arriving,
-        arrived: VecDeque::new(),
+        jobs: vec![],
         entries: HashMap::new(),
         cancelled: vec![],
         ending: false,
     };
+    let bell = scheduler.bell();
     clerk.metrics.figures().rows_in_all = scheduler.counts().rows_in_all;
     ready(Desk {
         messages,
-        places: Arc::new(Semaphore::new(capacity)),
-        capacity,
+        places: Arc::new(Places::new(capacity)),
+        bell: Arc::clone(&bell),
+        numbers: RandomState::new(),
+        handed_in: AtomicU64::new(0),
     });
     while !clerk.ending {
+        bell.store(false, Ordering::Relaxed);
         clerk.collect();
         clerk.submit(&mut scheduler);
         if clerk.ending {
@@ -425,7 +564,7 @@ pub(super) fn work(
         if counts.running > 0 {
             // Some that have begun may wait for memory.
             figures.running = counts.running;
-            figures.waiting = counts.waiting + clerk.arrived.len();
+            figures.waiting = counts.waiting + clerk.left();
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -32,6 +33,31 @@ pub enum ServerError {
     Panicked,
 }
 
+/// A request for more than it may ask for. It is counted before anything is made for its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TooMany {
+    #[error(
+        "'n' asks for {n} answers to each of {prompts} prompts, {} in all, but a request may ask for {most} at most; send several requests",
+        n.saturating_mul(*prompts)
+    )]
+    Answers {
+        n: usize,
+        prompts: usize,
+        most: usize,
+    },
+    #[error(
+        "'n' asks for {answers} answers, but this server has {places} places (--queue); send several requests"
+    )]
+    Places { answers: usize, places: usize },
+}
+
+impl TooMany {
+    /// The refusal of the request.
+    pub(super) fn refused(self) -> ApiError {
+        ApiError::field("n", self.to_string())
+    }
+}
+
 /// A request that is refused. A response that tells of it has it as an extension.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ApiError {
@@ -44,6 +70,8 @@ pub(super) struct ApiError {
     too_many: Option<[usize; 2]>,
     /// Whether asking again can help, where clients would assume otherwise.
     no_retry: bool,
+    /// After how long asking again can help.
+    after: Option<Duration>,
 }
 
 impl ApiError {
@@ -55,6 +83,7 @@ impl ApiError {
             code: None,
             too_many: None,
             no_retry: false,
+            after: None,
         }
     }
 
@@ -132,10 +161,12 @@ impl ApiError {
         }
     }
 
-    /// The queue has no place.
-    pub(super) fn busy() -> Self {
+    /// The queue has no place, and may have one after some time.
+    pub(super) fn busy(after: Duration) -> Self {
         let message = "all places of the queue are taken; ask again later";
-        Self::new(StatusCode::TOO_MANY_REQUESTS, message).with_code("queue_full")
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+            .with_code("queue_full")
+            .after(after)
     }
 
     /// The server has not begun, or is about to end.
@@ -153,6 +184,14 @@ impl ApiError {
     /// The work on a request was stopped before its answer.
     pub(super) fn stopped(why: Stopped) -> Self {
         Self::bad(format!("the request was not read to its end: {why}")).with_code("too_complex")
+    }
+
+    /// Asking again can help after some time.
+    pub(super) fn after(self, after: Duration) -> Self {
+        Self {
+            after: Some(after),
+            ..self
+        }
     }
 
     /// What went wrong here.
@@ -203,16 +242,22 @@ impl IntoResponse for ApiError {
         let mut response = json_response(self.status, self.json().to_string());
         let headers = response.headers_mut();
         let mut put = |name, value| headers.insert(name, HeaderValue::from_static(value));
-        match self.status {
-            // Seconds after which it is worth asking again.
-            StatusCode::TOO_MANY_REQUESTS => put(header::RETRY_AFTER, "1"),
-            StatusCode::SERVICE_UNAVAILABLE => put(header::RETRY_AFTER, "5"),
-            StatusCode::UNAUTHORIZED => put(header::WWW_AUTHENTICATE, "Bearer"),
-            _ => None,
-        };
+        if self.status == StatusCode::UNAUTHORIZED {
+            put(header::WWW_AUTHENTICATE, "Bearer");
+        }
         if self.no_retry {
             // OpenAI's clients go by it.
             put(HeaderName::from_static("x-should-retry"), "false");
+        }
+        let waits = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ];
+        if self.after.is_some() || waits.contains(&self.status) {
+            // Whole seconds, at least one.
+            let after = self.after.unwrap_or_default();
+            let seconds = after.as_millis().div_ceil(1000).max(1) as u64;
+            headers.insert(header::RETRY_AFTER, seconds.into());
         }
         response.extensions_mut().insert(self);
         response
@@ -240,8 +285,20 @@ mod tests {
         }});
         assert_eq!(error.json(), expected);
         assert_eq!(error.into_response().status(), StatusCode::BAD_REQUEST);
-        let busy = ApiError::busy().into_response();
-        assert_eq!(busy.headers()[header::RETRY_AFTER], "1");
+        for (millis, expected) in [(0, "1"), (900, "1"), (1000, "1"), (7300, "8")] {
+            let busy = ApiError::busy(Duration::from_millis(millis)).into_response();
+            assert_eq!(busy.headers()[header::RETRY_AFTER], expected);
+        }
+        let many = TooMany::Answers {
+            n: 128,
+            prompts: 100,
+            most: 1024,
+        };
+        let many = many.refused();
+        assert_eq!(many.param.as_deref(), Some("n"));
+        for number in ["128", "100", "12800", "1024"] {
+            assert!(many.message().contains(number), "{}", many.message());
+        }
         let late = ApiError::new(StatusCode::GATEWAY_TIMEOUT, "late").for_good();
         assert_eq!(late.json()["error"]["type"], "timeout_error");
         assert_eq!(late.json()["error"]["param"], Value::Null);

@@ -41,6 +41,7 @@ mod openai;
 mod page;
 mod patient;
 mod peer;
+mod places;
 mod pool;
 mod probabilities;
 mod reader;

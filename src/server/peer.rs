@@ -16,6 +16,8 @@ pub(super) enum Peer {
     Address(IpAddr),
     /// Everybody without a key behind a proxy, whose address tells nothing of who asks.
     Anybody,
+    /// The file of a batch, whose lines are one order.
+    File,
 }
 
 impl Peer {

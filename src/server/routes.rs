@@ -62,7 +62,7 @@ async fn answers<F: Form>(
     Extension(record): Extension<Arc<Record>>,
     request: Request,
 ) -> Answer {
-    if !app.served()?.desk.has_place() {
+    if !app.served()?.desk.has_place(record.peer) {
         return Err(app.busy());
     }
     let body = body::take(&app, request).await?;

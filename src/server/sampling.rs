@@ -1,5 +1,7 @@
 //! How a request has tokens chosen.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -58,13 +60,13 @@ pub(super) fn read(
         None => seed.unwrap_or_else(Sampling::random_seed),
     };
     samplers::read(fields, &mut chain, tokenizer)?;
-    chain.logit_bias.extend(biases(fields, tokenizer)?);
+    let mut all = chain.logit_bias.to_vec();
+    all.extend(biases(fields, tokenizer)?);
     if fields.flag("ignore_eos")? == Some(true) {
         let stops = tokenizer.stop_tokens().iter();
-        chain
-            .logit_bias
-            .extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
+        all.extend(stops.map(|&token| (token, f32::NEG_INFINITY)));
     }
+    chain.logit_bias = all.into();
     Ok(chain)
 }
 
@@ -88,11 +90,14 @@ fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>,
     let known = |id: &u32| (*id as usize) < tokenizer.vocab_size();
     let foreign = |token: &str| {
         let last = tokenizer.vocab_size() - 1;
-        let message = format!("must name tokens by their ids, 0 to {last}, not {token}");
+        let message = format!(
+            "must name tokens by their ids, 0 to {last} without signs, spaces or zeros in front, not {token}"
+        );
         fields.wrong("logit_bias", &message)
     };
     let mut found = vec![];
     if let Some(Value::Array(pairs)) = fields.get("logit_bias") {
+        let mut named = HashSet::new();
         for pair in pairs {
             let [token, bias] = pair.as_array().map_or(&[][..], Vec::as_slice) else {
                 return Err(fields.wrong("logit_bias", "must be a list of pairs [token, bias]"));
@@ -108,6 +113,10 @@ fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>,
             let Some(bias) = bias else {
                 return Err(fields.wrong("logit_bias", "must have numbers or false as biases"));
             };
+            if !named.insert(id) {
+                let message = format!("must name each token once, but names {id} twice");
+                return Err(fields.wrong("logit_bias", &message));
+            }
             found.push((id, bias as f32));
         }
         return Ok(found);
@@ -117,6 +126,8 @@ fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>,
     };
     for token in biases.all().keys() {
         let id = token.parse::<u32>().ok().filter(known);
+        // Other ways to write a number would name the same token more than once.
+        let id = id.filter(|id| id.to_string() == *token);
         let id = id.ok_or_else(|| foreign(&format!("{token:?}")))?;
         if let Some(bias) = biases.number(token, -100.0..=100.0)? {
             found.push((id, bias));
@@ -286,7 +297,7 @@ mod tests {
         let on_host = |chain: &ChainSettings| device_biases(chain).is_none();
         let found = read(json!({"logit_bias": {"7": -100, "8": 2.5}}));
         assert!(!on_host(&found));
-        assert_eq!(found.logit_bias, [(7, -100.0), (8, 2.5)]);
+        assert_eq!(*found.logit_bias, [(7, -100.0), (8, 2.5)]);
         let found = read(json!({"ignore_eos": true}));
         assert!(!on_host(&found));
         assert_eq!(found.logit_bias[0].1, f32::NEG_INFINITY);
@@ -320,7 +331,7 @@ mod tests {
         let dry = chain.dry.as_ref().expect("it is on");
         assert_eq!((dry.multiplier, dry.base), (0.8, 1.75));
         assert_eq!((dry.allowed_length, dry.last_n), (2, u32::MAX));
-        assert_eq!(chain.logit_bias, [(7, f32::NEG_INFINITY), (8, 1.5)]);
+        assert_eq!(*chain.logit_bias, [(7, f32::NEG_INFINITY), (8, 1.5)]);
         assert!(device_biases(&chain).is_none(), "the host chooses");
         let off = json!({"mirostat": 0, "mirostat_tau": 5, "xtc_probability": 0, "dry_multiplier": 0, "typical_p": 1});
         let chain = read_from(&off).expect("it is right");
@@ -347,6 +358,15 @@ mod tests {
             (json!({"presence_penalty": 3}), "presence_penalty"),
             (json!({"logit_bias": {"x": 1}}), "logit_bias"),
             (json!({"logit_bias": {"99999999": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"01": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"+1": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"1 ": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"1.0": 1}}), "logit_bias"),
+            (json!({"logit_bias": [[1.0, 1]]}), "logit_bias"),
+            (
+                json!({"logit_bias": [[7, 1], [8, 1], [7, 2]]}),
+                "logit_bias",
+            ),
             (json!({"logit_bias": {"7": 101}}), "logit_bias.7"),
             (json!({"seed": 0.5}), "seed"),
             (json!({"mirostat": 1}), "mirostat"),

@@ -16,7 +16,7 @@ pub struct Server {
     pub address: SocketAddr,
     lines: Receiver<String>,
     /// Lines that were read.
-    read: Vec<String>,
+    pub read: Vec<String>,
 }
 
 impl Server {

@@ -6,11 +6,12 @@ use super::sources;
 /// The rooms that a browser needs to compute.
 const CORE: [&str; 4] = ["gpu", "kernels", "models", "engine"];
 /// The files that may block: the wrappers for native builds.
-const WRAPPERS: [&str; 5] = [
+const WRAPPERS: [&str; 6] = [
     "gpu::wait",
     "engine::wait",
     "engine::gpu::wait",
     "engine::chooser::wait",
+    "engine::scheduler::turns::wait",
     "engine::scheduler::wait",
 ];
 /// The files that may call the wrappers: measurements, which native builds alone make.

@@ -144,7 +144,16 @@ fn many_at_once_and_a_long_prompt_beside_them_are_measured() {
 fn what_keeps_it_from_measuring_is_told() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let key = write(folder.path(), "key.txt", b"first\n");
-    let server = Server::start(&["-c", "64", "--queue", "0", "--api-key-file", &key]);
+    let server = Server::start(&[
+        "-c",
+        "64",
+        "--queue",
+        "0",
+        "--parallel",
+        "1",
+        "--api-key-file",
+        &key,
+    ]);
     let url = format!("http://{}", server.address);
     let failed = |url: &str, flags: &[&str], part: &str| {
         let output = bench(url, flags);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use glimt::server::{Keys, Settings};
 use serde_json::{Value, json};
 
-use super::client::send;
+use super::client::{Response, send};
 use super::{CHAT, COMPLETIONS, Server, chat, completion};
 
 /// A request whose answer is as long as the context.
@@ -23,6 +23,13 @@ fn until_waiting(server: &Server, count: f64) {
     });
 }
 
+/// After how many seconds it is worth asking again.
+fn seconds(refused: &Response) -> u64 {
+    let after = refused.header("retry-after");
+    let after = after.and_then(|after| after.parse().ok());
+    after.unwrap_or_else(|| panic!("no number in {refused:?}"))
+}
+
 fn signal(server: &Server, name: &str) {
     let sent = std::process::Command::new("kill")
         .args([name, &server.child.id().to_string()])
@@ -32,7 +39,7 @@ fn signal(server: &Server, name: &str) {
 
 #[test]
 fn who_finds_no_place_is_told_to_come_later() {
-    let server = Server::start(&["--queue", "2"]);
+    let server = Server::start(&["--queue", "2", "--parallel", "1"]);
     let mut running = server.begin(COMPLETIONS, &long(json!({"stream": true})));
     assert_eq!(running.head().0, 200);
     running.chunk();
@@ -41,7 +48,7 @@ fn who_finds_no_place_is_told_to_come_later() {
     let refused = server.post(COMPLETIONS, &completion(json!({})));
     assert_eq!(refused.status, 429, "{refused:?}");
     assert_eq!(refused.error().1, "queue_full");
-    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!(seconds(&refused) >= 1, "{refused:?}");
     assert_eq!(server.metric("vllm:num_requests_running"), 1.0);
     // Who goes away gives the place to those who wait.
     drop(running);
@@ -102,13 +109,13 @@ fn nobody_is_answered_while_the_model_is_loaded() {
     let refused = send(server.address(), "POST", CHAT, &[], &body).response();
     assert_eq!(refused.status, 503);
     assert_eq!(refused.error().1, "unavailable");
-    assert_eq!(refused.header("retry-after"), Some("5"));
+    assert!(seconds(&refused) >= 1, "{refused:?}");
     assert_eq!(get("/v1/models").status, 503);
 }
 
 #[test]
 fn who_waits_and_goes_away_gives_the_place_back() {
-    let mut server = Server::start(&["--queue", "1"]);
+    let mut server = Server::start(&["--queue", "1", "--parallel", "1"]);
     let mut running = server.begin(COMPLETIONS, &long(json!({"stream": true})));
     running.head();
     running.chunk();
@@ -288,7 +295,7 @@ fn a_line_tells_of_each_request_without_its_text() {
 #[test]
 fn the_end_comes_in_order() {
     for name in ["-TERM", "-INT"] {
-        let mut server = Server::start(&[]);
+        let mut server = Server::start(&["--parallel", "1"]);
         let mut running = server.begin(
             COMPLETIONS,
             &long(json!({"stream": true, "max_tokens": 60})),
@@ -301,7 +308,7 @@ fn the_end_comes_in_order() {
         server.until("it drains", |server| server.get("/health").status == 503);
         let refused = server.post(COMPLETIONS, &completion(json!({})));
         assert_eq!(refused.status, 503);
-        assert_eq!(refused.header("retry-after"), Some("5"));
+        assert!(seconds(&refused) >= 1, "{refused:?}");
         let mut text = String::new();
         while let Some(chunk) = running.chunk() {
             text += &chunk;

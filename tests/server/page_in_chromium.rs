@@ -425,7 +425,7 @@ fn texts_stay_texts_and_fit_on_a_phone() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
-    let mut server = Server::start(&["--queue", "0", "--seed", "1"]);
+    let mut server = Server::start(&["--queue", "0", "--parallel", "1", "--seed", "1"]);
     let (mut browser, url) = opened(&server);
     until_met(&mut browser);
     // The only place is taken, until somebody goes away.

@@ -20,7 +20,7 @@ use super::serve::read_keys;
 use crate::bench::Format;
 use crate::plural::count;
 use client::Client;
-use load::{Came, Load};
+use load::{Beside, Came, Load};
 use plan::{Random, Rate};
 use report::Report;
 
@@ -30,6 +30,7 @@ Examples:
   glimt bench-serve --url http://10.0.0.7:8000 --api-key-file keys.txt --rate 4 --requests 200
   glimt bench-serve --concurrency 32 --requests 32 --shared-prefix 4000 -p 16
   glimt bench-serve --concurrency 16 --requests 16 -n 1024 --join 8192 -o json
+  glimt bench-serve --requests 31 --over 60 -p 256 -n 128 --beside 1 --beside-prompt 8192
 
 The server runs already: glimt serve, or another with OpenAI's API. Prompts are random tokens, and answers have exactly -n tokens. \
 The figures have the names of vLLM's bench serve: TTFT is the time from sending a request to its first token, TPOT the time per token \
@@ -39,7 +40,7 @@ A request that is not counted comes first. It has the shared beginning, so that 
 
 /// Requests at once at most: each has a thread.
 const MOST_AT_ONCE: i64 = 1024;
-/// Tokens of the answer to the long prompt of --join.
+/// Tokens of the answers to long prompts.
 const JOINED: usize = 2;
 /// Tokens of the answer that is not counted.
 const WARM_UP: usize = 8;
@@ -81,6 +82,15 @@ pub(super) struct BenchServe {
     /// When the others are being decoded, send a prompt of so many tokens beside them, and tell how long their gaps are meanwhile
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     join: Option<u32>,
+    /// Spread the requests evenly over so many seconds, in place of --rate
+    #[arg(long, value_name = "SECONDS", conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    over: Option<u32>,
+    /// Have so many others send long prompts without a pause beside them, as long as --beside-prompt says; the figures are not theirs [default: 1 with --beside-prompt]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_AT_ONCE), requires = "beside_prompt")]
+    beside: Option<u32>,
+    /// Tokens of each long prompt that is sent beside the others
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    beside_prompt: Option<u32>,
     /// Seed of tokens and pauses: the same seed asks the same, which the server may still know [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
@@ -99,7 +109,7 @@ impl BenchServe {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let name = self.served_model_name.as_deref();
         let timeout = Duration::from_secs(self.timeout.into());
-        let limits = (self.concurrency() + 1, timeout);
+        let limits = (self.concurrency() + self.beside() + 1, timeout);
         let client = Client::connect(&self.url, self.key()?, name, limits)?;
         self.check_context(&client)?;
         let vocabulary = match self.vocab {
@@ -135,9 +145,16 @@ impl BenchServe {
         self.concurrency.unwrap_or(most) as usize
     }
 
+    /// How many send long prompts beside the others.
+    fn beside(&self) -> usize {
+        let default = u32::from(self.beside_prompt.is_some());
+        self.beside.unwrap_or(default) as usize
+    }
+
     fn check_context(&self, client: &Client) -> Result<(), LoadError> {
         let usual = self.shared_prefix as usize + self.prompt as usize + self.generate as usize;
-        let long = self.join.map_or(0, |tokens| tokens as usize + JOINED);
+        let long = self.join.max(self.beside_prompt);
+        let long = long.map_or(0, |tokens| tokens as usize + JOINED);
         let needed = usual.max(long);
         match client.context {
             Some(most) if needed > most => Err(LoadError::TooLong { needed, most }),
@@ -161,7 +178,10 @@ impl BenchServe {
         };
         let warm_up = body(generate.min(WARM_UP));
         let bodies: Vec<_> = (0..self.requests).map(|_| body(generate)).collect();
-        let arrivals = random.arrivals(bodies.len(), self.rate);
+        let arrivals = match self.over {
+            Some(seconds) => plan::spread(bodies.len(), Duration::from_secs(seconds.into())),
+            None => random.arrivals(bodies.len(), self.rate),
+        };
         let join = self.join.map(|tokens| {
             let prompt = random.tokens(tokens as usize, vocabulary);
             client.body(&prompt, JOINED)
@@ -173,6 +193,13 @@ impl BenchServe {
             requests: arrivals.into_iter().zip(bodies).collect(),
             concurrency: self.concurrency(),
             join,
+            beside: Beside {
+                users: self.beside(),
+                prompt: self.beside_prompt.unwrap_or(0) as usize,
+                generate: JOINED,
+                vocabulary,
+                seed: seed.into(),
+            },
         })
     }
 
@@ -188,6 +215,11 @@ impl BenchServe {
         }
         if let Some(Err(problem)) = &came.join {
             return Err(LoadError::JoinFailed(problem.clone()));
+        }
+        if let Some(Err(problem)) = came.beside.iter().find(|answer| answer.is_err()) {
+            complain(format_args!(
+                "a long prompt beside the others failed: {problem}"
+            ));
         }
         let report = Report::new(self.asked(client, seed), came);
         if report.failed > 0 {
@@ -214,6 +246,9 @@ impl BenchServe {
             "n_gen": self.generate,
             "shared_prefix": self.shared_prefix,
             "join": self.join,
+            "over": self.over,
+            "beside": self.beside(),
+            "beside_prompt": self.beside_prompt,
             "seed": seed,
         });
         match asked {

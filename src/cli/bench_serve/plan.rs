@@ -47,6 +47,12 @@ impl Random {
     }
 }
 
+/// When so many requests come that are spread evenly over some time.
+pub(super) fn spread(count: usize, over: Duration) -> Vec<Duration> {
+    let all = count.max(1) as f64;
+    (0..count).map(|i| over.mul_f64(i as f64 / all)).collect()
+}
+
 /// Requests per second: a number above 0, or `inf`, which is `None`.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     match text.parse::<f64>() {
@@ -73,6 +79,8 @@ mod tests {
         assert_ne!(arrivals, Random::new(8).arrivals(20_001, Some(50.0)));
         let at_once = Random::new(7).arrivals(3, None);
         assert_eq!(at_once, [Duration::ZERO; 3]);
+        let even = spread(4, Duration::from_secs(60));
+        assert_eq!(even, [0, 15, 30, 45].map(Duration::from_secs));
         let tokens = Random::new(7).tokens(1000, 10);
         assert!((0..10).all(|token| tokens.contains(&token)));
     }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::client::Timed;
 use super::load::Came;
 use crate::bench::{Format, build, quoted};
+use crate::plural::count;
 
 /// Times of one kind, in milliseconds.
 pub(super) struct Times {
@@ -61,6 +62,16 @@ pub(super) struct Report {
     times: Vec<Times>,
     /// From the long prompt of --join to its first token.
     join_ms: Option<f64>,
+    beside: Beside,
+}
+
+/// Long prompts beside the others, of which the figures do not tell.
+#[derive(Default)]
+struct Beside {
+    completed: usize,
+    failed: usize,
+    /// Tokens of those prompts.
+    prompt: u64,
 }
 
 impl Report {
@@ -91,6 +102,7 @@ impl Report {
             let beside = all_gaps().filter(|gap| gap.1 > from && gap.0 < to);
             times.push(Times::new("itl_joined", beside.map(length)));
         }
+        let beside = || came.beside.iter().flatten();
         let end = good.iter().map(|timed| last(timed)).max();
         Self {
             asked,
@@ -101,6 +113,11 @@ impl Report {
             cached: good.iter().map(|timed| timed.cached).sum(),
             generated: good.iter().map(|timed| timed.generated).sum(),
             times,
+            beside: Beside {
+                completed: beside().count(),
+                failed: came.beside.len() - beside().count(),
+                prompt: beside().map(|timed| timed.prompt).sum(),
+            },
             join_ms: window.map(|(from, to)| (to - from).as_secs_f64() * 1e3),
         }
     }
@@ -141,6 +158,9 @@ impl Report {
             }
         }
         put("join_ttft_ms", json!(self.join_ms));
+        put("beside_completed", self.beside.completed.into());
+        put("beside_failed", self.beside.failed.into());
+        put("beside_input_tokens", self.beside.prompt.into());
         record
     }
 
@@ -205,6 +225,18 @@ impl Report {
         if let Some(ms) = self.join_ms {
             text += &format!("\nThe first token of the long prompt came after {ms:.2} ms.\n");
         }
+        let Beside {
+            completed,
+            failed,
+            prompt,
+        } = self.beside;
+        if completed + failed > 0 {
+            text += &format!(
+                "\nBeside them {} of {} were answered, and {failed} failed.\n",
+                count(completed, "long prompt"),
+                count(prompt as usize, "token"),
+            );
+        }
         text
     }
 }
@@ -250,6 +282,7 @@ mod tests {
                 join.events = vec![began + Duration::from_millis(300)];
                 Ok(join)
             }),
+            beside: vec![Ok(answer(began, 0, &[900])), Err("status 503".to_owned())],
         };
         Report::new(Map::new(), &came)
     }
@@ -278,6 +311,9 @@ mod tests {
         close("p99_itl_ms", 200.0 + 0.97 * 350.0);
         close("mean_e2el_ms", 540.0);
         assert_eq!(record["join_ttft_ms"], Value::Null);
+        close("beside_completed", 1.0);
+        close("beside_failed", 1.0);
+        close("beside_input_tokens", 10.0);
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl HostArgs {
     ) -> Result<Vec<&'static str>, CliError> {
         let mut why = vec![];
         if !self.logit_bias.is_empty() {
-            chain.logit_bias.clone_from(&self.logit_bias);
+            chain.logit_bias = self.logit_bias.as_slice().into();
             let of = |(token, bias): &(u32, f32)| format!("{token}{bias:+}");
             let biases: Vec<String> = self.logit_bias.iter().map(of).collect();
             picker.settings.push(Setting {

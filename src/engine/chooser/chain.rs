@@ -1,5 +1,7 @@
 //! The samplers in the order of llama.cpp's default chain.
 
+use std::sync::Arc;
+
 use super::candidates::{refill, top_p};
 use super::mirostat::MirostatState;
 use super::typical::typical;
@@ -16,7 +18,7 @@ pub struct ChainSettings {
     /// What devices take into account, too.
     pub sampling: Sampling,
     /// Added to the logits of tokens; minus infinity excludes one. Other tokens than the vocabulary's are ignored.
-    pub logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Arc<[(u32, f32)]>,
     /// The penalty of repetitions.
     pub dry: Option<Dry>,
     /// Keeps the tokens nearest to the entropy, whose probabilities exceed this; 1 keeps all.
@@ -32,7 +34,7 @@ impl ChainSettings {
     pub fn new(sampling: Sampling) -> Self {
         Self {
             sampling,
-            logit_bias: vec![],
+            logit_bias: Arc::default(),
             dry: None,
             typical_p: 1.0,
             xtc: None,
@@ -76,7 +78,7 @@ impl Chooser for Chain {
             ..
         } = &self.settings;
         let step = context.len() as u64;
-        for (token, bias) in logit_bias {
+        for (token, bias) in &**logit_bias {
             if let Some(logit) = logits.get_mut(*token as usize) {
                 *logit += bias;
             }
@@ -190,10 +192,10 @@ mod tests {
             shares(&settings, &logits, &[0, 0, 1])
         };
         assert_near(&with(&|_| {}), &[0.4, 0.3, 0.2, 0.1], "as it is");
-        let biased = with(&|s| s.logit_bias = vec![(3, 2f32.ln()), (0, f32::NEG_INFINITY)]);
+        let biased = with(&|s| s.logit_bias = vec![(3, 2f32.ln()), (0, f32::NEG_INFINITY)].into());
         assert_near(&biased, &[0.0, 3.0 / 7.0, 2.0 / 7.0, 2.0 / 7.0], "biases");
         let ahead = with(&|s| {
-            s.logit_bias = vec![(0, f32::NEG_INFINITY), (9, 1.0)];
+            s.logit_bias = vec![(0, f32::NEG_INFINITY), (9, 1.0)].into();
             s.sampling.top_k = 2;
         });
         assert_near(&ahead, &[0.0, 0.6, 0.4, 0.0], "biases come before top-k");
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn excluding_all_is_an_error() {
         let mut settings = ChainSettings::new(PLAIN);
-        settings.logit_bias = vec![(0, f32::NEG_INFINITY), (1, f32::NEG_INFINITY)];
+        settings.logit_bias = vec![(0, f32::NEG_INFINITY), (1, f32::NEG_INFINITY)].into();
         for mirostat in [None, Some(Mirostat { tau: 5.0, eta: 0.1 })] {
             settings.mirostat = mirostat;
             let mut chain = Chain::new(settings.clone());

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use web_time::Duration;
 
+use super::fair::Rounds;
 use super::pages::{Pages, ROWS};
 use super::request::{Counts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
@@ -51,6 +52,7 @@ pub(super) struct Many<'a> {
     pages: Pages,
     /// In the order in which they came.
     waiting: VecDeque<Answer>,
+    rounds: Rounds,
     /// In the order in which they came.
     running: Vec<Sequence>,
     /// Sequences of the batch that nobody uses.
@@ -85,6 +87,7 @@ impl<'a> Many<'a> {
             batch,
             pages: Pages::new(sizes.pages),
             waiting: VecDeque::new(),
+            rounds: Rounds::default(),
             running: vec![],
             slots: (0..sizes.sequences).rev().collect(),
             flights: VecDeque::new(),
@@ -128,11 +131,13 @@ impl<'a> Many<'a> {
             prompt,
             choice,
             limit,
+            owner,
         } = request;
         self.engine.check_cache(prompt.len())?;
         let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
             id,
+            owner,
             prompt: prompt.len(),
             tokens: prompt,
             choice,

@@ -1,25 +1,30 @@
 //! Answers the requests of many users on one engine.
 //!
 //! [`Scheduler::submit`] takes requests at any time. [`Scheduler::step`] does the next piece of work and tells what came of it. On a GPU many
-//! requests are answered at once (`many`), and a step is one of the device. Elsewhere a session answers one after the other (`single`), and a
-//! step is a whole answer. In both, rows that a request has in common with earlier ones are not computed again.
+//! requests are answered at once (`many`), and a step is one of the device. Elsewhere sessions answer in turns (`turns`), and a step is a turn.
+//! In both, rows that a request has in common with earlier ones are not computed again, and whoever asks for much leaves others their share
+//! (`fair`).
 
+mod fair;
 mod guarded;
 mod many;
 mod pages;
 mod request;
-mod single;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod wait;
 
+pub use fair::Owner;
 pub use request::{Choice, Counts, Event, Request, RequestId, Told};
 
 use super::backend::Touch;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Session};
 use guarded::Guarded;
 use many::Many;
-use single::Single;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use turns::Turns;
 use web_time::Duration;
 
 /// Time that warming up may take, and the step that is under way then.
@@ -30,10 +35,11 @@ pub struct Scheduler<'a> {
     engine: &'a Engine,
     work: Work<'a>,
     submitted: u64,
+    bell: Arc<AtomicBool>,
 }
 
 enum Work<'a> {
-    Single(Box<Single<'a>>),
+    Turns(Box<Turns<'a>>),
     Many(Box<Many<'a>>),
 }
 
@@ -44,18 +50,29 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// Where the cache does not fit.
     pub async fn new_async(engine: &'a Engine) -> Result<Self, EngineError> {
+        let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {
             Some(mut many) => {
                 many.prepare().await?;
                 Work::Many(Box::new(many))
             }
-            None => Work::Single(Box::new(Single::new(engine).await?)),
+            None => {
+                let turns = Turns::new(engine, engine.turns(), Arc::clone(&bell));
+                Work::Turns(Box::new(turns.await?))
+            }
         };
         Ok(Self {
             engine,
             work,
             submitted: 0,
+            bell,
         })
+    }
+
+    /// Is to be set when a request has come that is not [submitted](Self::submit) yet, and to be unset before such requests are looked for. A
+    /// step of a request that is alone then ends early.
+    pub fn bell(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.bell)
     }
 
     /// Computes with every step once before there are requests, so that the first request is answered as fast as the second: drivers may
@@ -69,7 +86,7 @@ impl<'a> Scheduler<'a> {
         told: &mut dyn FnMut(usize, usize),
     ) -> Result<(), EngineError> {
         match &mut self.work {
-            Work::Single(single) => single.warm_up(WARM_UP, told).await,
+            Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
             Work::Many(many) => many.warm_up(WARM_UP, told).await,
         }
     }
@@ -77,7 +94,7 @@ impl<'a> Scheduler<'a> {
     /// Requests that are answered at the same time, at most.
     pub fn slots(&self) -> usize {
         match &self.work {
-            Work::Single(_) => 1,
+            Work::Turns(turns) => turns.slots(),
             Work::Many(many) => many.slots(),
         }
     }
@@ -93,7 +110,7 @@ impl<'a> Scheduler<'a> {
         }
         let id = RequestId(self.submitted);
         match &mut self.work {
-            Work::Single(single) => single.waiting.push_back((id, request)),
+            Work::Turns(turns) => turns.waiting.push_back((id, request)),
             Work::Many(many) => many.submit(id, request)?,
         }
         self.submitted += 1;
@@ -103,7 +120,7 @@ impl<'a> Scheduler<'a> {
     /// Forgets a request. Nothing more is told of it. One that has ended is none.
     pub fn cancel(&mut self, id: RequestId) {
         match &mut self.work {
-            Work::Single(single) => single.cancel(id),
+            Work::Turns(turns) => turns.cancel(id),
             Work::Many(many) => many.cancel(id),
         }
     }
@@ -111,7 +128,7 @@ impl<'a> Scheduler<'a> {
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         match &self.work {
-            Work::Single(single) => single.waiting.is_empty(),
+            Work::Turns(turns) => turns.is_idle(),
             Work::Many(many) => many.is_idle(),
         }
     }
@@ -119,7 +136,7 @@ impl<'a> Scheduler<'a> {
     /// What there is to do.
     pub fn counts(&self) -> Counts {
         match &self.work {
-            Work::Single(single) => single.counts(),
+            Work::Turns(turns) => turns.counts(),
             Work::Many(many) => many.counts(),
         }
     }
@@ -127,7 +144,7 @@ impl<'a> Scheduler<'a> {
     /// What keeps the device ready while nothing is asked for, where it needs that.
     pub fn warm(&self) -> Option<Touch> {
         match &self.work {
-            Work::Single(single) => single.session.warm(),
+            Work::Turns(turns) => turns.idle.last().and_then(Session::warm),
             Work::Many(many) => many.warm(),
         }
     }

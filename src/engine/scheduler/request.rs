@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::fair::Owner;
 use crate::engine::chooser::Chooser;
 use crate::engine::{Biases, EngineError, GenerateStats, Sampling};
 
@@ -13,6 +14,8 @@ pub struct Request {
     pub choice: Choice,
     /// Tokens of the answer at most. The end of the context is a limit in any case.
     pub limit: usize,
+    /// Whose it is.
+    pub owner: Owner,
 }
 
 /// How the tokens of an answer are chosen.

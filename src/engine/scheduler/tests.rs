@@ -2,22 +2,33 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
-use super::{Choice, Counts, Event, Request, RequestId, Scheduler};
-use crate::engine::chooser::{Chooser, ChooserError};
+use super::{Choice, Counts, Event, Owner, Request, RequestId, Scheduler};
+use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::{
-    Biases, DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened,
-    Sampling, StopReason,
+    Biases, DeviceChoice, Engine, EngineError, EngineOptions, GenerateStats, GpuOptions,
+    ModelSource, Opened, Sampling, Serving, StopReason,
 };
 use crate::kernels::testing::Rng;
 
 fn engine() -> Engine {
+    engine_for(96, None)
+}
+
+/// The built-in model on the CPU, for so many in turns.
+fn engine_for(ctx: usize, parallel: Option<u32>) -> Engine {
     let options = EngineOptions {
+        serving: parallel.map(|parallel| Serving {
+            parallel,
+            cache_tokens: None,
+            turns: true,
+        }),
         gpu: GpuOptions {
             device: DeviceChoice::Cpu,
             ..GpuOptions::default()
         },
-        ctx: Some(96),
+        ctx: Some(ctx),
         ..EngineOptions::default()
     };
     let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
@@ -29,6 +40,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
         prompt: prompt.to_vec(),
         choice: Choice::Device(Sampling::GREEDY, Biases::default()),
         limit,
+        owner: Owner::default(),
     }
 }
 
@@ -219,5 +231,117 @@ fn a_chooser_that_panics_fails_alone() {
         ),
         "{last:?}"
     );
+    assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
+}
+
+#[test]
+fn answers_in_turns_are_what_they_are_alone() {
+    let engine = engine_for(64, Some(4));
+    let mut rng = Rng::fresh();
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    assert_eq!(scheduler.slots(), 4);
+    let sampling = Sampling {
+        temperature: 0.9,
+        seed: rng.bits(),
+        ..Sampling::GREEDY
+    };
+    let common: Vec<u32> = (0..24).map(|_| rng.below(4000) as u32).collect();
+    let mut asked = vec![];
+    for order in 0..4 {
+        let own: Vec<u32> = (0..3).map(|_| rng.below(4000) as u32).collect();
+        let prompt = [&common[..12 + rng.below(12)], &own].concat();
+        let on_host = order % 3 == 1;
+        let choice = match on_host {
+            true => Choice::Host(Box::new(Chain::new(ChainSettings::new(sampling)))),
+            false => Choice::Device(sampling, Biases::default()),
+        };
+        let request = Request {
+            choice,
+            owner: Owner {
+                peer: order / 2,
+                order,
+            },
+            ..greedy(&prompt, 5)
+        };
+        asked.push((scheduler.submit(request).expect("it fits"), prompt));
+    }
+    let bell = scheduler.bell();
+    let found = all(&mut scheduler, |_, _| {
+        // Nobody has come, but the others go on as well if each turn is as short as can be.
+        bell.store(true, Ordering::Relaxed);
+        ControlFlow::Continue(())
+    });
+    for (id, prompt) in asked {
+        let mut alone = vec![];
+        let mut session = engine.session().expect("there is memory");
+        let stats = session.generate(&prompt, &sampling, 5, &mut |token| {
+            alone.push(token);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(tokens(&found[&id]), alone);
+        let Some(Event::Ended(ended)) = found[&id].last() else {
+            panic!("{:?}", found[&id]);
+        };
+        let stats = stats.expect("it fits");
+        let of = |stats: &GenerateStats| (stats.stop, stats.generated, stats.steps);
+        assert_eq!(of(ended), of(&stats));
+    }
+    assert_eq!(scheduler.counts().running, 0);
+}
+
+#[test]
+fn a_short_prompt_has_its_turn_before_long_ones_end() {
+    let engine = engine_for(96, Some(4));
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let long: Vec<u32> = (0..60).map(|i| i * 7 % 4000).collect();
+    let first = scheduler.submit(greedy(&long, 2)).expect("it fits");
+    let second = scheduler.submit(greedy(&long[1..], 2)).expect("it fits");
+    let short = scheduler.submit(greedy(&[5, 6, 7], 2)).expect("it fits");
+    let mut order = vec![];
+    all(&mut scheduler, |id, event| {
+        // Its end may be all that comes of it.
+        let is_answer = matches!(event, Event::Token(_) | Event::Ended(_));
+        if is_answer && !order.contains(&id) {
+            order.push(id);
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(order[0], short);
+    assert_eq!(
+        order.len(),
+        3,
+        "{first:?} and {second:?} come to their end, too"
+    );
+}
+
+#[test]
+fn one_that_is_alone_is_interrupted_when_somebody_comes() {
+    let engine = engine_for(96, Some(4));
+    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let long: Vec<u32> = (0..60).map(|i| i * 7 % 4000).collect();
+    let id = scheduler.submit(greedy(&long, 2)).expect("it fits");
+    let bell = scheduler.bell();
+    let mut ended = false;
+    let told = &mut |_, event| {
+        ended |= matches!(event, Event::Ended(_));
+        bell.store(
+            matches!(event, Event::Prompt { done: 10.., .. }),
+            Ordering::Relaxed,
+        );
+        ControlFlow::Continue(())
+    };
+    scheduler.step(told).expect("the device works");
+    assert!(!ended, "somebody has come");
+    bell.store(false, Ordering::Relaxed);
+    let other = scheduler.submit(greedy(&[5, 6], 2)).expect("it fits");
+    let found = all(&mut scheduler, goes_on);
+    let mut session = engine.session().expect("there is memory");
+    let mut alone = vec![];
+    let done = session.generate(&long, &Sampling::GREEDY, 2, &mut |token| {
+        alone.push(token);
+        ControlFlow::Continue(())
+    });
+    done.expect("it fits");
+    assert_eq!(tokens(&found[&id]), alone);
     assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
 }

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn errors_have_anthropics_form() {
-        let found = error(&ApiError::busy());
+        let found = error(&ApiError::busy(std::time::Duration::ZERO));
         assert_eq!(found["type"], "error");
         assert_eq!(found["error"]["type"], "rate_limit_error");
         let found = error(&ApiError::field("messages", "too long").too_many(70, 64));

@@ -39,7 +39,7 @@ pub(super) fn settings(model: &Model, chain: &ChainSettings, ask: Option<&Ask>) 
 fn places(app: &App, served: &Served) -> usize {
     served
         .desk
-        .capacity
+        .capacity()
         .saturating_sub(app.settings.queue)
         .max(1)
 }

@@ -4,6 +4,7 @@ use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Sequence};
+use crate::engine::scheduler::fair::{Held, MUCH_MORE, Owner, Standing};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
@@ -11,15 +12,22 @@ use crate::engine::scheduler::request::{Event, Told};
 const WORTH_COPYING: usize = 8;
 
 impl Many<'_> {
-    /// Takes up requests in the order in which they came, while there is room.
+    /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
     pub(super) fn admit(&mut self, told: &mut Told<'_>) {
-        let mut next = 0;
-        while next < self.waiting.len() && !self.slots.is_empty() {
+        while !self.waiting.is_empty() {
+            let held = Held::new(self.running.iter().map(|sequence| sequence.answer.owner));
+            let owners = self.waiting.iter().map(|answer| answer.owner);
+            let sorted = held.sorted(owners, &self.rounds).into_iter();
+            let next = match self.slots.is_empty() {
+                true => self.make_way(sorted, &held),
+                false => sorted
+                    .map(|(next, _)| next)
+                    .find(|next| !self.is_being_computed(&self.waiting[*next].tokens)),
+            };
+            let Some(next) = next else {
+                return;
+            };
             let tokens = &self.waiting[next].tokens;
-            if self.is_being_computed(tokens) {
-                next += 1;
-                continue;
-            }
             let mut table = self.pages.adopt(tokens);
             let whole = table.pages.len();
             let missing = tokens.len().div_ceil(ROWS) - whole;
@@ -41,6 +49,49 @@ impl Many<'_> {
                 self.take_up(answer, table, cached, told);
             }
         }
+    }
+
+    /// Where all places are taken: takes a sequence back if somebody who waits should have its place. Returned is who that is.
+    fn make_way(
+        &mut self,
+        mut waiting: impl Iterator<Item = (usize, Standing)>,
+        held: &Held,
+    ) -> Option<usize> {
+        let running = self.running.iter();
+        let running: Vec<_> = running.map(|s| held.of(s.answer.owner)).collect();
+        let (id, victim) = waiting.find_map(|(next, standing)| {
+            let wanting = &self.waiting[next];
+            let victim = self.gives_way(&running, wanting, &standing)?;
+            let is_ready = !self.is_being_computed(&wanting.tokens);
+            is_ready.then_some((wanting.id, victim))
+        })?;
+        let answer = self.remove(victim);
+        self.wait_again(answer);
+        self.waiting.iter().position(|answer| answer.id == id)
+    }
+
+    /// Which of those that run gives its place to one that waits, if one should: the youngest of those who have more than their share, or
+    /// the one that has much more of its prompt to compute. The oldest of a peer stays, so that all come to their end.
+    fn gives_way(
+        &self,
+        running: &[Standing],
+        wanting: &Answer,
+        standing: &Standing,
+    ) -> Option<usize> {
+        let all = || self.running.iter().zip(running).enumerate();
+        let more = all().filter(|(_, (_, holder))| holder.gives_way(standing));
+        let most = more.max_by_key(|(index, (_, holder))| (holder.has, *index));
+        if let Some((index, _)) = most {
+            return Some(index);
+        }
+        let Owner { peer, order } = wanting.owner;
+        let own = all().filter(|(_, (_, holder))| holder.owner.peer == peer);
+        let others = own.skip(1).filter(|(_, (sequence, holder))| {
+            holder.owner.order != order && sequence.answer.first.is_none()
+        });
+        let longest = others.max_by_key(|(_, (sequence, _))| sequence.left());
+        let (index, (sequence, _)) = longest?;
+        (sequence.left() >= MUCH_MORE * wanting.tokens.len()).then_some(index)
     }
 
     /// A page of others that begins as the next page of `table` will, and how many rows these are: a sequence's, or one that is known.
@@ -94,6 +145,7 @@ impl Many<'_> {
         self.batch.write_ids(slot, 0, &answer.tokens);
         self.batch.write_pages(slot, 0, &table.pages);
         self.runs += 1;
+        self.rounds.took(answer.owner);
         let after = |sequence: &Sequence| sequence.answer.id > answer.id;
         let place = self.running.iter().position(after);
         let place = place.unwrap_or(self.running.len());

@@ -9,8 +9,10 @@ const ALONE: f64 = 0.125;
 /// An answer counts as read from so long after its first token on. When many requests come at once, those that are served first thus wait
 /// for their second token until the others have their first.
 const SETTLED: Duration = Duration::from_millis(100);
-/// Tokens of prompts that join a step however long it takes, so that every prompt comes to its end.
+/// Tokens of prompts that a step has however long it takes, so that every prompt comes to its end.
 const LEAST: usize = 32;
+/// The same beside answers that are read.
+const LEAST_BESIDE: usize = 8;
 /// Tokens of the first step with prompts, of which no time is known.
 const FIRST: f64 = 64.0;
 /// How much of what is known of decoding a step replaces.
@@ -58,13 +60,13 @@ impl Pace {
     /// that [somebody waits for](is_read).
     pub(super) fn room(&self, decoded: usize, beside: bool, most: usize) -> usize {
         // On a slow device decoding alone takes longer than that. Then prompts get half of the time.
-        let target = match beside {
-            true => BESIDE.max(2.0 * self.decoding),
-            false => ALONE,
+        let (target, least) = match beside {
+            true => (BESIDE.max(2.0 * self.decoding), LEAST_BESIDE),
+            false => (ALONE, LEAST),
         };
         let all = (target / self.per_token) as usize;
         let left = most.saturating_sub(decoded);
-        all.saturating_sub(decoded).max(LEAST).min(left)
+        all.saturating_sub(decoded).max(least).min(left)
     }
 
     /// A step has landed.

@@ -5,6 +5,7 @@ use web_time::Instant;
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
 use crate::engine::gpu::batch::{BatchStep, BatchToken};
+use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
 use crate::kernels::sample;
@@ -88,16 +89,16 @@ impl Many<'_> {
         sequence.answer.tokens.get(next).copied()
     }
 
-    /// First a token of each sequence that decodes, then as much of the prompts as the pace allows, the oldest first.
+    /// First a token of each sequence that decodes, then as much of the prompts as the pace allows, shared among them.
     fn plan(&mut self) -> Plan {
         let mut plan = Plan::default();
         let most = self.batch.sizes().tokens as usize;
-        let ready = |runs: &Self, decodes: bool| -> Vec<u64> {
-            let ready = runs.running.iter().filter(|s| s.is_ready());
-            let ready = ready.filter(|s| (s.left() == 1) == decodes);
-            ready.map(|s| s.run).collect()
-        };
-        for run in ready(self, true) {
+        let decoding = self
+            .running
+            .iter()
+            .filter(|s| s.is_ready() && s.left() == 1);
+        let decoding: Vec<u64> = decoding.map(|s| s.run).collect();
+        for run in decoding {
             if plan.len() == most {
                 break;
             }
@@ -115,18 +116,24 @@ impl Many<'_> {
         let mut decoding = self.running.iter().filter(|s| s.left() <= 1);
         let beside = decoding.any(|s| is_read(s.answer.first, now));
         let room = self.pace.room(plan.len(), beside, most);
-        for run in ready(self, false) {
-            let Some(index) = self.find(run) else {
-                continue;
-            };
-            let left = self.running[index].left();
-            let count = left.min(room - plan.prompts);
+        let prompts: Vec<usize> = (0..self.running.len())
+            .filter(|index| self.running[*index].is_ready() && self.running[*index].left() > 1)
+            .collect();
+        let of = |index: &usize| {
+            (
+                self.running[*index].answer.owner,
+                self.running[*index].left(),
+            )
+        };
+        let wanted: Vec<_> = prompts.iter().map(of).collect();
+        let turn = self.flown as usize;
+        let shares = shares(room, &wanted, turn);
+        for ((index, (_, left)), count) in prompts.into_iter().zip(wanted).zip(shares) {
             plan.is_full |= count < left;
-            if count == 0 {
-                break;
+            if count > 0 {
+                plan.prompts += count;
+                self.add(&mut plan, index, count);
             }
-            plan.prompts += count;
-            self.add(&mut plan, index, count);
         }
         plan
     }

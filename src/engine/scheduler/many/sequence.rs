@@ -2,6 +2,7 @@
 
 use web_time::Instant;
 
+use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::{Choice, RequestId};
 use crate::engine::{GenerateStats, StopReason};
@@ -9,6 +10,7 @@ use crate::engine::{GenerateStats, StopReason};
 /// A request and its answer so far. It has no place in the cache.
 pub(super) struct Answer {
     pub(super) id: RequestId,
+    pub(super) owner: Owner,
     /// The prompt, then the answer.
     pub(super) tokens: Vec<u32>,
     /// Tokens of the prompt.

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
+use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
 use crate::engine::{
@@ -17,6 +18,7 @@ use crate::gpu::GpuError;
 use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
+mod fair;
 mod forced;
 mod held;
 mod warm;
@@ -35,6 +37,7 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
         serving: Some(Serving {
             parallel: 4,
             cache_tokens: Some(cache_tokens),
+            turns: false,
         }),
         ..EngineOptions::default()
     };
@@ -65,6 +68,7 @@ struct Job {
     goes: Option<usize>,
     /// Who chooses instead of the rest.
     led: Option<forced::Led>,
+    owner: Owner,
 }
 
 impl Job {
@@ -78,6 +82,7 @@ impl Job {
             comes: 0,
             goes: None,
             led: None,
+            owner: Owner::default(),
         }
     }
 
@@ -90,7 +95,7 @@ impl Job {
 
     fn request(&self) -> Request {
         let settings = ChainSettings {
-            logit_bias: self.biases.clone(),
+            logit_bias: self.biases.clone().into(),
             ..ChainSettings::new(self.sampling)
         };
         Request {
@@ -104,6 +109,7 @@ impl Job {
                 }
             },
             limit: self.limit,
+            owner: self.owner,
         }
     }
 }

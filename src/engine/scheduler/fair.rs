@@ -1,0 +1,248 @@
+//! Who is next where several wait. Places and tokens of prompts are shared among peers, and the share of a peer among its orders.
+
+use std::collections::HashMap;
+
+/// Tokens of a prompt that are worth a piece of their own, where there are so many.
+const PIECE: usize = 8;
+/// How many times as long a prompt is that does not keep a short one waiting.
+pub(super) const MUCH_MORE: usize = 4;
+/// Peers that are remembered at most.
+const MOST_PEERS: usize = 4096;
+
+/// Whose a request is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Who asks. Those who ask get the same share.
+    pub peer: u64,
+    /// For what: an order may ask for several answers, each of which is a request of its own.
+    pub order: u64,
+}
+
+/// How many requests are answered, of each peer and of each order.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    peers: HashMap<u64, usize>,
+    orders: HashMap<Owner, usize>,
+}
+
+impl Held {
+    pub(super) fn new(owners: impl Iterator<Item = Owner>) -> Self {
+        let mut held = Self::default();
+        for owner in owners {
+            *held.peers.entry(owner.peer).or_default() += 1;
+            *held.orders.entry(owner).or_default() += 1;
+        }
+        held
+    }
+
+    pub(super) fn of(&self, owner: Owner) -> Standing {
+        let peer = self.peers.get(&owner.peer).copied();
+        let order = self.orders.get(&owner).copied();
+        Standing {
+            owner,
+            has: (peer.unwrap_or(0), order.unwrap_or(0)),
+        }
+    }
+
+    /// Those that wait, in the order in which they are to be taken up. Where peers have as many, those whose turn was longest ago are first,
+    /// and of a peer the first that came.
+    pub(super) fn sorted(
+        &self,
+        waiting: impl Iterator<Item = Owner>,
+        rounds: &Rounds,
+    ) -> Vec<(usize, Standing)> {
+        let mut all: Vec<_> = waiting.map(|owner| self.of(owner)).enumerate().collect();
+        all.sort_by_key(|(index, standing)| {
+            let (of_peer, of_order) = standing.has;
+            (of_peer, rounds.of(standing.owner), of_order, *index)
+        });
+        all
+    }
+}
+
+/// When requests of each peer were taken up last.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    taken: u64,
+    last: HashMap<u64, u64>,
+}
+
+impl Rounds {
+    /// A request was taken up.
+    pub(super) fn took(&mut self, owner: Owner) {
+        if self.last.len() >= MOST_PEERS {
+            self.last.clear();
+        }
+        self.taken += 1;
+        self.last.insert(owner.peer, self.taken);
+    }
+
+    fn of(&self, owner: Owner) -> u64 {
+        self.last.get(&owner.peer).copied().unwrap_or(0)
+    }
+}
+
+/// How much somebody has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    pub(super) owner: Owner,
+    /// Requests of the peer that are answered, and those of the order.
+    pub(super) has: (usize, usize),
+}
+
+impl Standing {
+    /// Whether one of its requests should make room for one of `wanting`: afterwards, neither its peer nor its order has fewer than the
+    /// other.
+    pub(super) fn gives_way(&self, wanting: &Self) -> bool {
+        match self.owner.peer == wanting.owner.peer {
+            true => self.owner.order != wanting.owner.order && self.has.1 > wanting.has.1 + 1,
+            false => self.has.0 > wanting.has.0 + 1,
+        }
+    }
+}
+
+/// How many tokens each of some prompts gets of `room`, where each has so many left. They stand in the order in which they came. Peers get
+/// the same, as far as they have so many. `turn` counts the steps.
+pub(super) fn shares(room: usize, prompts: &[(Owner, usize)], turn: usize) -> Vec<usize> {
+    let mut peers: Vec<(u64, Vec<usize>)> = vec![];
+    for (index, (owner, _)) in prompts.iter().enumerate() {
+        match peers.iter_mut().find(|(peer, _)| *peer == owner.peer) {
+            Some((_, own)) => own.push(index),
+            None => peers.push((owner.peer, vec![index])),
+        }
+    }
+    // Where pieces would be too small, not all have one in each step.
+    let most = (room / PIECE).max(1);
+    if peers.len() > most {
+        let first = turn.wrapping_mul(most) % peers.len();
+        peers.rotate_left(first);
+        peers.truncate(most);
+    }
+    // Whoever needs least is served first, and leaves the rest of its share to the others.
+    let need = |own: &[usize]| own.iter().map(|&index| prompts[index].1).sum::<usize>();
+    peers.sort_by_key(|(_, own)| need(own));
+    let mut given = vec![0; prompts.len()];
+    let (mut left, mut others) = (room, peers.len());
+    for (_, own) in &peers {
+        let share = (left / others.max(1)).min(need(own));
+        among_own(share, own, prompts, turn, &mut given);
+        left -= share;
+        others -= 1;
+    }
+    given
+}
+
+/// Divides the share of a peer. One half is for the prompts of the order that has the fewest tokens left, so that a short one does not wait
+/// for long ones or for many. The other is for the oldest ones, so that all come to their end.
+fn among_own(
+    share: usize,
+    own: &[usize],
+    prompts: &[(Owner, usize)],
+    turn: usize,
+    given: &mut [usize],
+) {
+    let mut orders = HashMap::new();
+    for (owner, left) in own.iter().map(|&index| prompts[index]) {
+        *orders.entry(owner.order).or_insert(0) += left;
+    }
+    let mut shortest = own.to_vec();
+    shortest.sort_by_key(|&index| (orders.get(&prompts[index].0.order), index));
+    let half = match share < 2 * PIECE {
+        true if turn.is_multiple_of(2) => share,
+        true => 0,
+        false => share / 2,
+    };
+    let mut left = share;
+    let mut fill = |order: &[usize], most: usize| {
+        let mut most = most.min(left);
+        for &index in order {
+            let more = most.min(prompts[index].1 - given[index]);
+            given[index] += more;
+            most -= more;
+            left -= more;
+        }
+    };
+    fill(&shortest, half);
+    fill(own, share);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(peer: u64, order: u64) -> Owner {
+        Owner { peer, order }
+    }
+
+    #[test]
+    fn whoever_has_least_is_next() {
+        let running = [owner(1, 1), owner(1, 1), owner(1, 2), owner(2, 3)];
+        let held = Held::new(running.into_iter());
+        let waiting = [owner(1, 1), owner(1, 4), owner(2, 5), owner(3, 6)];
+        let mut rounds = Rounds::default();
+        let sorted = |held: &Held, rounds: &Rounds| -> Vec<usize> {
+            let sorted = held.sorted(waiting.into_iter(), rounds).into_iter();
+            sorted.map(|(index, _)| index).collect()
+        };
+        assert_eq!(sorted(&held, &rounds), [3, 2, 1, 0]);
+        assert_eq!(sorted(&Held::default(), &rounds), [0, 1, 2, 3]);
+        rounds.took(owner(2, 5));
+        rounds.took(owner(1, 1));
+        assert_eq!(sorted(&Held::default(), &rounds), [3, 2, 0, 1], "in rounds");
+    }
+
+    #[test]
+    fn one_gives_way_only_if_it_then_has_no_less() {
+        let running = [owner(1, 1), owner(1, 1), owner(1, 2), owner(2, 3)];
+        let held = Held::new(running.into_iter());
+        let gives_way = |holder, wanting| held.of(holder).gives_way(&held.of(wanting));
+        assert!(gives_way(owner(1, 1), owner(3, 9)), "3 to 0");
+        assert!(gives_way(owner(1, 1), owner(2, 9)), "3 to 1");
+        assert!(!gives_way(owner(2, 3), owner(3, 9)), "1 to 0");
+        assert!(gives_way(owner(1, 1), owner(1, 9)), "2 to 0 of a peer");
+        assert!(!gives_way(owner(1, 2), owner(1, 9)), "1 to 0 of a peer");
+        assert!(!gives_way(owner(1, 1), owner(1, 1)), "its own");
+    }
+
+    #[test]
+    fn peers_get_the_same_as_far_as_they_need_it() {
+        let prompts = [(owner(1, 1), 8000), (owner(2, 2), 100), (owner(3, 3), 8000)];
+        assert_eq!(shares(512, &prompts, 0), [206, 100, 206]);
+        assert_eq!(shares(512, &prompts[..1], 0), [512], "alone it takes all");
+        assert_eq!(shares(0, &prompts, 0), [0, 0, 0]);
+        assert!(shares(512, &[], 3).is_empty());
+    }
+
+    #[test]
+    fn a_short_prompt_does_not_wait_for_long_ones_which_go_on() {
+        let long = |order| (owner(1, order), 700);
+        let mut prompts: Vec<_> = (0..12).map(long).collect();
+        prompts.push((owner(1, 99), 6));
+        let found = shares(32, &prompts, 0);
+        assert_eq!((found[12], found[0]), (6, 26));
+        // Many short ones of one order are as a long one.
+        let mut prompts = vec![(owner(1, 1), 30); 20];
+        prompts.push((owner(1, 2), 50));
+        assert_eq!(shares(64, &prompts, 0)[20], 32);
+        // The oldest gets half, also where shorter ones never end.
+        let prompts = [(owner(1, 1), 700), (owner(1, 2), 300), (owner(1, 3), 40)];
+        assert_eq!(shares(64, &prompts, 0), [32, 0, 32]);
+        let mut oldest = 0;
+        for turn in 0..10 {
+            oldest += shares(8, &prompts, turn)[0];
+        }
+        assert_eq!(oldest, 40, "every second step");
+    }
+
+    #[test]
+    fn all_have_their_turn_where_there_are_more_than_pieces() {
+        let prompts: Vec<_> = (0..9).map(|peer| (owner(peer, peer), 500)).collect();
+        let mut sums = [0; 9];
+        for turn in 0..9 {
+            for (sum, more) in sums.iter_mut().zip(shares(16, &prompts, turn)) {
+                *sum += more;
+            }
+        }
+        assert_eq!(sums, [16; 9]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Requests that sessions answer in turns. One at a time is computed, on the CPU for a moment each, so that nobody waits for the whole
+//! answer of somebody else. Whoever is alone is not interrupted.
+
+mod wait;
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use web_time::{Duration, Instant};
+
+use super::fair::{Held, MUCH_MORE, Owner, Rounds};
+use super::request::{Choice, Counts, Request, RequestId};
+use crate::engine::backend::BackendError;
+use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session, StopReason};
+
+/// Tokens of the prompts that warm a session up: each takes another step.
+const PROMPTS: [usize; 5] = [1, 8, 32, 128, 512];
+/// How long one is computed while others wait for their turn, as far as it can be foretold.
+pub(super) const TURN: Duration = Duration::from_millis(200);
+/// Tokens of the first turn of a prompt beside others, when no time is known.
+const FIRST: f64 = 8.0;
+/// So long after others were there, prompts are still computed in pieces. An interrupted piece is computed again, so whoever comes often
+/// could keep a long one from its end.
+const ALERT: Duration = Duration::from_secs(10);
+
+/// A request and its answer so far.
+pub(super) struct Running<'a> {
+    pub(super) id: RequestId,
+    pub(super) owner: Owner,
+    pub(super) session: Session<'a>,
+    pub(super) choice: Choice,
+    /// What is to be computed before the next token is chosen: the rest of the prompt, or the last token.
+    pub(super) pending: Vec<u32>,
+    /// The answer so far.
+    pub(super) said: Vec<u32>,
+    /// Tokens of the prompt.
+    pub(super) prompt: usize,
+    /// How many of them had their rows.
+    pub(super) cached: usize,
+    /// Tokens of the answer at most, and what it means to reach them.
+    pub(super) limit: usize,
+    pub(super) at_limit: StopReason,
+    /// Whether the answer may end with a sentence, since the context alone limits it.
+    pub(super) may_close: bool,
+    pub(super) begun: Instant,
+    /// When the first token came.
+    pub(super) first: Option<Instant>,
+    /// Tokens that came, a stop token included.
+    pub(super) delivered: usize,
+    /// How many turns it had.
+    pub(super) turns: usize,
+}
+
+impl Running<'_> {
+    /// What it took.
+    pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
+        let end = Instant::now();
+        let first = self.first.unwrap_or(end);
+        GenerateStats {
+            prompt_tokens: self.prompt - self.cached,
+            prompt_time: first - self.begun,
+            generated: self.said.len(),
+            steps: self.delivered.saturating_sub(1),
+            generate_time: end - first,
+            stop,
+        }
+    }
+}
+
+/// What a peer has had.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    /// Seconds that it was computed for, from where the others stood when it came.
+    seconds: f64,
+    turns: usize,
+}
+
+/// Requests that are answered in turns.
+pub(super) struct Turns<'a> {
+    pub(super) engine: &'a Engine,
+    /// Sessions that nobody uses. One is kept, with the rows of the last answer.
+    pub(super) idle: Vec<Session<'a>>,
+    /// In the order in which they came.
+    pub(super) waiting: VecDeque<(RequestId, Request)>,
+    pub(super) running: Vec<Running<'a>>,
+    /// How many run at the same time. Twice as many if those who run have more than their share, or much longer
+    /// prompts.
+    places: usize,
+    /// Whether somebody has come during a turn.
+    pub(super) bell: Arc<AtomicBool>,
+    rounds: Rounds,
+    of_peers: HashMap<u64, Spent>,
+    /// Seconds that each order was computed for, from where the others of its peer stood when it came.
+    of_orders: HashMap<Owner, f64>,
+    /// Seconds for each token of a prompt.
+    per_token: f64,
+    /// When several were there last.
+    shared: Option<Instant>,
+    pub(super) prefix_asked: u64,
+    pub(super) prefix_found: u64,
+}
+
+impl<'a> Turns<'a> {
+    /// Without requests. So many run at the same time.
+    pub(super) async fn new(
+        engine: &'a Engine,
+        places: usize,
+        bell: Arc<AtomicBool>,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
+            engine,
+            idle: vec![engine.session_async().await?],
+            waiting: VecDeque::new(),
+            running: vec![],
+            places,
+            bell,
+            rounds: Rounds::default(),
+            of_peers: HashMap::new(),
+            of_orders: HashMap::new(),
+            per_token: TURN.as_secs_f64() / FIRST,
+            shared: None,
+            prefix_asked: 0,
+            prefix_found: 0,
+        })
+    }
+
+    /// Answers prompts of tokens that mean nothing, longer and longer ones on a GPU, as far as there is time.
+    pub(super) async fn warm_up(
+        &mut self,
+        most: Duration,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), EngineError> {
+        let began = Instant::now();
+        let Some(session) = self.idle.last_mut() else {
+            return Ok(());
+        };
+        let lengths = match self.engine.tier() {
+            // The CPU compiles nothing. A token brings the weights that it uses into memory.
+            None => &PROMPTS[..1],
+            Some(_) => &PROMPTS[..],
+        };
+        for (done, &tokens) in lengths.iter().enumerate() {
+            told(done, lengths.len());
+            if tokens + 1 >= self.engine.n_ctx() || began.elapsed() >= most {
+                break;
+            }
+            let (prompt, greedy) = (vec![0; tokens], Sampling::GREEDY);
+            let on_prompt = &mut |_| ControlFlow::Continue(());
+            let on_token = &mut |_| ControlFlow::Continue(());
+            let warmed = session.generate_async(&prompt, &greedy, 2, on_prompt, on_token);
+            let warmed = warmed.await;
+            session.reset();
+            match warmed {
+                // Requests will tell.
+                Ok(_) | Err(EngineError::Backend(BackendError::NotFinite { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        told(lengths.len(), lengths.len());
+        Ok(())
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.places
+    }
+
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        self.waiting.retain(|(waiting, _)| *waiting != id);
+        if let Some(index) = self.running.iter().position(|running| running.id == id) {
+            let ended = self.running.remove(index);
+            self.keep(ended.session);
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let rows = self
+            .running
+            .iter()
+            .map(|running| running.session.position());
+        Counts {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            rows: rows.sum(),
+            rows_in_all: self.engine.n_ctx() * self.places,
+            prefix_asked: self.prefix_asked,
+            prefix_found: self.prefix_found,
+        }
+    }
+
+    /// Keeps a session for the next request. Others give their memory back.
+    pub(super) fn keep(&mut self, session: Session<'a>) {
+        self.idle.clear();
+        self.idle.push(session);
+    }
+
+    /// Which request is taken up next, if there is a place for it.
+    pub(super) fn next_up(&self) -> Option<usize> {
+        let held = Held::new(self.running.iter().map(|running| running.owner));
+        let owners = self.waiting.iter().map(|(_, request)| request.owner);
+        let (next, wanting) = *held.sorted(owners, &self.rounds).first()?;
+        let is_less = |running: &Running<'_>| held.of(running.owner).gives_way(&wanting);
+        let running = self.running.len();
+        if running < self.places {
+            return Some(next);
+        }
+        if self.places == 1 || running >= 2 * self.places {
+            return None;
+        }
+        // A short prompt does not wait for long ones either.
+        let prompts = self.running.iter().filter(|r| r.first.is_none());
+        let longest = prompts.map(|r| r.pending.len()).max().unwrap_or(0);
+        let waiting = self.waiting.iter().enumerate();
+        let shortest = waiting.min_by_key(|(_, (_, request))| request.prompt.len());
+        let shortest = shortest.filter(|(_, (_, r))| longest >= MUCH_MORE * r.prompt.len());
+        match self.running.iter().any(is_less) {
+            true => Some(next),
+            false => shortest.map(|(index, _)| index),
+        }
+    }
+
+    /// Adds a request that begins now. Nobody makes up for the time before it came.
+    pub(super) fn add(&mut self, running: Running<'a>) {
+        let owner = running.owner;
+        self.rounds.took(owner);
+        self.running.push(running);
+        let all = || self.running.iter().map(|running| running.owner);
+        self.of_peers
+            .retain(|peer, _| all().any(|o| o.peer == *peer));
+        self.of_orders.retain(|order, _| all().any(|o| o == *order));
+        let peers = self.of_peers.values().map(|spent| spent.seconds);
+        let new = Spent {
+            seconds: peers.reduce(f64::min).unwrap_or(0.0),
+            turns: 0,
+        };
+        self.of_peers.entry(owner.peer).or_insert(new);
+        let own = self.of_orders.iter().filter(|(o, _)| o.peer == owner.peer);
+        let orders = own.map(|(_, spent)| *spent).reduce(f64::min);
+        self.of_orders.entry(owner).or_insert(orders.unwrap_or(0.0));
+    }
+
+    /// Whose turn it is. That is the peer that was computed for the shortest time. Every second of its turns goes to the order that has the
+    /// fewest tokens of prompts left, so that a short prompt does not wait for long ones or for many. The others go to the order that was
+    /// computed for the shortest time.
+    pub(super) fn next_turn(&self) -> Option<usize> {
+        let of_peer = |peer: u64| self.of_peers.get(&peer).copied().unwrap_or_default();
+        let peers = self.running.iter().map(|running| running.owner.peer);
+        let peer = peers.min_by(|a, b| of_peer(*a).seconds.total_cmp(&of_peer(*b).seconds))?;
+        let own = || {
+            let all = self.running.iter().enumerate();
+            all.filter(|(_, running)| running.owner.peer == peer)
+        };
+        let prompts = || own().filter(|(_, running)| running.first.is_none());
+        let left = |owner: Owner| -> usize {
+            let all = prompts().filter(|(_, running)| running.owner == owner);
+            all.map(|(_, running)| running.pending.len()).sum()
+        };
+        let shortest = prompts().min_by_key(|(_, running)| left(running.owner));
+        let shortest = shortest.filter(|_| of_peer(peer).turns.is_multiple_of(2));
+        let of_order = |running: &Running<'_>| {
+            let spent = self.of_orders.get(&running.owner);
+            spent.copied().unwrap_or(0.0)
+        };
+        let least = || {
+            own().min_by(|(_, a), (_, b)| {
+                let spent = of_order(a).total_cmp(&of_order(b));
+                spent.then(a.turns.cmp(&b.turns))
+            })
+        };
+        shortest.or_else(least).map(|(index, _)| index)
+    }
+
+    /// Tokens of `left` ones that the next turn of a request has, and how long it takes; `None` is until somebody comes.
+    pub(super) fn share(&mut self, left: usize) -> (usize, Option<Duration>) {
+        if self.places == 1 {
+            return (left, None);
+        }
+        // The request itself is none of those that run while it has its turn.
+        if !self.running.is_empty() || !self.waiting.is_empty() {
+            self.shared = Some(Instant::now());
+        }
+        match self.shared.is_some_and(|at| at.elapsed() < ALERT) {
+            true => {
+                let most = (TURN.as_secs_f64() / self.per_token) as usize;
+                (left.min(most.max(1)), Some(TURN))
+            }
+            false => (left, None),
+        }
+    }
+
+    /// Whether somebody who comes can be served during a turn.
+    pub(super) fn may_share(&self) -> bool {
+        self.places > 1
+    }
+
+    /// A request had its turn of so many seconds.
+    pub(super) fn had(&mut self, running: &mut Running<'a>, seconds: f64) {
+        running.turns += 1;
+        let peer = self.of_peers.entry(running.owner.peer).or_default();
+        peer.seconds += seconds;
+        peer.turns += 1;
+        *self.of_orders.entry(running.owner).or_default() += seconds;
+    }
+
+    /// So many tokens of a prompt took so many seconds.
+    pub(super) fn took(&mut self, tokens: usize, seconds: f64) {
+        if tokens > 0 {
+            self.per_token = (seconds / tokens as f64).max(1e-7);
+        }
+    }
+}
