@@ -2,14 +2,18 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use super::turns::{Running, Turns};
 use super::{Choice, Counts, Event, Owner, Request, RequestId, Scheduler};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::{
     Biases, DeviceChoice, Engine, EngineError, EngineOptions, GenerateStats, GpuOptions,
     ModelSource, Opened, Sampling, Serving, StopReason,
 };
+use crate::gpu::wait::complete;
 use crate::kernels::testing::Rng;
 
 fn engine() -> Engine {
@@ -344,4 +348,38 @@ fn one_that_is_alone_is_interrupted_when_somebody_comes() {
     done.expect("it fits");
     assert_eq!(tokens(&found[&id]), alone);
     assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
+}
+
+#[test]
+fn an_answer_does_not_wait_for_all_who_come_after_it() {
+    let engine = engine_for(16, Some(4));
+    let made = complete(Turns::new(&engine, 4, Arc::default()));
+    let mut turns = made.expect("there is memory");
+    let answer = |order: u64| Running {
+        id: RequestId(order),
+        owner: Owner { peer: 1, order },
+        session: engine.session().expect("there is memory"),
+        choice: Choice::Device(Sampling::GREEDY, Default::default()),
+        pending: vec![5],
+        said: vec![],
+        prompt: 1,
+        cached: 0,
+        limit: 8,
+        at_limit: StopReason::Limit,
+        may_close: false,
+        begun: Instant::now(),
+        first: Some(Instant::now()),
+        delivered: 1,
+        turns: 0,
+    };
+    turns.add(answer(1));
+    let mut first = turns.running.remove(0);
+    turns.had(&mut first, 0.2);
+    turns.running.push(first);
+    turns.add(answer(2));
+    assert_eq!(turns.next_turn(), Some(0), "the older one is first");
+    let mut first = turns.running.remove(0);
+    turns.had(&mut first, 0.2);
+    turns.running.insert(0, first);
+    assert_eq!(turns.next_turn(), Some(1), "then the other");
 }

@@ -267,8 +267,11 @@ impl<'a> Turns<'a> {
         };
         let least = || {
             own().min_by(|(_, a), (_, b)| {
+                // Whoever comes begins with the least that another order has had. So the older one is first, or it would wait for
+                // all who come.
                 let spent = of_order(a).total_cmp(&of_order(b));
-                spent.then(a.turns.cmp(&b.turns))
+                let older = a.owner.order.cmp(&b.owner.order);
+                spent.then(older).then(a.turns.cmp(&b.turns))
             })
         };
         shortest.or_else(least).map(|(index, _)| index)
