@@ -277,6 +277,8 @@ mod tests {
             "reasoning_content",
             "tool_calls",
             "input_schema",
+            "tool_call_id",
+            "custom",
         ];
         missing.retain(|name| !inner.contains(&name.as_str()));
         assert!(missing.is_empty(), "names.rs lacks {missing:?}");

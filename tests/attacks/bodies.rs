@@ -1,4 +1,4 @@
-//! Bodies, texts and forms that take much time or memory.
+//! Protects others from bodies, texts and forms that take much time or memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Connections that are held and do nothing.
+//! Protects others from connections that are held and do nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Clients that ask for much beside others who ask for little.
+//! Protects those who ask for little from clients that ask for much beside them.
 
 use std::time::{Duration, Instant};
 

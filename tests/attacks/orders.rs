@@ -1,4 +1,4 @@
-//! Requests for so many answers that making them before they are counted would take all memory.
+//! Protects memory from requests for so many answers that making them before they are counted would take all of it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -30,7 +30,7 @@ fn requests(count: usize, tokens: usize) -> String {
             request(&format!("狐狸-{i}"), "/v1/chat/completions", &body)
         }
         _ => {
-            let body = json!({"prompt": "The crow", "max_tokens": 2, "temperature": 99});
+            let body = json!({"prompt": "The crow", "max_tokens": 2, "temperature": 101});
             request(&format!("wrong-{i}"), "/v1/completions", &body)
         }
     };

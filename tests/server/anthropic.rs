@@ -176,7 +176,7 @@ fn errors_are_told_in_its_form() {
     for (more, field) in [
         (json!({"messages": []}), "'messages'"),
         (json!({"max_tokens": 0}), "'max_tokens'"),
-        (json!({"temperature": 7}), "'temperature'"),
+        (json!({"temperature": 101}), "'temperature'"),
         (
             json!({"messages": [{"role": "king", "content": "x"}]}),
             "'messages[0].role'",

@@ -96,7 +96,7 @@ fn the_server_is_told_of() {
     assert_eq!(props["default_generation_settings"]["n_ctx"], 4096);
     assert_eq!(
         (&props["eos_token"], &props["total_slots"]),
-        (&json!("<|end|>"), &json!(1))
+        (&json!("<|end|>"), &json!(16))
     );
     assert!(
         props["chat_template"]

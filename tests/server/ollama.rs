@@ -206,7 +206,7 @@ fn errors_are_told_in_its_form() {
         ),
         (
             CHAT,
-            ask(json!({"options": {"temperature": 9}})),
+            ask(json!({"options": {"temperature": 101}})),
             "'options.temperature'",
         ),
         (
