@@ -7,7 +7,7 @@
 use glimt::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, Language, Sampling,
 };
-use glimt_fuzz::{llguidance_may_panic, seeds, tokenizer};
+use glimt_fuzz::{llguidance_may_panic, seeds, tokenizer, vocabulary};
 use libfuzzer_sys::fuzz_target;
 
 /// Tokens of an answer at most.
@@ -26,7 +26,7 @@ fn language(first: u8, text: String) -> Option<Language> {
 fn follow(grammar: &Grammar) {
     let tokenizer = tokenizer();
     let chain = Chain::new(ChainSettings::new(Sampling::GREEDY));
-    let mut chooser = Constrained::new(chain, Some(grammar.anew()), None);
+    let mut chooser = Constrained::new(chain, Some(grammar.clone()), None);
     let mut said = vec![];
     for step in 0..STEPS {
         let mut logits: Vec<f32> = (0..tokenizer.vocab_size())
@@ -35,7 +35,10 @@ fn follow(grammar: &Grammar) {
         let token = match chooser.choose(&mut logits, &said) {
             Ok(token) => token,
             // Limits of llguidance are met late, too.
-            Err(ChooserError::NothingLeft | ChooserError::Grammar { .. }) => return,
+            Err(ChooserError::NothingLeft
+                | ChooserError::Grammar { .. }
+                | ChooserError::GrammarTooSlow { .. }
+                | ChooserError::Panicked) => return,
             Err(error) => panic!("{error}"),
         };
         chooser.accept(token).expect("it was allowed");
@@ -68,7 +71,7 @@ fuzz_target!(
         let Some(language) = language(first, String::from_utf8_lossy(rest).into_owned()) else {
             return;
         };
-        match Grammar::new(tokenizer(), language) {
+        match Grammar::new(vocabulary(), language) {
             Ok(grammar) => follow(&grammar),
             Err(error) => assert!(!error.to_string().is_empty()),
         }

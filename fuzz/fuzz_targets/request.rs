@@ -10,8 +10,8 @@ use glimt::server::fuzz::{Read, Requests, Route};
 use glimt_fuzz::{engine, llguidance_may_panic, seeds};
 use libfuzzer_sys::fuzz_target;
 
-/// Prompts of a request and answers to each, at most.
-const MOST: usize = 128 * 128;
+/// Answers to a request at most.
+const MOST: usize = 1024;
 
 fn requests() -> &'static Requests {
     static REQUESTS: OnceLock<Requests> = OnceLock::new();

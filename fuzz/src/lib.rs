@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
+use glimt::engine::chooser::Vocabulary;
 use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, Opened};
 use glimt::gguf::{Gguf, GgufWriter, Value};
 use glimt::quant::GgmlType;
@@ -146,7 +147,7 @@ fn written(metadata: &[(String, Value)], tensors: &[Shape]) -> Option<Vec<u8>> {
 }
 
 /// Tokens of the vocabulary in this metadata.
-fn vocabulary(metadata: &[(String, Value)]) -> u64 {
+fn tokens_in(metadata: &[(String, Value)]) -> u64 {
     let mut pairs = metadata.iter();
     let tokens = pairs.find(|(key, _)| key == "tokenizer.ggml.tokens");
     let tokens = tokens.and_then(|(_, tokens)| tokens.as_str_array());
@@ -156,13 +157,13 @@ fn vocabulary(metadata: &[(String, Value)]) -> u64 {
 /// The model as a file.
 pub fn model() -> Vec<u8> {
     let metadata = metadata(TEMPLATE);
-    written(&metadata, &tensors(vocabulary(&metadata))).expect("the writer writes it")
+    written(&metadata, &tensors(tokens_in(&metadata))).expect("the writer writes it")
 }
 
 /// The model with experts, a latent of queries and YaRN.
 pub fn model_with_experts() -> Vec<u8> {
     let mut pairs = metadata("{{ messages[0].content }}");
-    let mut shapes = tensors(vocabulary(&pairs));
+    let mut shapes = tensors(tokens_in(&pairs));
     pairs.retain(|(key, _)| !key.contains("leading_dense") && !key.contains("expert_shared"));
     let number = |n: u64| Value::from(n as u32);
     let more = [
@@ -235,6 +236,12 @@ pub fn tokenizer() -> &'static Tokenizer {
         let gguf = container(model()).expect("it was written by the writer");
         Tokenizer::from_gguf(&gguf).expect("its vocabulary is sound")
     })
+}
+
+/// The tokens of that vocabulary for grammars.
+pub fn vocabulary() -> &'static Vocabulary {
+    static VOCABULARY: OnceLock<Vocabulary> = OnceLock::new();
+    VOCABULARY.get_or_init(|| Vocabulary::new(tokenizer()).expect("its tokens are sound"))
 }
 
 /// What a future comes to that never waits, as all of the CPU reference.

@@ -70,18 +70,21 @@ impl Body {
     fn value(&mut self) -> Result<Value, ApiError> {
         match &mut self.content {
             Content::Value(value) => Ok(value.take()),
-            Content::Text(text) => {
-                let text = std::mem::take(text);
-                tree::body(&text).map_err(|error| match error {
-                    TreeError::Syntax(error) => {
-                        ApiError::bad(format!("the body is not JSON: {error}"))
-                    }
-                    TreeError::Large { .. } => too_large(format!("the body is too large: {error}")),
-                    TreeError::Stopped(stopped) => ApiError::stopped(stopped),
-                })
-            }
+            Content::Text(text) => parsed(&std::mem::take(text)),
         }
     }
+}
+
+/// The value that a text of JSON is, without fields at its top that nobody reads.
+///
+/// # Errors
+/// It is not JSON, is too large in memory, or nobody waits for it any more.
+pub(super) fn parsed(text: &[u8]) -> Result<Value, ApiError> {
+    tree::body(text).map_err(|error| match error {
+        TreeError::Syntax(error) => ApiError::bad(format!("the body is not JSON: {error}")),
+        TreeError::Large { .. } => too_large(format!("the body is too large: {error}")),
+        TreeError::Stopped(stopped) => ApiError::stopped(stopped),
+    })
 }
 
 /// Tokens of a text at most.

@@ -1,10 +1,12 @@
 //! Opens to the fuzzers what is private here: how a body becomes orders. Builds with the feature `fuzz` alone have it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::ask::check_model;
+use super::body::parsed;
 use super::chat::Chat;
 use super::completions::Completion;
 use super::deliver::Form;
@@ -13,8 +15,14 @@ use super::fields::Fields;
 use super::kept::{Answer, Kept};
 use super::model::Model;
 use super::{anthropic, llama, ollama, responses, text};
+use crate::effort::Effort;
 use crate::engine::Engine;
 use crate::engine::chooser::{ChainSettings, Sampling};
+
+/// How long a body may take to be read.
+const TIME: Duration = Duration::from_secs(10);
+/// Tokens of a text that are counted at most.
+const MOST_TOKENS: usize = 1 << 20;
 
 named! {
     /// A route that takes a body.
@@ -114,14 +122,20 @@ impl Requests {
 
     /// What the server makes of a body, up to where it would ask for a place.
     pub fn read(&self, route: Route, body: &[u8]) -> Read {
-        let read = serde_json::from_slice(body)
-            .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}")))
-            .and_then(|body| self.json(route, &body));
+        let limits = Effort::current().within(TIME).of_tokens(MOST_TOKENS);
+        let read = limits.on(|| parsed(body).and_then(|body| self.json(route, &body)));
         read.unwrap_or_else(|error| Read::Refused(error.status.as_u16(), error.json().to_string()))
     }
 
     fn json(&self, route: Route, body: &Value) -> Result<Read, ApiError> {
         let model = &self.model;
+        let told = |work: fn(&Fields<'_>, &Model) -> Result<String, ApiError>| {
+            let fields = Fields::of_body(body)?;
+            check_model(&fields, model)?;
+            let found = work(&fields, model)?;
+            drop(fields.unread());
+            Ok(found)
+        };
         let answer = match route {
             Route::Chat => return self.orders::<Chat>(body),
             Route::Completion => return self.orders::<Completion>(body),
@@ -130,12 +144,12 @@ impl Requests {
             Route::Continued => return self.orders::<llama::Continued>(body),
             Route::Talk => return self.orders::<ollama::Talk>(body),
             Route::Generate => return self.orders::<ollama::Generate>(body),
-            Route::Tokenize => text::tokenize(body, model),
-            Route::Detokenize => text::detokenize(body, model),
-            Route::CountTokens => anthropic::count_tokens(body, model),
+            Route::Tokenize => told(text::tokenize),
+            Route::Detokenize => told(text::detokenize),
+            Route::CountTokens => told(anthropic::count_tokens),
             Route::InputTokens => responses::input_tokens(body, model, &self.kept),
-            Route::ApplyTemplate => llama::apply_template(body, model),
-            Route::Show => ollama::show(body, model),
+            Route::ApplyTemplate => told(llama::apply_template),
+            Route::Show => told(ollama::show),
         };
         answer.map(Read::Answer)
     }
@@ -152,7 +166,7 @@ impl Requests {
         drop(form.reader(&self.model));
         let lengths = orders.iter().map(|order| order.prompt.len());
         Ok(Read::Orders {
-            answers: orders.len(),
+            answers: orders.iter().map(|order| order.n).sum(),
             each: form.ask().n,
             longest: lengths.max().unwrap_or_default(),
         })

@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often memory is given back, if requests came since then.
+use super::metrics::Metrics;
+
+/// How often memory is given back, if requests came since then or are answered.
 const OFTEN: Duration = Duration::from_secs(5);
 
 /// Whether requests came.
@@ -20,11 +22,12 @@ impl Tidy {
     }
 
     /// Gives memory back from time to time, for ever.
-    pub(super) async fn keep(&self) {
+    pub(super) async fn keep(&self, metrics: &Metrics) {
         let mut again = false;
         loop {
             tokio::time::sleep(OFTEN).await;
-            let used = self.0.swap(false, Ordering::Relaxed);
+            let came = self.0.swap(false, Ordering::Relaxed);
+            let used = came || metrics.figures().running > 0;
             // What a request has used may be freed after its end.
             if used || again {
                 let _ = tokio::task::spawn_blocking(give_back).await;

@@ -118,8 +118,8 @@ impl Server {
         let router = routes::router(Arc::clone(&app));
         let taken = connections.clone();
         runtime.spawn(taken.take(listener, router, Arc::clone(&app), ending.subscribe()));
-        let tidy = Arc::clone(&app.tidy);
-        runtime.spawn(async move { tidy.keep().await });
+        let (tidy, metrics) = (Arc::clone(&app.tidy), Arc::clone(&app.metrics));
+        runtime.spawn(async move { tidy.keep(&metrics).await });
         Ok(Self {
             app,
             address,

@@ -104,7 +104,7 @@ fn the_server_is_told_of() {
             .is_some_and(|text| text.contains("<tool_call>"))
     );
     let slots = server.get("/slots").json();
-    assert_eq!(slots.as_array().map(Vec::len), Some(1));
+    assert_eq!(slots.as_array().map(Vec::len), Some(16));
     assert_eq!(slots[0]["is_processing"], false);
     let messages = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let prompt = server.answer("/apply-template", &messages);
