@@ -129,11 +129,11 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     if known.is_none() {
         tools::as_texts(&mut messages);
     }
-    if known.is_none() || !template.supports_tools() {
-        if let Some((format, tools)) = &tools {
-            tools::describe(&mut messages, &tools.described, *format);
-            described = None;
-        }
+    if let Some((format, tools)) = &tools
+        && (known.is_none() || !template.supports_tools())
+    {
+        tools::describe(&mut messages, &tools.described, *format);
+        described = None;
     }
     let rendering = Rendering {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
