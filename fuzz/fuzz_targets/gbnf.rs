@@ -7,7 +7,7 @@
 use glimt::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, Language, Sampling,
 };
-use glimt_fuzz::{llguidance_may_panic, seeds, tokenizer, vocabulary};
+use glimt_fuzz::{others_may_panic, seeds, tokenizer, vocabulary};
 use libfuzzer_sys::fuzz_target;
 
 /// Tokens of an answer at most.
@@ -35,10 +35,12 @@ fn follow(grammar: &Grammar) {
         let token = match chooser.choose(&mut logits, &said) {
             Ok(token) => token,
             // Limits of llguidance are met late, too.
-            Err(ChooserError::NothingLeft
+            Err(
+                ChooserError::NothingLeft
                 | ChooserError::Grammar { .. }
                 | ChooserError::GrammarTooSlow { .. }
-                | ChooserError::Panicked) => return,
+                | ChooserError::Panicked,
+            ) => return,
             Err(error) => panic!("{error}"),
         };
         chooser.accept(token).expect("it was allowed");
@@ -55,7 +57,7 @@ fn follow(grammar: &Grammar) {
 
 fuzz_target!(
     init: {
-        llguidance_may_panic();
+        others_may_panic();
         seeds(|| vec![
             ("gbnf", b"groot ::= item (\",\" item)* \"\\n\"\nitem ::= [a-z\\x41-\\x43]+ | \"x\\u00e4\" digit{1,3} | (\"a\" | \"b\")? # words\ndigit ::= [0-9]\n".to_vec()),
             ("json", b"groot ::= object\nobject ::= \"{\" ws (pair (\",\" ws pair)*)? \"}\"\npair ::= string \":\" value\nvalue ::= object | string | \"true\"\nstring ::= \"\\\"\" [^\"\\\\]* \"\\\"\"\nws ::= [ \\t\\n]*\n".to_vec()),

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use glimt::server::fuzz::{Read, Requests, Route};
-use glimt_fuzz::{engine, llguidance_may_panic, seeds};
+use glimt_fuzz::{engine, others_may_panic, seeds};
 use libfuzzer_sys::fuzz_target;
 
 /// Answers to a request at most.
@@ -69,7 +69,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
 
 fuzz_target!(
     init: {
-        llguidance_may_panic();
+        others_may_panic();
         seeds(examples);
     },
     |data: &[u8]| {

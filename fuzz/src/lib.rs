@@ -255,11 +255,11 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Lets panics of llguidance pass, which glimt catches; all others still end the process.
-pub fn llguidance_may_panic() {
+/// Lets panics of llguidance and of minijinja pass, which glimt catches; all others still end the process.
+pub fn others_may_panic() {
     let ending = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let theirs = ["llguidance", "derivre", "toktrie"];
+        let theirs = ["llguidance", "derivre", "toktrie", "minijinja"];
         let file = panic.location().map_or("", |place| place.file());
         if !theirs
             .iter()

@@ -193,6 +193,10 @@ fn add_operators(environment: &mut Environment<'_>) {
         SLICE,
         |of: Value, from: Value, to: Value, step: Value| -> Result<Value, Error> {
             iterated(&of)?;
+            // The interpreter panics where there is nothing to take backwards.
+            if of.len() == Some(0) && step.as_i64().is_some_and(|step| step < 0) {
+                return Ok(of);
+            }
             let operands = [("a", of), ("b", from), ("c", to), ("d", step)];
             flat(evaluated(&CUT, operands)?)
         },

@@ -167,6 +167,18 @@ fn values_as_python_writes_them() {
 }
 
 #[test]
+fn nothing_is_taken_backwards_of_nothing() {
+    check(&[
+        ("{{ ''[::-1] }}|{{ [][::-1] }}", "|[]"),
+        (
+            "{% for m in messages[2:][::-1] %}{{ m.role }}{% else %}none{% endfor %}",
+            "none",
+        ),
+        ("{{ text[:0][::-2] }}{{ ints[::-1] }}", "[2, 1, 3]"),
+    ]);
+}
+
+#[test]
 fn methods_of_texts() {
     check(&[
         ("{{ 'Ab c'.swapcase() }}", "aB C"),
