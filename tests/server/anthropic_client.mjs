@@ -39,5 +39,5 @@ assert.deepEqual(calls, [["read", { path: 'a "b".txt' }], ["write", { input: "on
 console.log("agents");
 
 assert((await client.messages.countTokens({ model: "script", messages })).input_tokens > 5);
-await assert.rejects(client.messages.create(asked({ temperature: 9 })), (error) => error.status === 400 && /temperature/.test(error.message));
+await assert.rejects(client.messages.create(asked({ temperature: 101 })), (error) => error.status === 400 && /temperature/.test(error.message));
 console.log("errors");

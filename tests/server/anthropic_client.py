@@ -83,7 +83,7 @@ def models():
 
 def errors():
     try:
-        ask(extra_body={"temperature": 9})
+        ask(extra_body={"temperature": 101})
         raise AssertionError("it was answered")
     except anthropic.BadRequestError as error:
         assert error.body["error"]["type"] == "invalid_request_error" and "temperature" in str(error)

@@ -45,6 +45,6 @@ const last = (await stream.finalChatCompletion()).choices[0].message.tool_calls[
 assert.equal(last.function.arguments, call.function.arguments);
 console.log("tools");
 
-await assert.rejects(chat({ temperature: 9 }), (error) => error.status === 400 && error.param === "temperature");
+await assert.rejects(chat({ temperature: 101 }), (error) => error.status === 400 && error.param === "temperature");
 assert.equal((await chat({ model: "gpt-9" })).model, model);
 console.log("errors");

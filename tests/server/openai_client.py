@@ -107,8 +107,8 @@ def completions():
 
 
 def errors():
-    error = refused(openai.BadRequestError, temperature=9)
-    assert error.param == "temperature" and "0 to 2" in str(error)
+    error = refused(openai.BadRequestError, temperature=101)
+    assert error.param == "temperature" and "0 to 100" in str(error)
     error = refused(openai.BadRequestError, messages=[{"role": "king", "content": "x"}])
     assert error.param == "messages[0].role"
     assert chat(model="gpt-9").model == MODEL
