@@ -201,6 +201,11 @@ fn add_operators(environment: &mut Environment<'_>) {
             flat(evaluated(&CUT, operands)?)
         },
     );
+    add_containers(environment);
+}
+
+/// Adds the operators that make lists and maps, go through them, or keep values.
+fn add_containers(environment: &mut Environment<'_>) {
     environment.add_filter(MADE, made);
     environment.add_filter(SPLAT, |lists: Rest<Value>| -> Result<Value, Error> {
         let mut items = Vec::new();
