@@ -60,7 +60,7 @@ pub enum EngineError {
         flag: &'static str,
     },
     /// A GPU is needed for the sake of a flag, and none can be used.
-    #[error("{}; or leave out {flag} and use --device cpu", .error.of_gpus_alone())]
+    #[error("{}; or use --device cpu, without {flag} and --gpu-layers", .error.of_gpus_alone())]
     NoGpuForFlag {
         /// The flag.
         flag: &'static str,

@@ -75,7 +75,7 @@ impl Body {
     }
 }
 
-/// The value that a text of JSON is, without fields at its top that nobody reads.
+/// Parses JSON. Fields at the top that no API reads are left out.
 ///
 /// # Errors
 /// It is not JSON, is too large in memory, or nobody waits for it any more.

@@ -162,7 +162,7 @@ impl Requests {
         check_model(&fields, &self.model)?;
         let (form, orders) = F::read(&fields, &self.model, &self.kept)?;
         drop(fields.unread());
-        // What reads the answers is made of the request, too.
+        // The reader of the answers is made from the request, too.
         drop(form.reader(&self.model));
         let lengths = orders.iter().map(|order| order.prompt.len());
         Ok(Read::Orders {

@@ -57,7 +57,7 @@ pub fn name(host: &str) -> String {
     let host = host.trim();
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {
-        // An address of version 6 stands in brackets if there is a port behind it.
+        // An IPv6 address stands in brackets if a port follows.
         Some((name, port)) if is_port(port) && (name.ends_with(']') || !name.contains(':')) => name,
         _ => host,
     };

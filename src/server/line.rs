@@ -1,4 +1,4 @@
-//! What is known of a connection from outside of it: whether it waits for a request, and whether its client has left.
+//! The state of a connection, for others to look at: whether it waits for a request, and whether its client has left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 /// How often it is looked whether a client has left, whose request is being answered.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What is known of a connection from outside of it.
+/// The state of a connection, for others to look at.
 pub(super) struct Line {
     began: Instant,
     /// When it began to wait for a request, in milliseconds since it began, plus 1. 0 while a request is answered.

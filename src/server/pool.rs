@@ -31,7 +31,7 @@ struct Job {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
-    /// Whose work is being done, by thread.
+    /// The sender whose work each thread does now.
     running: Vec<Sender>,
     ended: bool,
 }

@@ -27,7 +27,7 @@ struct Piece {
     piece: String,
 }
 
-/// What `each` makes of every token, made when it is written.
+/// A list that is made of tokens while it is written: one item of `each` per token.
 struct Each<'a, T> {
     tokens: &'a [u32],
     each: &'a dyn Fn(u32) -> T,

@@ -143,7 +143,7 @@ impl ChatTemplate {
         self
     }
 
-    /// Tells if the template looks for marks in texts of users or tools, where it finds none any more, or changes these texts.
+    /// Warns if the template looks for marks in texts of users or tools, or changes these texts. Marks in them are hidden from it.
     fn warn_of_searches(&self) {
         for role in ["user", "tool"] {
             let said = KNOWN.map(|mark| format!("a {mark} b")).concat();

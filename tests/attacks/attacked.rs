@@ -16,7 +16,7 @@ pub struct Served {
     pub address: SocketAddr,
 }
 
-/// What a server has answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

@@ -44,8 +44,8 @@ impl Held {
         }
     }
 
-    /// Those that wait, in the order in which they are to be taken up. Where peers have as many, those whose turn was longest ago are first,
-    /// and of a peer the first that came.
+    /// The waiting requests, in the order in which they begin. The peer with the fewest running requests is first. Among equal
+    /// ones it is the peer whose turn was longest ago. A peer's own requests stand in the order in which they came.
     pub(super) fn sorted(
         &self,
         waiting: impl Iterator<Item = Owner>,
@@ -101,8 +101,8 @@ impl Standing {
     }
 }
 
-/// How many tokens each of some prompts gets of `room`, where each has so many left. They stand in the order in which they came. Peers get
-/// the same, as far as they have so many. `turn` counts the steps.
+/// Divides `room` tokens among prompts, and returns the share of each. A prompt is given as its owner and the tokens that it has left; the
+/// oldest stands first. Peers get equal shares, or less where they have fewer tokens left. `turn` counts the steps.
 pub(super) fn shares(room: usize, prompts: &[(Owner, usize)], turn: usize) -> Vec<usize> {
     let mut peers: Vec<(u64, Vec<usize>)> = vec![];
     for (index, (owner, _)) in prompts.iter().enumerate() {
