@@ -88,6 +88,7 @@ fn timed(
         pages: most * per_sequence,
         sequences: most,
         tokens: most,
+        chunk: 0,
     };
     let mut batch = GpuBatch::new(Arc::clone(model), sizes)?;
     for sequence in 0..most {

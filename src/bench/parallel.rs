@@ -123,6 +123,7 @@ fn on_gpu(
         pages: pages as u32,
         sequences: sequences as u32,
         tokens: weights.batch_tokens(Serving::MOST),
+        chunk: 0,
     };
     let mut run = Run {
         batch: GpuBatch::new(Arc::clone(&weights), sizes)?,
@@ -185,7 +186,7 @@ struct Run {
 }
 
 impl Run {
-    fn assign_pages(&self) {
+    fn assign_pages(&mut self) {
         let each = self.batch.pages_per_sequence() as u32;
         for sequence in 0..self.batch.sizes().sequences {
             let first = sequence * each;

@@ -171,6 +171,7 @@ pub(super) fn batch_sizes(
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
         sequences,
         tokens,
+        chunk: 0,
     };
     let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
     let has = available(gpu.memory);
@@ -339,6 +340,7 @@ mod tests {
             pages,
             sequences: 8,
             tokens: gpu.machine.tuned.batch_tokens,
+            chunk: 0,
         };
         let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
         let found = |gpu: &Arc<Gpu>, cache_tokens| {

@@ -221,9 +221,10 @@ pub fn calls(
             .bind("maxima", &maxima)
             .bind("quarters", &quarters)
     };
-    let table = rows.filter(|rows| !rows.sequences.alone);
+    let sequences = rows.and_then(|rows| rows.sequences);
+    let table = rows.filter(|_| sequences.is_some_and(|sequences| !sequences.alone));
     let given = |call: Call, words: &[(&'static str, usize)]| {
-        let call = Sequences::bind_history(rows.map(|rows| rows.sequences), call);
+        let call = Sequences::bind_history(sequences, call);
         if let Some(rows) = table {
             return call.bind("choices", rows.choices);
         }
@@ -275,8 +276,8 @@ pub fn calls(
 /// The choices of a token for each of several rows of logits.
 #[derive(Debug, Clone)]
 pub struct Rows<'a> {
-    /// Where the token of each row stands; the chosen id becomes that behind it.
-    pub sequences: &'a Sequences,
+    /// Where the token of each row stands; the chosen id becomes that behind it. Without it there is one sequence and one row.
+    pub sequences: Option<&'a Sequences>,
     /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
     pub choices: &'a Range,
     /// What is added to the logits of each first, (rows) [`logit_bias::Row`].

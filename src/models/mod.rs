@@ -21,7 +21,7 @@ use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Step, Target};
 use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::compose::{Composition, Pair};
-use crate::kernels::sequences::Sequences;
+use crate::kernels::sequences::{PAGE, Sequences};
 use crate::model::{Config, ModelError};
 
 /// Up to so many tokens of a prompt are few: a family may have a step of its own for them.
@@ -193,38 +193,48 @@ pub trait Sessions: Send {
     /// The same of a step of so many tokens of several sequences.
     fn widest_of_batch(&self, machine: Machine, tokens: u32) -> u64;
 
-    /// A session of up to `n_ctx` tokens, with prompts computed up to `chunk` tokens at a time.
+    /// The steps of one sequence, or of several.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
-    fn begin(
-        &self,
-        target: &Target,
-        n_ctx: usize,
-        chunk: u32,
-    ) -> Result<Box<dyn Recipes>, GpuError>;
-
-    /// Steps of several sequences.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
-    fn batch(&self, target: &Target, sizes: BatchSizes) -> Result<Box<dyn Batches>, GpuError>;
+    fn steps(&self, target: &Target, sizes: BatchSizes) -> Result<Box<dyn Steps>, GpuError>;
 }
 
-/// What a batch is made for.
+/// The sequences, the cache and the steps of a model on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSizes {
     /// Positions of a sequence at most.
     pub n_ctx: usize,
-    /// Pages of the cache, of [`PAGE`](crate::kernels::sequences::PAGE) rows each.
+    /// Pages of the cache, of [`PAGE`] rows each; 0 where the rows of the only sequence follow each other.
     pub pages: u32,
     /// Sequences at once.
     pub sequences: u32,
-    /// Tokens of a step at most.
+    /// Tokens of a step at most, of any sequences.
     pub tokens: u32,
+    /// Tokens of a step of a prompt at most, all of one sequence.
+    pub chunk: u32,
 }
 
 impl BatchSizes {
+    /// One sequence, whose tokens are decoded one by one and whose prompts are computed in steps of up to `chunk` tokens.
+    pub fn of_one(n_ctx: usize, chunk: u32) -> Self {
+        Self {
+            n_ctx,
+            pages: 0,
+            sequences: 1,
+            tokens: 1,
+            chunk,
+        }
+    }
+
+    /// Rows of the cache.
+    pub fn rows(self) -> usize {
+        match self.pages {
+            0 => self.n_ctx,
+            pages => (pages * PAGE) as usize,
+        }
+    }
+
     /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
     pub fn most_drawn(self) -> u32 {
         self.class(self.sequences.max(2))
@@ -236,23 +246,23 @@ impl BatchSizes {
     }
 }
 
-/// Steps whose tokens belong to several sequences, and the buffers that they share.
-pub trait Batches: Send + Sync {
-    /// Where tokens stand: what the host writes before a step.
-    fn sequences(&self) -> &Sequences;
+/// The steps of one sequence or of several, for any device that takes their kernels, and the buffers that they share.
+pub trait Steps: Send + Sync {
+    /// Where tokens stand: what the host writes before a step. `None` for a single sequence without pages.
+    fn sequences(&self) -> Option<&Sequences>;
 
-    /// Token ids, (sequences, n_ctx + 1) u32.
+    /// Token ids, (sequences, n_ctx + 1) u32, which the host writes before a step reads them.
     fn history(&self) -> &Range;
 
-    /// The cache of each layer, (pages, rows of a page) rows.
+    /// The cache of each layer, the same number of bytes for each row.
     fn cache(&self) -> &[Range];
 
-    /// From up to `most` tokens to their hidden states. A step of one token reads where it stands from the words of its replay
-    /// ([`State`]), all others from the table.
+    /// From up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A step of one
+    /// token reads where it stands from the words of its replay ([`State`]), all others from the table.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
-    fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError>;
+    fn step(&self, target: &Target, most: u32, composed: &[Pair]) -> Result<Step, GpuError>;
 
     /// From the hidden states of the first tokens of a step to their logits, (tokens, vocab). The step has up to `of` tokens, and up to `most`
     /// of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
@@ -261,34 +271,19 @@ pub trait Batches: Send + Sync {
     /// As [`step`](Self::step).
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError>;
 
-    /// The slices that the attention of these tokens is cut into.
-    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut;
-
-    /// The number of slices that the attention of a step of one token at this position is cut into, and the cache rows of each.
-    fn cut_alone(&self, machine: Machine, position: u32) -> (u32, u32);
-}
-
-/// The steps of a session, for any device that takes its kernels, and the buffers that they share.
-pub trait Recipes: Send + Sync {
-    /// Positions of the context.
-    fn n_ctx(&self) -> u32;
-
-    /// Token ids by position, (n_ctx + 1) u32, which the host writes before a step reads them.
-    fn history(&self) -> &Range;
-
-    /// The cache of each layer, the same number of bytes for each position.
-    fn cache(&self) -> &[Range];
-
-    /// From one token to its logits (vocab), by the products of `composed` where there are some.
+    /// From one token to its logits (vocab).
     ///
     /// # Errors
-    /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
-    fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError>;
+    /// As [`step`](Self::step).
+    fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError> {
+        let step = self.step(target, 1, composed)?;
+        Ok(step.then(&self.head(target, 1, 1, logits)?.calls))
+    }
 
-    /// From `least` to `most` tokens to their [hidden states](Self::hidden).
+    /// From `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
     ///
     /// # Errors
-    /// As [`token`](Self::token).
+    /// As [`step`](Self::step).
     fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError>;
 
     /// What [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
@@ -297,7 +292,7 @@ pub trait Recipes: Send + Sync {
     /// From hidden states to the logits (vocab) of the last token.
     ///
     /// # Errors
-    /// As [`token`](Self::token).
+    /// As [`step`](Self::step).
     fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError>;
 
     /// From one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot names
@@ -310,7 +305,10 @@ pub trait Recipes: Send + Sync {
         logits: &Range,
     ) -> Step;
 
-    /// The words of a replay over `tokens` tokens from `pos` on.
+    /// The slices that the attention of tokens of several sequences is cut into.
+    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut;
+
+    /// The words of a replay over `tokens` tokens of the first sequence from `pos` on.
     fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State;
 }
 

@@ -1,6 +1,6 @@
 //! Every pipeline that steps of the models ask for, on every kind of device. They are recorded without one.
 
-use glimt::engine::gpu::plan::{BatchPlan, SessionPlan};
+use glimt::engine::gpu::plan::Plan;
 use glimt::gpu::buffer::Range;
 use glimt::gpu::call::Call;
 use glimt::gpu::interface;
@@ -58,6 +58,7 @@ const BATCH: BatchSizes = BatchSizes {
     pages: 500,
     sequences: 64,
     tokens: 512,
+    chunk: 0,
 };
 
 /// Makes every matrix whose rows allow it one of `types`, in turn.
@@ -126,7 +127,7 @@ fn composed(target: &Target, model: &Model) -> [Step; 2] {
         }
         *weights.composed(pair) = products;
     }
-    let recipes = weights.untried(target).begin(target, 4096, 1);
+    let recipes = weights.untried(target).steps(target, BatchSizes::of_one(4096, 1));
     let recipes = recipes.expect("a cache");
     let logits = Range::floats("logits", model.config.vocab_size as u64);
     let step = recipes.token(target, &Pair::ALL, &logits);
@@ -137,12 +138,12 @@ fn composed(target: &Target, model: &Model) -> [Step; 2] {
 /// Every step of `model` on `target`.
 fn steps(target: &Target, model: &Model) -> Vec<Step> {
     let what = format!("{} on {}", model.config.name, target.name);
-    let session = SessionPlan::new(target, model, N_CTX, None);
+    let session = Plan::of_one(target, model, N_CTX, None);
     let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let batch = BatchPlan::new(target, model, BATCH);
+    let batch = Plan::new(target, model, BATCH);
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let session = session.steps.into_iter().map(|(_, step)| step);
-    let steps = session.chain(batch.steps);
+    let steps = session.steps.into_iter().chain(batch.steps);
+    let steps = steps.map(|(_, step)| step);
     steps.chain(composed(target, model)).collect()
 }
 

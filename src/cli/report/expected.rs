@@ -7,7 +7,7 @@ use super::subject::Subject;
 use crate::bench::{Source, describe, rate};
 use crate::cli::error::CliError;
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
-use crate::engine::gpu::plan::SessionPlan;
+use crate::engine::gpu::plan::Plan;
 use crate::engine::gpu::plan::expected::Expected;
 use crate::engine::{EngineError, Tier, check_gpu};
 use crate::gpu::machine::memory_speed;
@@ -138,7 +138,7 @@ fn row(
 fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<(Expected, u64), EngineError> {
     let n_ctx = model.config().context_length.min(N_CTX);
     check_gpu(gpu, model, n_ctx)?;
-    let plan = SessionPlan::new(&gpu.target, model, n_ctx, None)?;
+    let plan = Plan::of_one(&gpu.target, model, n_ctx, None)?;
     let expected = Expected::of(&gpu.target, &plan)?;
     Ok((expected, plan.bytes.iter().sum()))
 }

@@ -1,20 +1,25 @@
-//! Steps of several sequences: what the host writes before each, and what comes back of it.
+//! The steps of one sequence or of several: what the host writes before each, and what comes back of it.
 
 use super::GpuModel;
+use super::pace::Paces;
+use super::prompt::{self, Prompt};
+use super::proof::Proof;
 use super::results::{RESULT, Results};
 use super::warm;
 use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, State};
+use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::attention::Seen;
 use crate::kernels::batch_experts::TILE_WORDS;
+use crate::kernels::compose::Pair;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE, Record};
-use crate::models::{BatchSizes, Batches, Sessions};
-use std::collections::BTreeMap;
+use crate::models::{BatchSizes, Sessions, Steps};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
 
@@ -65,6 +70,50 @@ pub struct BatchLanding {
     pub logits: Vec<f32>,
 }
 
+/// Where what is known of a sequence begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// In the pages.
+    first_page: u32,
+    /// In the history.
+    first_id: u32,
+}
+
+impl Place {
+    /// The words of a step over `tokens` tokens of the sequence from `pos` on.
+    pub(super) fn state(self, recipes: &dyn Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
+        State {
+            first_page: self.first_page,
+            first_id: self.first_id,
+            ..recipes.state(gpu.machine, pos, tokens)
+        }
+    }
+}
+
+impl Token {
+    async fn new(gpu: &Gpu, chosen: &Chosen<'_>, sizes: BatchSizes) -> Result<Self, GpuError> {
+        let choose = chosen.calls(1, 1);
+        let single = chosen.recipes.token(gpu, &Pair::ALL, chosen.logits)?;
+        let sites = sites(&single.calls);
+        let decode = single.then(&choose);
+        let sample = Step::of(Most::token(sizes.n_ctx as u32), choose);
+        Ok(Self {
+            decode: Recording::new_async(gpu, &decode).await?,
+            single: Recording::new_async(gpu, &single).await?,
+            sample: Recording::new_async(gpu, &sample).await?,
+            needed: decode.buffers().into_iter().cloned().collect(),
+            sites,
+        })
+    }
+}
+
+/// The sites of a step, each once.
+pub(super) fn sites(calls: &[Call]) -> Vec<Site> {
+    let mut seen = HashSet::new();
+    let sites = calls.iter().filter_map(|call| call.site.clone());
+    sites.filter(|site| seen.insert(site.key())).collect()
+}
+
 /// Tiles of experts that a step leaves. The first word of a tile is the expert, the third one the number of its slots.
 struct Listed {
     tiles: Range,
@@ -72,43 +121,64 @@ struct Listed {
     words: u32,
 }
 
-/// A model on a GPU with the cache of several sequences.
+/// A model on a GPU with the cache of one sequence or of several.
 pub struct GpuBatch {
-    model: Arc<GpuModel>,
-    recipes: Box<dyn Batches>,
+    pub(super) model: Arc<GpuModel>,
+    pub(super) recipes: Box<dyn Steps>,
     sizes: BatchSizes,
-    /// (tokens after which one is chosen, vocab).
-    logits: Range,
+    /// (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last of a prompt.
+    pub(super) logits: Range,
     /// (tokens after which one is chosen, 12) words.
     choices: Range,
     biases: BiasRows,
-    results: Results,
+    pub(super) results: Results,
     /// Rows that the next step begins with.
-    copies: Copies,
-    /// From ids to hidden states, by the most tokens.
+    copies: Option<Copies>,
+    pub(super) token: Token,
+    /// From ids to hidden states, by the most tokens, of which there are several.
     steps: BTreeMap<u32, Recording>,
     /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
     /// The lists of experts that those leave, each once.
     lists: BTreeMap<u32, Vec<Listed>>,
-    /// The buffers of the smallest step.
-    needed: Vec<Buffer>,
     next_slot: usize,
     rows: Rows,
+    /// The pages of each sequence, as the device knows them.
+    pages: Vec<u32>,
+    /// Several tokens of the prompt of one sequence.
+    pub(super) prompt: Prompt,
+    /// How much of a prompt a submission takes.
+    pub(super) paces: Paces,
+    /// What shows that submissions of prompts ran.
+    pub(super) proof: Proof,
 }
 
-/// The most tokens of each of the steps that a batch of such sizes may compile.
+/// The steps of a token that is alone.
+pub(super) struct Token {
+    /// Up to the choice of the next.
+    pub decode: Recording,
+    /// Up to its logits.
+    pub single: Recording,
+    /// From logits to the choice of the next.
+    pub sample: Recording,
+    /// The buffers of `decode`.
+    pub needed: Vec<Buffer>,
+    /// What of `single` a geometry can be chosen for.
+    pub sites: Vec<Site>,
+}
+
+/// The most tokens of each of the steps of several tokens that a batch of such sizes may compile.
 pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
-    let powers = (0..32).map(|power| (1 << power).min(sizes.tokens));
+    let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
     let mut classes: Vec<u32> = powers.collect();
     classes.dedup();
+    classes.retain(|class| *class > 1);
     classes
 }
 
 /// Which kind of step a head follows. All steps of one kind leave their hidden states in the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum After {
-    One,
     Few,
     Many,
 }
@@ -116,10 +186,9 @@ pub(super) enum After {
 impl After {
     /// A step of up to `most` tokens.
     pub(super) fn of(target: &Target, most: u32) -> Self {
-        match most {
-            1 => Self::One,
-            _ if most <= target.machine.tuned.few_of_batch => Self::Few,
-            _ => Self::Many,
+        match most <= target.machine.tuned.few_of_batch {
+            true => Self::Few,
+            false => Self::Many,
         }
     }
 }
@@ -141,6 +210,32 @@ pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) 
     sizes.find(fits).unwrap_or(least)
 }
 
+/// What the choice of tokens after a step reads and writes.
+pub(super) struct Chosen<'a> {
+    pub recipes: &'a dyn Steps,
+    pub vocab: u32,
+    pub logits: &'a Range,
+    pub choices: &'a Range,
+    pub biases: &'a Range,
+    pub results: &'a [Range],
+}
+
+impl Chosen<'_> {
+    /// The choice of a token after each of up to `most` tokens of a step of up to `of`.
+    pub(super) fn calls(&self, of: u32, most: u32) -> Vec<Call> {
+        let sequences = self.recipes.sequences();
+        let sequences = sequences.map(|sequences| sequences.of_steps(of));
+        let rows = sample::Rows {
+            sequences: sequences.as_ref(),
+            choices: self.choices,
+            biases: self.biases,
+            most,
+        };
+        let history = self.recipes.history();
+        sample::calls(Some(&rows), self.logits, self.vocab, history, self.results)
+    }
+}
+
 impl GpuModel {
     /// Tokens of a step of up to `sequences` sequences at most.
     pub fn batch_tokens(&self, sequences: u32) -> u32 {
@@ -150,40 +245,67 @@ impl GpuModel {
 }
 
 impl GpuBatch {
-    /// Of these sizes, with an empty cache.
+    /// Of these sizes, with an empty cache; compiles the steps of a token, in parallel.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`] or what the device reports.
     pub async fn new_async(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
-        let recipes = sessions.batch(&gpu, sizes)?;
-        let sequences = recipes.sequences().clone();
+        Self::of(model, &*sessions, sizes).await
+    }
+
+    /// The same, in the forms of `sessions`.
+    pub(super) async fn of(
+        model: Arc<GpuModel>,
+        sessions: &dyn Sessions,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let gpu = Arc::clone(&model.gpu);
+        let recipes = sessions.steps(&gpu, prompt::with_room(sizes))?;
         // The host writes to these before any step does.
-        let written = [&sequences.table, &sequences.pages, &sequences.work];
-        for range in written
-            .into_iter()
-            .chain([recipes.history()])
-            .chain(recipes.cache())
-        {
+        let sequences = recipes.sequences();
+        let told = sequences.map(|known| [&known.table, &known.pages, &known.work]);
+        let told = told.into_iter().flatten();
+        for range in told.chain([recipes.history()]).chain(recipes.cache()) {
             gpu.realise_async(&range.buffer).await?;
         }
-        let vocab = model.model.config().vocab_size as u64;
-        let drawn = u64::from(sizes.most_drawn());
-        let choices = Range::words("choices", drawn * CHOICE as u64);
+        let vocab = model.model.config().vocab_size as u32;
+        let drawn = sizes.most_drawn();
+        let logits = Range::floats("logits", u64::from(drawn) * u64::from(vocab));
+        let choices = Range::words("choices", u64::from(drawn) * CHOICE as u64);
         gpu.realise_async(&choices.buffer).await?;
+        let biases = BiasRows::new_async(&gpu, drawn).await?;
+        let results = Results::new_async(&gpu, RING, drawn).await?;
+        let chosen = Chosen {
+            recipes: &*recipes,
+            vocab,
+            logits: &logits,
+            choices: &choices,
+            biases: &biases.range,
+            results: &results.ring,
+        };
+        let mut prompt = Prompt::new(&model, sizes.chunk);
+        prompt.reserve(&model, &*recipes).await?;
         Ok(Self {
-            logits: Range::floats("logits of a batch", drawn * vocab),
+            token: Token::new(&gpu, &chosen, sizes).await?,
+            copies: match sizes.pages {
+                0 => None,
+                _ => Some(Copies::new_async(&gpu, &*recipes, sizes).await?),
+            },
+            logits,
             choices,
-            biases: BiasRows::new_async(&gpu, sizes.most_drawn()).await?,
-            results: Results::new_async(&gpu, RING, sizes.most_drawn()).await?,
-            copies: Copies::new_async(&gpu, &*recipes, sizes).await?,
+            biases,
+            results,
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
-            needed: vec![],
             next_slot: 0,
             rows: Rows::default(),
+            pages: vec![0; sizes.sequences as usize * sizes.n_ctx.div_ceil(PAGE as usize)],
+            prompt,
+            paces: Paces::new(&gpu),
+            proof: Proof::new(&gpu).await?,
             model,
             recipes,
             sizes,
@@ -200,7 +322,7 @@ impl GpuBatch {
         self.sizes.n_ctx.div_ceil(PAGE as usize)
     }
 
-    fn gpu(&self) -> &Gpu {
+    pub(super) fn gpu(&self) -> &Gpu {
         &self.model.gpu
     }
 
@@ -213,7 +335,7 @@ impl GpuBatch {
             sequence < self.sizes.sequences && position + ids.len() <= self.sizes.n_ctx,
             "ids of sequence {sequence} at {position}"
         );
-        let at = self.first_id(sequence) as usize + position;
+        let at = self.place(sequence).first_id as usize + position;
         self.write_words(self.recipes.history(), at, ids);
     }
 
@@ -221,19 +343,32 @@ impl GpuBatch {
     ///
     /// # Panics
     /// If the sequence or a page is none of the batch.
-    pub fn write_pages(&self, sequence: u32, first: usize, pages: &[u32]) {
+    pub fn write_pages(&mut self, sequence: u32, first: usize, pages: &[u32]) {
         let all = self.pages_per_sequence();
         let known = pages.iter().all(|page| *page < self.sizes.pages);
         assert!(
             sequence < self.sizes.sequences && first + pages.len() <= all && known,
             "pages {pages:?} of sequence {sequence} from {first}"
         );
-        let at = sequence as usize * all + first;
-        self.write_words(&self.recipes.sequences().pages, at, pages);
+        if let Some(sequences) = self.recipes.sequences() {
+            let at = self.place(sequence).first_page as usize + first;
+            self.pages[at..at + pages.len()].copy_from_slice(pages);
+            self.write_words(&sequences.pages, at, pages);
+        }
     }
 
-    fn first_id(&self, sequence: u32) -> u32 {
-        sequence * (self.sizes.n_ctx as u32 + 1)
+    /// Where what is known of a sequence begins.
+    pub(super) fn place(&self, sequence: u32) -> Place {
+        Place {
+            first_page: sequence * self.pages_per_sequence() as u32,
+            first_id: sequence * (self.sizes.n_ctx as u32 + 1),
+        }
+    }
+
+    /// The words of a step over `tokens` tokens of a sequence from `pos` on.
+    pub(super) fn state(&self, sequence: u32, pos: usize, tokens: usize) -> State {
+        self.place(sequence)
+            .state(&*self.recipes, self.gpu(), pos, tokens)
     }
 
     fn write_words(&self, range: &Range, at: usize, words: &[u32]) {
@@ -249,15 +384,21 @@ impl GpuBatch {
         self.sizes.class(tokens as u32)
     }
 
-    /// The key of the head that follows a step of `tokens` tokens, after `drawn` of which a token is chosen. Only a step of one token has a
-    /// head of one row.
+    /// The key of the head that follows a step of `tokens` tokens, several, after `drawn` of which a token is chosen.
     fn head_of(&self, tokens: usize, drawn: usize) -> (After, u32) {
-        match tokens {
-            1 => (After::One, 1),
-            _ => (
-                After::of(self.gpu(), self.class(tokens)),
-                self.class(drawn.max(2)),
-            ),
+        let most = self.class(drawn.max(2));
+        (After::of(self.gpu(), self.class(tokens)), most)
+    }
+
+    /// What the choice of tokens reads and writes.
+    fn chosen(&self) -> Chosen<'_> {
+        Chosen {
+            recipes: &*self.recipes,
+            vocab: self.model.model.config().vocab_size as u32,
+            logits: &self.logits,
+            choices: &self.choices,
+            biases: &self.biases.range,
+            results: &self.results.ring,
         }
     }
 
@@ -266,10 +407,13 @@ impl GpuBatch {
     /// # Errors
     /// [`GpuError::TierUnsupported`], [`GpuError::OutOfMemory`], or what the device reports.
     pub async fn prepare_async(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> {
+        if tokens == 1 {
+            return Ok(());
+        }
         let gpu = Arc::clone(&self.model.gpu);
         let most = self.class(tokens);
         if !self.steps.contains_key(&most) {
-            let step = self.recipes.step(&gpu, most)?;
+            let step = self.recipes.step(&gpu, most, &[])?;
             let mut lists: Vec<Listed> = vec![];
             let listed = |call: &Call| match call.kernel {
                 "expert_rows" => Some(("tiles0", 4)),
@@ -288,34 +432,18 @@ impl GpuBatch {
                 }
             }
             self.lists.insert(most, lists);
-            if most == self.class(1) {
-                self.needed.extend(step.buffers().into_iter().cloned());
-            }
             self.steps
                 .insert(most, Recording::new_async(&gpu, &step).await?);
         }
-        let (of, key) = (most, self.head_of(tokens, drawn));
-        let most = key.1;
+        let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
-            let head = self.recipes.head(&gpu, of, most, &self.logits)?;
-            let rows = sample::Rows {
-                sequences: &self.recipes.sequences().of_steps(of),
-                choices: &self.choices,
-                biases: &self.biases.range,
-                most,
-            };
-            let vocab = self.model.model.config().vocab_size as u32;
-            let history = self.recipes.history();
-            let results = &self.results.ring;
-            let choose = sample::calls(Some(&rows), &self.logits, vocab, history, results);
+            let head = self.recipes.head(&gpu, most, key.1, &self.logits)?;
+            let choose = self.chosen().calls(most, key.1);
             let most_tokens = Most {
-                tokens: most,
+                tokens: key.1,
                 context: self.sizes.n_ctx as u32,
             };
             let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
-            if most == self.class(1) {
-                self.needed.extend(both.buffers().into_iter().cloned());
-            }
             self.heads
                 .insert(key, Recording::new_async(&gpu, &both).await?);
         }
@@ -338,7 +466,7 @@ impl GpuBatch {
 
     /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
-        warm::touch(&self.model.gpu, &self.needed)
+        warm::touch(&self.model.gpu, &self.token.needed)
     }
 
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
@@ -364,7 +492,9 @@ impl GpuBatch {
             tokens.len()
         );
         self.prepare_async(tokens.len(), drawn).await?;
-        self.copies.submit(&self.model.gpu);
+        if let Some(copies) = &mut self.copies {
+            copies.submit(&self.model.gpu);
+        }
         let number = self.gpu().reserve_numbers(1).number(0);
         let mut words = choices.to_vec();
         for words in &mut words {
@@ -381,13 +511,10 @@ impl GpuBatch {
         let device = &self.gpu().device;
         let mut encoder = device.create_command_encoder(&Default::default());
         let gpu = self.gpu();
-        self.steps[&self.class(tokens.len())].encode(gpu, &mut encoder, &state);
+        for (recording, state) in self.replays(tokens.len(), drawn, state) {
+            recording.encode(gpu, &mut encoder, &state);
+        }
         if drawn > 0 {
-            let state = State {
-                tokens: drawn as u32,
-                ..state
-            };
-            self.heads[&self.head_of(tokens.len(), drawn)].encode(gpu, &mut encoder, &state);
             self.results.copy(&mut encoder, slot, drawn);
         }
         if let Some(FlyingRows { staging, .. }) = &rows {
@@ -408,6 +535,29 @@ impl GpuBatch {
         })
     }
 
+    /// The recordings that a step of so many tokens replays, prepared before, and the words of each.
+    pub(super) fn replays(
+        &self,
+        tokens: usize,
+        drawn: usize,
+        state: State,
+    ) -> impl Iterator<Item = (&Recording, State)> {
+        let (first, head) = match (tokens, drawn) {
+            (1, 0) => (&self.token.single, None),
+            (1, _) => (&self.token.decode, None),
+            _ => {
+                let head = self.heads.get(&self.head_of(tokens, drawn));
+                (&self.steps[&self.class(tokens)], head)
+            }
+        };
+        let of_head = State {
+            tokens: drawn as u32,
+            ..state
+        };
+        let head = head.filter(|_| drawn > 0).map(|head| (head, of_head));
+        [(first, state)].into_iter().chain(head)
+    }
+
     /// Bytes of a row of logits.
     fn row_bytes(&self) -> u64 {
         self.model.model.config().vocab_size as u64 * 4
@@ -417,47 +567,24 @@ impl GpuBatch {
     /// buffers.
     fn write(&self, tokens: &[BatchToken], choices: &[[u32; CHOICE]]) -> State {
         if let [token] = tokens {
+            self.check(token);
             return State {
                 sampling: choices.first().copied().unwrap_or_default(),
-                ..self.alone(*token)
+                ..self.state(token.sequence, token.position as usize, 1)
             };
         }
         self.write_words(&self.choices, 0, choices.as_flattened());
         self.write_table(tokens)
     }
 
-    /// Where a token stands that is alone in its step.
-    fn alone(&self, token: BatchToken) -> State {
-        let machine = self.gpu().machine;
-        let (slices, slice_rows) = self.recipes.cut_alone(machine, token.position);
-        let place = self.place(token);
-        State {
-            pos: token.position,
-            tokens: 1,
-            slices,
-            slice_rows,
-            first_page: place.first_page,
-            first_id: place.first_id,
-            ..State::default()
-        }
-    }
-
-    /// Where a token stands, without its slices.
-    ///
     /// # Panics
     /// If the batch has no such sequence or position.
-    fn place(&self, token: BatchToken) -> Record {
-        let BatchToken { sequence, position } = token;
+    fn check(&self, token: &BatchToken) {
+        let BatchToken { sequence, position } = *token;
         assert!(
             sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
             "{token:?}"
         );
-        Record {
-            position,
-            first_page: sequence * self.pages_per_sequence() as u32,
-            first_id: self.first_id(sequence),
-            ..Record::default()
-        }
     }
 
     fn write_table(&self, tokens: &[BatchToken]) -> State {
@@ -469,17 +596,25 @@ impl GpuBatch {
         let cut = self.recipes.cut(self.gpu().machine, &seen);
         let records = tokens.iter().zip(&cut.slices);
         let records = records.flat_map(|(token, [first_slice, slices])| {
+            self.check(token);
+            let Place {
+                first_page,
+                first_id,
+            } = self.place(token.sequence);
             let record = Record {
+                position: token.position,
+                first_page,
+                first_id,
                 first_slice: *first_slice,
                 slices: *slices,
-                ..self.place(*token)
             };
             record.words()
         });
         let records: Vec<u32> = records.collect();
-        let sequences = self.recipes.sequences();
-        self.write_words(&sequences.table, 0, &records);
-        self.write_words(&sequences.work, 0, cut.work.as_flattened());
+        if let Some(sequences) = self.recipes.sequences() {
+            self.write_words(&sequences.table, 0, &records);
+            self.write_words(&sequences.work, 0, cut.work.as_flattened());
+        }
         let count = tokens.len() as u32;
         State {
             // Its rows choose among kernels. Positions are in the table.
@@ -523,7 +658,10 @@ impl GpuBatch {
     }
 }
 
+mod all_logits;
 mod biases;
+mod cache_rows;
+mod compute;
 pub(super) mod copies;
 mod measure;
 mod rows;

@@ -73,7 +73,7 @@ impl GpuBackend {
         let mut ready = steps.next();
         while let Some(first) = flying.pop_front() {
             let result = self.gpu().map_read_async(
-                self.results.mapped(first.slot),
+                self.batch.results.mapped(first.slot),
                 RESULT,
                 Some(first.submission.clone()),
             );
@@ -141,15 +141,16 @@ impl GpuBackend {
         state.slot = step % RING;
         state.sampling = sample::words(sampling, (last + 1) as u64);
         state.sampling[sample::NUMBER] = number;
+        let token = &self.batch.token;
         let (recording, stamping) = match (step.checked_sub(1), &self.stamps) {
-            (None, _) => (&self.sample, Stamping::None),
-            (Some(step), Some(stamps)) => (&self.decode, Stamping::Ends(stamps, 2 * step)),
-            (Some(_), None) => (&self.decode, Stamping::None),
+            (None, _) => (&token.sample, Stamping::None),
+            (Some(step), Some(stamps)) => (&token.decode, Stamping::Ends(stamps, 2 * step)),
+            (Some(_), None) => (&token.decode, Stamping::None),
         };
         let gpu = self.gpu();
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         recording.encode_stamped(gpu, &mut encoder, &state, stamping);
-        self.results.copy(&mut encoder, state.slot, 1);
+        self.batch.results.copy(&mut encoder, state.slot, 1);
         encoder.finish()
     }
 

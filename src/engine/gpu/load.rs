@@ -178,6 +178,7 @@ impl GpuModel {
                 pages,
                 sequences,
                 tokens: sequences,
+                chunk: 0,
             };
             let mut batch = GpuBatch::new_async(model, sizes).await?;
             for (sequence, ids) in (0..).zip(ids.chunks(n_ctx)) {
@@ -185,12 +186,15 @@ impl GpuModel {
                 // All sequences read the pages of the first one, whose rows are zeros.
                 batch.write_pages(sequence, 0, &(0..pages).collect::<Vec<_>>());
             }
-            let states = batch.ready_async(&tokens).await?;
-            batches.push((batch, states));
+            batches.push(batch);
         }
-        let [subgroup, int8] = [&batches[0], &batches[1]].map(|(batch, states)| {
-            let recordings = batch.recordings(tokens.len());
-            recordings.into_iter().zip(states).collect()
+        let mut replays = vec![];
+        for batch in &mut batches {
+            replays.push(batch.ready_async(&tokens).await?);
+        }
+        let [subgroup, int8] = [&replays[0], &replays[1]].map(|replays| {
+            let replays = replays.iter();
+            replays.map(|(recording, state)| (*recording, state)).collect()
         });
         self.time([subgroup, int8]).await
     }

@@ -62,7 +62,7 @@ impl Separation {
 impl GpuBackend {
     /// What the dispatches that decode the token at `pos` are, in order.
     pub fn step(&self, pos: usize) -> Vec<Taken> {
-        self.decode.step(&self.state(pos, 1))
+        self.batch.token.decode.step(&self.state(pos, 1))
     }
 
     /// Whose clock times on its GPU are told by.
@@ -90,7 +90,7 @@ impl GpuBackend {
         context: &[u32],
         steps: usize,
     ) -> Result<Vec<[f64; 2]>, BackendError> {
-        self.stamps = Some(Stamps::new(&self.model.gpu, 2 * steps)?);
+        self.stamps = Some(Stamps::new(self.gpu(), 2 * steps)?);
         // The first token is only chosen, from logits that are there.
         let decoded = self.decode(context, &Sampling::GREEDY, steps + 1, &mut |_| {
             ControlFlow::Continue(())
@@ -100,14 +100,14 @@ impl GpuBackend {
         let Some(stamps) = stamps else {
             return Ok(vec![]);
         };
-        let times = stamps.read(&self.model.gpu, 2 * steps)?;
+        let times = stamps.read(self.gpu(), 2 * steps)?;
         Ok(times.chunks_exact(2).map(|t| [t[0], t[1]]).collect())
     }
 
     /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`wait::in_turn`]).
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         let state = self.greedy(pos);
-        let mut times = wait::in_turn(self.gpu(), &[(&self.decode, &state)], rounds)?;
+        let mut times = wait::in_turn(self.gpu(), &[(&self.batch.token.decode, &state)], rounds)?;
         Ok(times.remove(0))
     }
 
@@ -135,7 +135,7 @@ impl GpuBackend {
         runs: usize,
         separation: Separation,
     ) -> Result<Vec<Vec<[f64; 2]>>, BackendError> {
-        check_rows(pos + runs, self.n_ctx)?;
+        check_rows(pos + runs, self.n_ctx())?;
         self.next = 0;
         let stamped = match separation {
             Separation::Host => None,
@@ -151,10 +151,10 @@ impl GpuBackend {
         let gpu = self.gpu();
         let run = |_| {
             let whole = &mut || {
-                self.decode.submit(gpu, &state);
+                self.batch.token.decode.submit(gpu, &state);
                 Ok(())
             };
-            by_host(gpu, &self.decode, &state, whole)
+            by_host(gpu, &self.batch.token.decode, &state, whole)
         };
         Ok((0..runs.min(HOST_RUNS))
             .map(run)
@@ -169,7 +169,7 @@ impl GpuBackend {
     ) -> Result<Vec<Vec<[f64; 2]>>, GpuError> {
         let gpu = self.gpu();
         let timed = (0..runs)
-            .map(|run| Timed::submit(gpu, &self.decode, &self.greedy(pos + run), separation))
+            .map(|run| Timed::submit(gpu, &self.batch.token.decode, &self.greedy(pos + run), separation))
             .collect::<Result<Vec<_>, _>>()?;
         let wanted = self.step(pos + runs / 2);
         let runs = timed.into_iter().map(|timed| {
@@ -218,7 +218,7 @@ impl GpuBackend {
         let alone = kernels.into_iter().map(|(label, calls)| {
             let recording = Recording::new(
                 self.gpu(),
-                &Step::of(Most::token(self.recipes.n_ctx()), calls),
+                &Step::of(Most::token(self.n_ctx() as u32), calls),
             )?;
             let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
             Ok((label, times.remove(0)))
@@ -235,27 +235,27 @@ impl GpuBackend {
         pos: usize,
         separation: Separation,
     ) -> Result<Vec<(Taken, [f64; 2])>, BackendError> {
-        self.check(tokens, pos)?;
-        self.next = 0;
-        let model = Arc::clone(&self.model);
-        let gpu = &model.gpu;
+        self.take(tokens, pos)?;
         let at_once = self.at_once(tokens.len());
+        let batch = &mut self.batch;
+        let (model, place) = (Arc::clone(&batch.model), batch.place(0));
+        let (gpu, recipes) = (&model.gpu, &*batch.recipes);
         let mut all = vec![];
         let mut done = 0;
         for piece in tokens.chunks(at_once) {
-            let state = self.state(pos + done, piece.len());
+            let state = place.state(recipes, gpu, pos + done, piece.len());
             done += piece.len();
             if piece.len() == 1 {
-                let pace = self.paces.of(Kind::Single);
-                append(gpu, pace, &self.single, &state, separation, &mut all)?;
+                let (pace, single) = (batch.paces.of(Kind::Single), &batch.token.single);
+                append(gpu, pace, single, &state, separation, &mut all)?;
                 continue;
             }
-            let step = self.prompt.step(&model, &*self.recipes, piece.len());
+            let step = batch.prompt.step(&model, recipes, piece.len());
             let step = wait::complete(step)?;
-            let pace = self.paces.of(Kind::Several);
+            let pace = batch.paces.of(Kind::Several);
             append(gpu, pace, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
-                let head = self.prompt.head(&model, &*self.recipes, &self.logits);
+                let head = batch.prompt.head(&model, recipes, &batch.logits);
                 let head = wait::complete(head)?;
                 append(gpu, pace, &head, &state, separation, &mut all)?;
             }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::plan::{BatchPlan, SessionPlan};
+use super::plan::Plan;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::{BatchSizes, Model};
@@ -34,7 +34,7 @@ impl MemoryPlan {
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let plan = SessionPlan::new(target, model, n_ctx, chunk)?;
+        let plan = Plan::of_one(target, model, n_ctx, chunk)?;
         let [weights, cache, scratch] = plan.bytes;
         Ok(Self {
             ctx: n_ctx,
@@ -52,7 +52,7 @@ impl MemoryPlan {
         model: &dyn Model,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let [weights, cache, scratch] = BatchPlan::new(target, model, sizes)?.bytes;
+        let [weights, cache, scratch] = Plan::new(target, model, sizes)?.bytes;
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
         let cache_per_token = cache / rows.max(1);
         Ok(Self {

@@ -1,41 +1,40 @@
-//! All that a session will ask of a device, without one: its steps, and every buffer with its size.
+//! All that sequences will ask of a device, without one: their steps, and every buffer with its size.
 
 #![expect(
     clippy::mutable_key_type,
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::batch::{After, classes, copies, head_classes};
-use super::prompt::{self, capacity};
+use super::batch::{After, Chosen, classes, copies, head_classes};
+use super::prompt;
 use super::results::RESULT;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
-use crate::kernels::sample::{self, Rows};
 use crate::kernels::sequences::CHOICE;
-use crate::models::{BatchSizes, FEW, Model, Placed, Recipes, Sessions};
+use crate::models::{BatchSizes, FEW, Model, Placed, Sessions, Steps};
 use std::collections::HashSet;
 
-/// A session that was planned.
-pub struct SessionPlan {
-    /// Tokens of a chunk.
+/// The steps of one sequence or several that were planned.
+pub struct Plan {
+    /// Tokens of a chunk of a prompt.
     pub chunk: u32,
-    /// One token with the choice of the next, few tokens, a whole chunk, and its last logits.
+    /// One token with the choice of the next. Of prompts of one sequence: few tokens, a whole chunk, and its last logits. Of several sequences:
+    /// copies of cache rows, tokens of every number that steps are made for, and the choices that follow them.
     pub steps: Vec<(&'static str, Step)>,
     /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub bytes: [u64; 3],
-    recipes: Box<dyn Recipes>,
+    recipes: Box<dyn Steps>,
 }
 
-impl SessionPlan {
-    /// Of `model` on `target` with contexts of `n_ctx` tokens and chunks as asked for.
+impl Plan {
+    /// Of one sequence of `model` on `target`, with a context of `n_ctx` tokens and chunks as asked for.
     ///
     /// # Errors
-    /// What loading and recording refuse: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
-    /// [`GpuError::TierUnsupported`].
-    pub fn new(
+    /// As for [`new`](Self::new).
+    pub fn of_one(
         target: &Target,
         model: &dyn Model,
         n_ctx: usize,
@@ -43,63 +42,16 @@ impl SessionPlan {
     ) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
         let sessions = placed.weights.untried(target);
-        Self::of(target, model, &placed, &*sessions, n_ctx, chunk)
+        let chunk = prompt::chunk(target, &*sessions, n_ctx, chunk)?;
+        let sizes = BatchSizes::of_one(n_ctx, chunk);
+        Self::of(target, model, &placed, &*sessions, sizes)
     }
 
-    /// The same of weights that have their places, in the forms of `sessions`.
-    fn of(
-        target: &Target,
-        model: &dyn Model,
-        Placed {
-            weights, matrices, ..
-        }: &Placed<'_>,
-        sessions: &dyn Sessions,
-        n_ctx: usize,
-        chunk: Option<u32>,
-    ) -> Result<Self, GpuError> {
-        let chunk = prompt::chunk(target, sessions, n_ctx, chunk)?;
-        let tokens = capacity(chunk);
-        let recipes = sessions.begin(target, n_ctx, tokens)?;
-        let vocab = model.config().vocab_size as u32;
-        let logits = Range::floats("logits", u64::from(vocab));
-        let result = Range::whole(&Buffer::new("ids", RESULT, Role::Words));
-        let choose = sample::calls(None, &logits, vocab, recipes.history(), &[result]);
-        let mut steps = vec![
-            ("token", recipes.token(target, &[], &logits)?.then(&choose)),
-            ("few tokens", recipes.prompt(target, 2, FEW)?),
-        ];
-        if tokens > FEW {
-            steps.push(("chunk", recipes.prompt(target, FEW + 1, tokens)?));
-        }
-        steps.push(("last logits", recipes.last_logits(target, &logits)?));
-        let used = steps.iter().map(|(_, step)| step);
-        Ok(Self {
-            chunk,
-            bytes: bytes(matrices, weights.vectors(), recipes.cache(), used),
-            steps,
-            recipes,
-        })
-    }
-
-    /// The words of a token at `pos`.
-    pub(crate) fn state(&self, target: &Target, pos: usize) -> State {
-        self.recipes.state(target.machine, pos, 1)
-    }
-}
-
-/// The steps of several sequences that were planned.
-pub struct BatchPlan {
-    /// Copies of cache rows, tokens of every number that steps are made for, and the choices that follow them.
-    pub steps: Vec<Step>,
-    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
-    pub bytes: [u64; 3],
-}
-
-impl BatchPlan {
     /// Of `model` on `target`.
     ///
     /// # Errors
-    /// As for [`SessionPlan::new`].
+    /// What loading and recording refuse: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
+    /// [`GpuError::TierUnsupported`].
     pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
         let sessions = placed.weights.untried(target);
@@ -116,37 +68,56 @@ impl BatchPlan {
         sessions: &dyn Sessions,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let recipes = sessions.batch(target, sizes)?;
+        let room = prompt::with_room(sizes).chunk;
+        let recipes = sessions.steps(target, prompt::with_room(sizes))?;
         let vocab = model.config().vocab_size as u32;
         let drawn = u64::from(sizes.most_drawn());
-        let logits = Range::floats("logits of a batch", drawn * u64::from(vocab));
+        let logits = Range::floats("logits", drawn * u64::from(vocab));
         let choices = Range::words("choices", drawn * CHOICE as u64);
         let biases = Range::whole(&logit_bias::buffer(sizes.most_drawn()));
         let result = Range::whole(&Buffer::new("ids", RESULT * drawn, Role::Words));
-        let mut steps = vec![copies::step(&*recipes, sizes).0];
+        let chosen = Chosen {
+            recipes: &*recipes,
+            vocab,
+            logits: &logits,
+            choices: &choices,
+            biases: &biases,
+            results: &[result],
+        };
+        let token = recipes.token(target, &[], &logits)?;
+        let mut steps = vec![("token", token.then(&chosen.calls(1, 1)))];
+        if sizes.chunk > 0 {
+            steps.push(("few tokens", recipes.prompt(target, 2, FEW)?));
+            if room > FEW {
+                steps.push(("chunk", recipes.prompt(target, FEW + 1, room)?));
+            }
+            steps.push(("last logits", recipes.last_logits(target, &logits)?));
+        }
+        if sizes.pages > 0 {
+            steps.push(("copies", copies::step(&*recipes, sizes).0));
+        }
         let mut kinds = HashSet::new();
         for class in classes(sizes) {
-            steps.push(recipes.step(target, class)?);
+            steps.push(("step", recipes.step(target, class, &[])?));
             for most in head_classes(sizes) {
-                let follows = most <= class && (most == 1) == (class == 1);
-                if !follows || !kinds.insert((After::of(target, class), most)) {
-                    continue;
+                if most <= class && kinds.insert((After::of(target, class), most)) {
+                    let head = recipes.head(target, class, most, &logits)?;
+                    steps.push(("head", head.then(&chosen.calls(class, most))));
                 }
-                let rows = Rows {
-                    sequences: &recipes.sequences().of_steps(class),
-                    choices: &choices,
-                    biases: &biases,
-                    most,
-                };
-                let results = [result.clone()];
-                let history = recipes.history();
-                let choose = sample::calls(Some(&rows), &logits, vocab, history, &results);
-                let head = recipes.head(target, class, most, &logits)?;
-                steps.push(head.then(&choose));
             }
         }
-        let bytes = bytes(matrices, weights.vectors(), recipes.cache(), steps.iter());
-        Ok(Self { steps, bytes })
+        let used = steps.iter().map(|(_, step)| step);
+        Ok(Self {
+            chunk: sizes.chunk,
+            bytes: bytes(matrices, weights.vectors(), recipes.cache(), used),
+            steps,
+            recipes,
+        })
+    }
+
+    /// The words of a token at `pos`.
+    pub(crate) fn state(&self, target: &Target, pos: usize) -> State {
+        self.recipes.state(target.machine, pos, 1)
     }
 }
 

@@ -398,7 +398,7 @@ impl<'a> Lab<'a> {
     async fn all_logits(&self, step: &Recording) -> Result<Vec<f32>, GpuError> {
         let (gpu, recipes) = (&self.model.gpu, &self.trial.recipes);
         let mut all = vec![];
-        for pos in 0..TOKENS.min(recipes.n_ctx() as usize) {
+        for pos in 0..TOKENS.min(self.trial.n_ctx) {
             step.submit(gpu, &recipes.state(gpu.machine, pos, 1));
             let logits = &self.trial.logits;
             let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
@@ -410,8 +410,8 @@ impl<'a> Lab<'a> {
     /// Milliseconds per token by each of `steps`.
     async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
         let (gpu, recipes) = (&self.model.gpu, &*self.trial.recipes);
-        let rows = recipes.n_ctx();
-        random::fill_cache(gpu, recipes, u64::from(rows)).await?;
+        let rows = self.trial.n_ctx as u32;
+        random::fill_cache(gpu, recipes, u64::from(rows), u64::from(rows)).await?;
         let most = (rows / 2).max(1);
         let (began, mut tokens, mut slowest) = (Instant::now(), 1, 0.0);
         loop {

@@ -5,7 +5,7 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::tiles::{LOWEST, STEPS};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
-use crate::models::{FEW, MAX_CHUNK, Recipes, Sessions};
+use crate::models::{BatchSizes, FEW, MAX_CHUNK, Sessions, Steps};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -23,6 +23,15 @@ pub(crate) fn capacity(chunk: u32) -> u32 {
         few @ ..=HEAD_TOKENS => few,
         many => many.next_multiple_of(HEAD_TOKENS),
     }
+}
+
+/// The sizes with room for whole slices of a chunk.
+pub(super) fn with_room(sizes: BatchSizes) -> BatchSizes {
+    let chunk = match sizes.chunk {
+        0 => 0,
+        chunk => capacity(chunk),
+    };
+    BatchSizes { chunk, ..sizes }
 }
 
 /// Tokens whose activations have room in the bindings of a device.
@@ -84,9 +93,9 @@ pub(super) struct Slices {
     pub tokens: usize,
 }
 
-/// The steps of one session.
+/// The steps of the prompt of one sequence.
 pub(super) struct Prompt {
-    /// Tokens that the buffers are made for.
+    /// Tokens that the buffers are made for; 0 where there are no such steps.
     chunk: u32,
     /// Tokens of a step at most: fewer where a dispatch over a chunk took too long.
     at_most: u32,
@@ -120,8 +129,11 @@ impl Prompt {
     pub(super) async fn reserve(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Recipes,
+        recipes: &dyn Steps,
     ) -> Result<(), GpuError> {
+        if self.chunk == 0 {
+            return Ok(());
+        }
         let few = recipes.prompt(&model.gpu, 2, FEW)?;
         let chunk = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
         for step in [&few, &chunk] {
@@ -176,7 +188,7 @@ impl Prompt {
     pub(super) async fn step(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Recipes,
+        recipes: &dyn Steps,
         tokens: usize,
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
@@ -207,7 +219,7 @@ impl Prompt {
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Recipes,
+        recipes: &dyn Steps,
         logits: &Range,
     ) -> Result<Arc<Recording>, GpuError> {
         let head = match self.head.take() {
@@ -224,7 +236,7 @@ impl Prompt {
     pub(super) async fn slices(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Recipes,
+        recipes: &dyn Steps,
         most: u32,
     ) -> Result<Slices, GpuError> {
         let capacity = capacity(self.chunk);

@@ -7,7 +7,7 @@
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Gpu, GpuError};
-use crate::models::Recipes;
+use crate::models::Steps;
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};
 use crate::synth::{self, PlannedTensor};
@@ -60,10 +60,11 @@ pub(super) async fn fill_weights(
     Ok(())
 }
 
-/// Fills the first `rows` rows of every layer's cache.
+/// Fills the first `rows` rows of every layer's cache, which has `of`.
 pub(super) async fn fill_cache(
     gpu: &Gpu,
-    recipes: &dyn Recipes,
+    recipes: &dyn Steps,
+    of: u64,
     rows: u64,
 ) -> Result<(), GpuError> {
     let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
@@ -71,7 +72,7 @@ pub(super) async fn fill_cache(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     for (layer, range) in recipes.cache().iter().enumerate() {
         let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
-        let bytes = range.size / u64::from(recipes.n_ctx()) * rows;
+        let bytes = range.size / of * rows;
         let to = Range {
             size: bytes,
             ..range.clone()

@@ -3,9 +3,11 @@
 mod lost;
 
 use super::measure::Separation;
+use super::pace::{Kind, Paces};
 use super::*;
 use crate::engine::BackendWait;
 use crate::engine::testing::{VOCAB, small_model};
+use crate::gpu::buffer::Range;
 use crate::gpu::call::Taken;
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
@@ -58,7 +60,7 @@ pub(super) fn tokens(n: usize) -> Vec<u32> {
 
 /// Submissions so long that nothing is cut, once the first is known.
 fn uncut(backend: &mut GpuBackend) {
-    backend.paces = Paces::with_budget(Duration::from_secs(3600), false);
+    backend.batch.paces = Paces::with_budget(Duration::from_secs(3600), false);
     let first = tokens(backend.chunk() as usize);
     backend.prefill(&first, 0).expect("it fits");
     let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
@@ -67,14 +69,14 @@ fn uncut(backend: &mut GpuBackend) {
 
 /// Every dispatch in a submission of its own, but those of the first layer.
 fn cut_everywhere(backend: &mut GpuBackend) {
-    backend.paces = Paces::with_budget(Duration::ZERO, false);
+    backend.batch.paces = Paces::with_budget(Duration::ZERO, false);
 }
 
 /// Asserts that a prompt had `some` submissions where it has `few` uncut and `many` at most. On a GPU a submission takes about as long however
 /// little it holds, so there all of them may be cut.
 #[track_caller]
 fn assert_between(backend: &GpuBackend, few: usize, some: usize, many: usize) {
-    let most = match backend.model.gpu.info.device_type {
+    let most = match backend.batch.model.gpu.info.device_type {
         wgpu::DeviceType::Cpu => many - 1,
         _ => many,
     };
@@ -83,12 +85,12 @@ fn assert_between(backend: &GpuBackend, few: usize, some: usize, many: usize) {
 
 /// The kept logits, as bits.
 pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
-    let Bound {
+    let Range {
         buffer,
         offset,
         size,
         ..
-    } = &backend.logits;
+    } = &backend.batch.logits;
     backend
         .gpu()
         .read(buffer, *offset, *size)
@@ -97,7 +99,7 @@ pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
 
 /// Submissions that `work` makes.
 fn submissions(backend: &mut GpuBackend, work: impl FnOnce(&mut GpuBackend)) -> usize {
-    let gpu = Arc::clone(&backend.model.gpu);
+    let gpu = Arc::clone(&backend.batch.model.gpu);
     let before = gpu.reserve_numbers(0).number(0);
     work(backend);
     (gpu.reserve_numbers(0).number(0) - before) as usize
@@ -129,7 +131,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
             cut_everywhere(&mut backend);
             prefill(&mut backend);
             let many = submissions(&mut backend, prefill);
-            let layers = backend.model.model.config().block_count;
+            let layers = backend.batch.model.model.config().block_count;
             assert!(many > 10 * few * layers, "{many} submissions");
             assert!(
                 kept(&backend) == expected,
@@ -137,7 +139,7 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
                 tier.name()
             );
             // Submissions of some dispatches each, as a slow device has them.
-            backend.paces = Paces::with_budget(longest / 8, false);
+            backend.batch.paces = Paces::with_budget(longest / 8, false);
             prefill(&mut backend);
             let some = submissions(&mut backend, prefill);
             assert_between(&backend, few, some, many);
@@ -154,14 +156,14 @@ fn the_first_submission_is_one_layer() {
     let mut backend = backend(Tier::Subgroup, 64, 64).expect("this adapter has subgroups");
     let all = tokens(40);
     let costs = {
-        let model = Arc::clone(&backend.model);
-        let step = complete(backend.prompt.step(&model, &*backend.recipes, 40));
+        let model = Arc::clone(&backend.batch.model);
+        let step = complete(backend.batch.prompt.step(&model, &*backend.batch.recipes, 40));
         let state = backend.state(0, 40);
         step.expect("it compiles")
             .replay(&model.gpu, &state)
             .costs()
     };
-    let first = backend.paces.of(Kind::Several).cut(&costs);
+    let first = backend.batch.paces.of(Kind::Several).cut(&costs);
     assert!(
         costs[..first]
             .iter()
@@ -169,7 +171,7 @@ fn the_first_submission_is_one_layer() {
     );
     assert_eq!(costs[first].layer, Some(1));
     backend.prefill(&all, 0).expect("it fits");
-    assert!(backend.paces.of(Kind::Several).is_known());
+    assert!(backend.batch.paces.of(Kind::Several).is_known());
 }
 
 #[test]
@@ -241,13 +243,13 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
 
     cut_everywhere(&mut backend);
     let costs = {
-        let model = Arc::clone(&backend.model);
-        let step = complete(backend.prompt.step(&model, &*backend.recipes, 96));
+        let model = Arc::clone(&backend.batch.model);
+        let step = complete(backend.batch.prompt.step(&model, &*backend.batch.recipes, 96));
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()
     };
-    let in_step = 1 + costs.len() - backend.paces.of(Kind::Several).cut(&costs);
+    let in_step = 1 + costs.len() - backend.batch.paces.of(Kind::Several).cut(&costs);
     let mut cut = (vec![], vec![]);
     let many = submissions(&mut backend, |backend| cut = watched(backend, never));
     // A slice has its rows normed, then multiplied.
@@ -281,7 +283,7 @@ fn slices_of_the_head_are_shorter_where_they_take_too_long() {
     // Rows that come without anything told between them, and all of them.
     let slices = |backend: &mut GpuBackend, budget, halves| {
         uncut(backend);
-        backend.paces = Paces::with_budget(budget, halves);
+        backend.batch.paces = Paces::with_budget(budget, halves);
         let (ends, rows) = (RefCell::new(vec![]), RefCell::new(vec![]));
         let done = backend.logits_watched(
             &tokens,
@@ -335,7 +337,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         };
         // The first submission is one layer, since nothing is known.
         backend.fill_cache(DEPTH).expect("it fits");
-        backend.paces = Paces::with_budget(Duration::from_secs(3600), true);
+        backend.batch.paces = Paces::with_budget(Duration::from_secs(3600), true);
         assert_eq!(submissions(&mut backend, prefill), tokens.len() + 1);
         backend.take_longest_submission();
         assert_eq!(submissions(&mut backend, prefill), tokens.len());
@@ -350,11 +352,11 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         cut_everywhere(&mut backend);
         prefill(&mut backend);
         let many = submissions(&mut backend, prefill);
-        let layers = backend.model.model.config().block_count;
+        let layers = backend.batch.model.model.config().block_count;
         assert!(many > 5 * tokens.len() * layers, "{many} submissions");
         assert!(kept(&backend) == expected, "tier {}", tier.name());
         assert!(rows(&mut backend) == all, "tier {}", tier.name());
-        backend.paces = Paces::with_budget(longest / 8, true);
+        backend.batch.paces = Paces::with_budget(longest / 8, true);
         prefill(&mut backend);
         let some = submissions(&mut backend, prefill);
         assert_between(&backend, tokens.len(), some, many);
@@ -465,7 +467,7 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     let expected = floats(&backend);
     assert_eq!(backend.chunk(), 128);
     // Where the host sees the end of a dispatch late, it counts no time for it. With this budget even that is too long.
-    backend.paces = Paces::with_budget(Duration::ZERO, true);
+    backend.batch.paces = Paces::with_budget(Duration::ZERO, true);
     let mut chunks = vec![128];
     while chunks[chunks.len() - 1] > 32 && chunks.len() < 9 {
         backend.prefill(&tokens, 0).expect("it fits");

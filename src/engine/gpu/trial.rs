@@ -6,11 +6,13 @@ use crate::gpu::buffer::Range;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::compose::Pair;
-use crate::models::Recipes;
+use crate::models::{BatchSizes, Steps};
 
 /// The buffers that compared steps share.
 pub(super) struct TokenTrial {
-    pub recipes: Box<dyn Recipes>,
+    pub recipes: Box<dyn Steps>,
+    /// Positions of the context.
+    pub n_ctx: usize,
     pub logits: Range,
 }
 
@@ -24,7 +26,7 @@ impl TokenTrial {
         let sessions = model.weights.tried(gpu).await?;
         let bound = gpu.max_binding / sessions.cache_row_bytes();
         let rows = rows.min(config.context_length).min(bound as usize);
-        let recipes = sessions.begin(gpu, rows, 1)?;
+        let recipes = sessions.steps(gpu, BatchSizes::of_one(rows, 1))?;
         gpu.realise_async(&recipes.history().buffer).await?;
         for cache in recipes.cache() {
             gpu.realise_async(&cache.buffer).await?;
@@ -35,13 +37,14 @@ impl TokenTrial {
             .write_buffer(history, 0, bytemuck::cast_slice(&ids));
         Ok(Self {
             recipes,
+            n_ctx: rows,
             logits: Range::floats("logits", config.vocab_size as u64),
         })
     }
 
     /// The position in the middle of the context, which timed steps begin at.
     pub fn middle(&self) -> usize {
-        self.recipes.n_ctx() as usize / 2
+        self.n_ctx / 2
     }
 
     /// The step of one token as a device of this tier decodes it with the products of `pairs`.

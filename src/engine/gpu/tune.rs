@@ -10,12 +10,13 @@ use crate::kernels::compose::Pair;
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
     pub fn token_step(&self) -> Result<Step, GpuError> {
-        self.token_step_for(&self.model.gpu)
+        self.token_step_for(self.gpu())
     }
 
     /// The same for a device that differs from this one in its tuned numbers.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
-        self.recipes.token(target, &Pair::ALL, &self.logits)
+        let batch = &self.batch;
+        batch.recipes.token(target, &Pair::ALL, &batch.logits)
     }
 
     /// Slices that the attention of the token at `pos` is cut into.

@@ -3,7 +3,7 @@
 use super::flight::{Encoded, IN_FLIGHT, Submitted};
 use super::measure::HostTime;
 use super::results::RESULT;
-use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed, random};
+use super::{GpuBackend, GpuModel, PrecomposeChoice, Precomposed};
 use crate::engine::backend::{BackendError, OnToken};
 use crate::gpu::wait::waits;
 use crate::gpu::{Gpu, GpuError};
@@ -48,7 +48,7 @@ impl GpuBackend {
             Self::new_async(model, n_ctx, chunk);
 
         pub(super) fn fill_cache_waiting(&mut self, rows: usize) -> Result<(), GpuError> =
-            random::fill_cache(self.gpu(), &*self.recipes, rows as u64);
+            self.batch.fill_cache(rows);
     }
 
     /// Decodes as [`fly`](Self::fly) does, and encodes on a thread of its own meanwhile: the host's work of a token does not wait for
@@ -135,7 +135,7 @@ impl GpuBackend {
             let submission = Some(first.submission.clone());
             let words = self
                 .gpu()
-                .map_read(self.results.mapped(first.slot), RESULT, submission)?;
+                .map_read(self.batch.results.mapped(first.slot), RESULT, submission)?;
             let token = self.token(&first, &words)?;
             // Nobody takes a turn after the last step.
             let _ = turns.send(());

@@ -60,7 +60,7 @@ impl Warm {
 impl super::GpuBackend {
     /// What touches all buffers of a decoded token, also on a device that forgets nothing, and how many buffers these are.
     pub fn touch_all(&self) -> (Touch, usize) {
-        let warm = Warm::of(&self.model.gpu, &self.needed);
+        let warm = Warm::of(&self.batch.model.gpu, &self.batch.token.needed);
         let buffers = warm.buffers.len();
         (Box::new(move || warm.touch()), buffers)
     }
@@ -82,7 +82,7 @@ mod tests {
             };
             backend.prefill(&tokens(9), 0).expect("it fits");
             let before = kept(&backend);
-            let warm = Warm::of(&backend.model.gpu, &backend.needed);
+            let warm = Warm::of(&backend.batch.model.gpu, &backend.batch.token.needed);
             let bytes: u64 = warm.buffers.iter().map(Buffer::size).sum();
             assert!(bytes >= backend.gpu().allocated() / 2, "{bytes}");
             for _ in 0..3 {

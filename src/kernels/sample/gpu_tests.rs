@@ -69,7 +69,7 @@ impl<'a> Chooser<'a> {
         let choices = Range::words("not read", CHOICE as u64);
         let biases = Range::whole(&logit_bias::buffer(1));
         let rows = sequences.map(|sequences| Rows {
-            sequences,
+            sequences: Some(sequences),
             choices: &choices,
             biases: &biases,
             most: 1,

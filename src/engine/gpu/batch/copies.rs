@@ -7,7 +7,7 @@ use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::copy_rows::{self, MOST};
 use crate::kernels::sequences::PAGE;
-use crate::models::{BatchSizes, Batches};
+use crate::models::{BatchSizes, Steps};
 
 /// The first rows of a page, on their way to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Copies {
 }
 
 /// The step that makes the copies of a list in all layers, and the list.
-pub(in crate::engine::gpu) fn step(recipes: &dyn Batches, sizes: BatchSizes) -> (Step, Range) {
+pub(in crate::engine::gpu) fn step(recipes: &dyn Steps, sizes: BatchSizes) -> (Step, Range) {
     let none = vec![0u32; (4 * MOST) as usize];
     let list = Range::whole(&Buffer::with("copies", &none));
     let rows = sizes.pages * PAGE;
@@ -47,7 +47,7 @@ impl Copies {
     /// None, for the cache of these recipes.
     pub(super) async fn new_async(
         gpu: &Gpu,
-        recipes: &dyn Batches,
+        recipes: &dyn Steps,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let (step, list) = step(recipes, sizes);
@@ -105,8 +105,8 @@ impl GpuBatch {
             from.max(to) < self.sizes.pages && rows <= PAGE,
             "{rows} rows of page {from} to page {to}"
         );
-        if from != to && rows > 0 {
-            self.copies.asked.push(Copied { from, to, rows });
+        if let Some(copies) = self.copies.as_mut().filter(|_| from != to && rows > 0) {
+            copies.asked.push(Copied { from, to, rows });
         }
     }
 }

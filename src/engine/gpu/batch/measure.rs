@@ -1,8 +1,8 @@
 //! When the dispatches of a batch's step run.
 
-use super::{BatchToken, GpuBatch, Listed};
+use super::{BatchToken, GpuBatch, Listed, sites};
 use crate::engine::gpu::measure::{Separation, Timed};
-use crate::engine::gpu::sites;
+use crate::engine::gpu::random;
 use crate::gpu::GpuError;
 use crate::gpu::call::{State, Taken};
 use crate::gpu::geometry::Site;
@@ -10,6 +10,7 @@ use crate::gpu::record::Recording;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 impl GpuBatch {
     /// What of steps of up to `most` tokens a geometry can be chosen for, for steps that are not compiled yet.
@@ -18,7 +19,7 @@ impl GpuBatch {
     /// [`GpuError::TierUnsupported`].
     pub fn sites(&self, most: u32) -> Result<Vec<Site>, GpuError> {
         let most = self.class(most as usize);
-        let step = self.recipes.step(self.gpu(), most)?;
+        let step = self.recipes.step(self.gpu(), most, &[])?;
         let drawn = most.min(self.sizes.most_drawn());
         let head = (self.recipes).head(self.gpu(), most, drawn, &self.logits)?;
         Ok(sites(&[step.calls, head.calls].concat()))
@@ -47,35 +48,28 @@ impl GpuBatch {
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
     }
 
-    /// Compiles the step of `tokens` and its head and writes what they read. Returns the words of a replay of each: after as many of the
-    /// first tokens as may be, the best one is chosen.
+    /// Compiles the step of `tokens` and its head and writes what they read: after as many of the first tokens as may be, the best one is
+    /// chosen. Returned is what it replays.
     ///
     /// # Errors
     /// Those of [`prepare_async`](Self::prepare_async).
     pub(in crate::engine::gpu) async fn ready_async(
         &mut self,
         tokens: &[BatchToken],
-    ) -> Result<[State; 2], GpuError> {
+    ) -> Result<Vec<(&Recording, State)>, GpuError> {
         let drawn = self.drawn(tokens.len());
         self.prepare_async(tokens.len(), drawn).await?;
         let words =
             |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
         let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
-        let state = State {
-            slot: 0,
-            ..self.write(tokens, &choices)
-        };
-        let head = State {
-            tokens: drawn as u32,
-            ..state
-        };
-        Ok([state, head])
+        let state = self.write(tokens, &choices);
+        Ok(self.replays(tokens.len(), drawn, state).collect())
     }
 
-    /// The step of so many tokens and its head, once they are [ready](Self::ready_async).
-    pub(in crate::engine::gpu) fn recordings(&self, tokens: usize) -> [&Recording; 2] {
-        let head = self.head_of(tokens, self.drawn(tokens));
-        [&self.steps[&self.class(tokens)], &self.heads[&head]]
+    /// Fills the first `rows` rows of every layer's cache with random values of sane size.
+    pub(in crate::engine::gpu) async fn fill_cache(&self, rows: usize) -> Result<(), GpuError> {
+        let of = self.sizes.rows() as u64;
+        random::fill_cache(self.gpu(), &*self.recipes, of, rows as u64).await
     }
 
     /// Tokens of a step of so many after which one is chosen, at most.
@@ -92,11 +86,11 @@ impl GpuBatch {
         &mut self,
         tokens: &[BatchToken],
     ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
-        let states = self.ready(tokens)?;
+        let gpu = Arc::clone(&self.model.gpu);
         let mut all = vec![];
-        for (recording, state) in self.recordings(tokens.len()).into_iter().zip(&states) {
-            let timed = Timed::submit(self.gpu(), recording, state, Separation::Stamps)?;
-            let times = timed.read(self.gpu())?;
+        for (recording, state) in self.ready(tokens)? {
+            let timed = Timed::submit(&gpu, recording, &state, Separation::Stamps)?;
+            let times = timed.read(&gpu)?;
             all.extend(timed.taken.into_iter().zip(times));
         }
         Ok(all)

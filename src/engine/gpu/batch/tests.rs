@@ -35,6 +35,7 @@ impl Run {
             pages,
             sequences: prompts.len() as u32,
             tokens,
+            chunk: 0,
         };
         let batch = complete(GpuBatch::new_async(Arc::clone(model), sizes)).expect("it fits");
         let mut free: Vec<u32> = (0..pages).collect();
@@ -146,7 +147,7 @@ fn each_sequence_gets_the_logits_that_it_gets_alone() {
         let Some(mut session) = backend(tier, N_CTX, 8) else {
             continue;
         };
-        let model = Arc::clone(&session.model);
+        let model = Arc::clone(&session.batch.model);
         let prompts: Vec<Vec<u32>> = [1, 30, 70, 5]
             .iter()
             .map(|n| tokens(*n + rng.below(8))[..].to_vec())
@@ -232,9 +233,10 @@ fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
         (Tier::Int8, Tier::Subgroup, 5e-4),
     ];
     for (tier, alone_in, limit) in some(&tiers, 1) {
-        let Some(GpuBackend { model, .. }) = backend(tier, N_CTX, 8) else {
+        let Some(session) = backend(tier, N_CTX, 8) else {
             continue;
         };
+        let model = session.batch.model;
         let mut session = backend(alone_in, N_CTX, 8).expect("a tier that int8 includes");
         let lengths = [20, 3, 150, 1].map(|n| n + rng.below(8));
         let prompts = lengths.map(|n| tokens(n)[..].to_vec());
@@ -282,7 +284,7 @@ fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
         let Some(mut session) = backend_of(&options, &shorten, N_CTX, 8) else {
             continue;
         };
-        let model = Arc::clone(&session.model);
+        let model = Arc::clone(&session.batch.model);
         let prompts = [tokens(3), tokens(1), tokens(2)];
         let mut run = Run::new(&mut rng, &model, &prompts, 16);
         // Pages of others lie between its own.
@@ -309,7 +311,7 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
     };
     let mut rng = Rng::fresh();
     let prompts = [tokens(9), tokens(5), tokens(7), tokens(3)];
-    let mut run = Run::new(&mut rng, &session.model, &prompts, 32);
+    let mut run = Run::new(&mut rng, &session.batch.model, &prompts, 32);
     run.step(&[8, 4, 6, 2]);
     let lasts: Vec<BatchToken> = (run.sequences.iter().zip(0..))
         .map(|((ids, _), sequence)| BatchToken {
@@ -359,7 +361,7 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
                 _ => {}
             }
             let landing = complete(batch.land_async(flight)).expect("it lands");
-            let vocab = session.model.model.config().vocab_size;
+            let vocab = session.batch.model.model.config().vocab_size;
             assert_eq!(landing.logits.len(), rows.len() * vocab);
             for (row, of) in landing.logits.chunks_exact(vocab).zip(rows) {
                 let best = sample::sample(row, &[], &Sampling::GREEDY, 0);
@@ -379,7 +381,7 @@ fn biases_change_the_choices_of_their_own_rows_alone() {
     };
     let mut rng = Rng::fresh();
     let prompts = [tokens(9), tokens(5), tokens(7)];
-    let mut run = Run::new(&mut rng, &session.model, &prompts, 32);
+    let mut run = Run::new(&mut rng, &session.batch.model, &prompts, 32);
     run.step(&[8, 4, 6]);
     let last = |run: &Run, sequence: usize| BatchToken {
         sequence: sequence as u32,

@@ -4,6 +4,7 @@ use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch};
 use crate::engine::gpu::GpuModel;
 use crate::gpu::GpuError;
 use crate::gpu::call::State;
+use crate::gpu::record::Recording;
 use crate::gpu::wait::waits;
 use crate::models::BatchSizes;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ impl GpuBatch {
         pub fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> =
             self.prepare_async(tokens, drawn);
 
-        pub(super) fn ready(&mut self, tokens: &[BatchToken]) -> Result<[State; 2], GpuError> =
+        pub(super) fn ready(&mut self, tokens: &[BatchToken]) -> Result<Vec<(&Recording, State)>, GpuError> =
             self.ready_async(tokens);
 
         pub fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> =

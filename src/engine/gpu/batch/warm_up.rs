@@ -42,7 +42,7 @@ impl GpuBatch {
     fn all_once(&self) -> Vec<(u32, usize)> {
         let sequences = self.sizes.sequences;
         let (mut classes_run, mut heads_run) = (BTreeSet::new(), BTreeSet::new());
-        let mut steps = vec![];
+        let mut steps = vec![(1, 1)];
         for class in classes(self.sizes) {
             let tokens = class / 2 + 1;
             if tokens.div_ceil(sequences) as usize > self.sizes.n_ctx {

@@ -14,7 +14,7 @@ use crate::gpu::record::works;
 use crate::gpu::{GpuError, Target};
 use crate::quant::activation::Activation;
 
-use super::SessionPlan;
+use super::Plan;
 
 /// The position of the token: in the middle of the 128 tokens that `glimt bench` generates.
 const POSITION: usize = 64;
@@ -39,7 +39,7 @@ impl Expected {
     ///
     /// # Errors
     /// What recording its step refuses.
-    pub fn of(target: &Target, plan: &SessionPlan) -> Result<Self, GpuError> {
+    pub fn of(target: &Target, plan: &Plan) -> Result<Self, GpuError> {
         let (_, token) = &plan.steps[0];
         let works = works(token, &plan.state(target, POSITION))?;
         let mut levels: Vec<usize> = works.iter().map(|work| work.level).collect();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 use wgpu::naga;
 
-use super::SessionPlan;
+use super::Plan;
 use super::expected::Expected;
 use crate::engine::{MemoryPlan, room};
 use crate::gpu::budget::Budget;
@@ -59,7 +59,7 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
         ubatch: None,
     };
     place.check(N_CTX).map_err(|e| e.to_string())?;
-    let plan = SessionPlan::new(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let plan = Plan::of_one(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
     let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
     Ok(Planned {
         tier,
@@ -178,7 +178,7 @@ fn budgets(
     model: &dyn Model,
     known: &mut HashMap<(Spec, Tier), Budget>,
 ) -> Result<Vec<(&'static str, Budget)>, GpuError> {
-    let plan = SessionPlan::new(target, model, N_CTX, None)?;
+    let plan = Plan::of_one(target, model, N_CTX, None)?;
     let mut specs = vec![];
     for (_, step) in &plan.steps {
         specs.extend(step.resolve()?.into_iter().map(|call| call.spec));
@@ -262,7 +262,7 @@ fn the_formula_is_near_what_an_h200_was_measured_at() {
             ..h200.target(tier)
         };
         let model = model(name);
-        let plan = SessionPlan::new(&target, &*model, N_CTX, None).expect("it fits");
+        let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
         let expected = Expected::of(&target, &plan).expect("it is recorded");
         let computed = expected.tokens_per_s(h200.gb_per_s);
         let ratio = computed / speed;

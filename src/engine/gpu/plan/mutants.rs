@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::SessionPlan;
+use super::Plan;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::shader::{self, Expanded, templates};
 use crate::gpu::target::profiles;
@@ -49,7 +49,7 @@ fn specs() -> Vec<Spec> {
                 packed_halves,
                 ..target.clone()
             };
-            let plan = SessionPlan::new(&target, &*model, N_CTX, None).expect("it fits");
+            let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
             for (_, step) in &plan.steps {
                 let calls = step.resolve().expect("they suit their kernels");
                 found.extend(calls.into_iter().map(|call| call.spec));

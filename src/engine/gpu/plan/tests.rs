@@ -31,9 +31,10 @@ fn steps_of_several_sequences_are_one_pass() {
             pages: 40 * few,
             sequences: few,
             tokens: few,
+            chunk: 0,
         };
-        let plan = BatchPlan::new(&target, &*model, sizes).expect("it is recorded");
-        for step in &plan.steps {
+        let plan = Plan::new(&target, &*model, sizes).expect("it is recorded");
+        for (_, step) in &plan.steps {
             let state = State {
                 tokens: step.most.tokens,
                 ..State::default()
@@ -80,15 +81,16 @@ fn the_plan_is_what_a_gpu_allocates() {
         pages: 40,
         sequences: 5,
         tokens: 128,
+        chunk: 0,
     };
-    let of_batch = BatchPlan::of(&gpu, model, &placed, &*sessions, sizes);
+    let of_batch = Plan::of(&gpu, model, &placed, &*sessions, sizes);
     let [weights, cache, scratch] = of_batch.expect("it fits").bytes;
     near("weights", of_weights, weights);
     let mut batch = GpuBatch::new(Arc::clone(&loaded), sizes).expect("it fits");
     complete(batch.prepare_all_async()).expect("it compiles");
     near("batch", gpu.allocated() - of_weights - cache, scratch);
     let before = gpu.allocated();
-    let of_session = SessionPlan::of(&gpu, model, &placed, &*sessions, 1000, Some(100));
+    let of_session = Plan::of(&gpu, model, &placed, &*sessions, BatchSizes::of_one(1000, 100));
     let [_, cache, scratch] = of_session.expect("it fits").bytes;
     let _session = GpuBackend::with_chunk(Arc::clone(&loaded), 1000, Some(100)).expect("it fits");
     near("session", gpu.allocated() - before - cache, scratch);

@@ -17,7 +17,7 @@ fn a_token_whose_step_was_left_out_is_an_error_and_no_text() {
         // The first step only chooses; later ones come through slots of the ring that hold earlier results.
         for left_out in [0, 1, 2, 5, 7] {
             backend.prefill(&context, 0).expect("it fits");
-            let gpu = Arc::clone(&backend.model.gpu);
+            let gpu = Arc::clone(&backend.batch.model.gpu);
             gpu.leave_out(left_out);
             let (found, ended) = decode(&mut backend, &context);
             assert_eq!(found, expected[..left_out], "tier {}", tier.name());
@@ -60,7 +60,7 @@ fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
         uncut(&mut backend);
         backend.prefill(&tokens, 0).expect("it fits");
         let expected = kept(&backend);
-        let gpu = Arc::clone(&backend.model.gpu);
+        let gpu = Arc::clone(&backend.batch.model.gpu);
         // Of two submissions in flight the first and the second; of many one in the middle and the last.
         let whole = [0, 1];
         for left_out in whole {
@@ -102,17 +102,17 @@ fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
 #[test]
 fn a_pass_that_was_left_out_is_an_error() {
     let mut backend = backend(Tier::Subgroup, 32, 32).expect("this adapter has subgroups");
-    let gpu = Arc::clone(&backend.model.gpu);
+    let gpu = Arc::clone(&backend.batch.model.gpu);
     let mut submit = |left_out: u32| {
-        backend.proof.begin();
+        backend.batch.proof.begin();
         let passes = |encoder: &mut wgpu::CommandEncoder, mark: &Recording| {
             for _ in 0..3 - left_out {
                 mark.encode(&gpu, encoder, &State::default());
             }
             3
         };
-        let receipt = backend.proof.submit(&gpu, passes, |_| {});
-        complete(backend.proof.check(&gpu, receipt))
+        let receipt = backend.batch.proof.submit(&gpu, passes, |_| {});
+        complete(backend.batch.proof.check(&gpu, receipt))
     };
     submit(0).expect("all passes are there");
     let error = submit(1).expect_err("one is not");
@@ -136,10 +136,10 @@ fn a_decoded_token_is_one_pass() {
         let gpu = backend.gpu();
         for pos in [3, 500] {
             let state = backend.state(pos, 1);
-            for recording in [&backend.decode, &backend.sample] {
+            for recording in [&backend.batch.token.decode, &backend.batch.token.sample] {
                 let replay = recording.replay(gpu, &state);
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());
-                let mark = &backend.sample;
+                let mark = &backend.batch.token.sample;
                 let passes =
                     replay.encode(&mut encoder, 0..replay.len(), Stamping::None, Some(mark));
                 assert_eq!(passes, 1, "tier {}", tier.name());

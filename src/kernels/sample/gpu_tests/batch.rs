@@ -45,7 +45,7 @@ fn each_row_is_chosen_from_by_itself() {
             let history = upload(gpu, &context);
             let results = upload(gpu, &[UNTOUCHED; 8]);
             let rows = Rows {
-                sequences: &sequences,
+                sequences: Some(&sequences),
                 choices: &Range::whole(&upload(gpu, choices.as_flattened())),
                 biases: &Range::whole(&logit_bias::buffer(2)),
                 most: 2,

@@ -1,4 +1,4 @@
-//! What all steps of a session share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
+//! What all steps share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
 //! products the device takes.
 
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -7,8 +7,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Most, Target};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::rope_cache::CacheRow;
-use crate::kernels::sequences::Sequences;
-use crate::kernels::sequences::{PAGE, RECORD, SLICE};
+use crate::kernels::sequences::{PAGE, RECORD, SLICE, Sequences};
 use crate::kernels::{KvDims, attention, attention_short, gemm, prompt_attention};
 use crate::model::rope_table;
 use crate::models::BatchSizes;
@@ -61,16 +60,16 @@ impl Forms {
     }
 }
 
-/// The buffers of a session that every step shares, and what its steps are recorded with.
+/// The buffers that every step shares, and what steps are recorded with.
 #[derive(Clone)]
 pub struct Context {
-    /// Positions of a sequence; in a session rows of each cache.
+    /// Positions of a sequence.
     pub rows: u32,
     /// Where tokens stand, if they belong to several sequences. Then the caches have pages.
     pub sequences: Option<Sequences>,
-    /// Token ids by position, (n_ctx + 1) u32.
+    /// Token ids by position, (sequences, n_ctx + 1) u32.
     pub history: Range,
-    /// Per layer (n_ctx, kv_lora + rope) f16.
+    /// Per layer (rows, kv_lora + rope) f16.
     pub cache: Vec<Range>,
     /// (n_ctx, rope / 2) cosine and sine.
     pub rope_table: Range,
@@ -110,7 +109,7 @@ impl Expanded {
 }
 
 impl Context {
-    /// Of `n_ctx` rows, for chunks of up to `chunk` tokens.
+    /// For sequences and steps of these sizes.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
@@ -118,76 +117,41 @@ impl Context {
         target: &Target,
         config: &Config,
         forms: Forms,
-        n_ctx: usize,
-        chunk: u32,
+        sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let dims = config.dims();
-        let kv = config.kv_dims();
-        let (machine, tokens) = (target.machine, chunk as usize);
+        let (dims, kv, machine) = (config.dims(), config.kv_dims(), target.machine);
+        let BatchSizes { n_ctx, chunk, .. } = sizes;
+        let paged = sizes.pages > 0;
+        let forms = if paged { forms.of_batch() } else { forms };
         let expanded = forms.expanded.map(|form| Expanded {
             machine,
             form,
             dims: kv,
-            scratch: prompt_attention::Scratch::new(target, kv, form, tokens, n_ctx),
+            scratch: prompt_attention::Scratch::new(target, kv, form, chunk as usize, n_ctx),
         });
         let absorbed = expanded.as_ref().map_or(chunk, |e| e.most_few().min(chunk));
+        let slices = match paged {
+            true => MAX_SLICES + sizes.tokens as usize,
+            false => 0,
+        };
+        let ids = u64::from(sizes.sequences) * (n_ctx as u64 + 1);
         Ok(Self {
             rows: n_ctx as u32,
-            sequences: None,
-            history: Range::words("token history", n_ctx as u64 + 1),
-            cache: caches(target, config, n_ctx)?,
+            sequences: paged.then(|| sequences(sizes, slices, ids)),
+            history: Range::words("token histories", ids),
+            cache: caches(target, config, sizes.rows())?,
             rope_table: Range::whole(&Buffer::with(
                 "rotation table",
                 &rope_table(&config.rope, config.qk_rope_head_dim, n_ctx),
             )),
-            partials: attention::partials(dims, absorbed as usize),
+            partials: attention::partials(dims, slices.max(absorbed as usize)),
             short: attention_short::most_rows(target, forms.token, dims),
             forms,
             expanded,
         })
     }
 
-    /// Of several sequences, for steps of up to `sizes.tokens` tokens.
-    ///
-    /// # Errors
-    /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
-    pub fn of_batch(
-        target: &Target,
-        config: &Config,
-        forms: Forms,
-        sizes: BatchSizes,
-    ) -> Result<Self, GpuError> {
-        let BatchSizes {
-            n_ctx,
-            pages,
-            sequences,
-            tokens,
-        } = sizes;
-        let without = forms.of_batch();
-        let rows = pages * PAGE;
-        let ids = u64::from(sequences) * (n_ctx as u64 + 1);
-        let slices = MAX_SLICES + tokens as usize;
-        let per_sequence = n_ctx.div_ceil(PAGE as usize) as u64;
-        let table = Range::words("where tokens stand", u64::from(tokens) * RECORD as u64);
-        let table = Sequences {
-            table,
-            pages: Range::words("pages", u64::from(sequences) * per_sequence),
-            work: Range::words("slices of tokens", (slices * SLICE) as u64),
-            page: PAGE,
-            rows,
-            ids: ids as u32,
-            alone: false,
-        };
-        Ok(Self {
-            cache: caches(target, config, rows as usize)?,
-            history: Range::words("token histories", ids),
-            sequences: Some(table),
-            partials: attention::partials(config.dims(), slices),
-            ..Self::new(target, config, without, n_ctx, tokens)?
-        })
-    }
-
-    /// For steps of a token that is alone in a batch.
+    /// For steps whose tokens belong to one sequence and follow each other.
     pub fn alone(&self) -> Self {
         Self {
             sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
@@ -216,10 +180,25 @@ impl Context {
     /// The attention of steps of up to `tokens` tokens.
     pub fn form(&self, tokens: usize) -> attention::Form {
         match tokens {
-            _ if self.sequences.is_some() => self.forms.token,
             1 => self.forms.token,
+            _ if self.sequences.as_ref().is_some_and(|s| !s.alone) => self.forms.token,
             _ => attention::Form::Vector,
         }
+    }
+}
+
+/// Where tokens of several sequences stand, whose attention is cut into up to so many slices.
+fn sequences(sizes: BatchSizes, slices: usize, ids: u64) -> Sequences {
+    let per_sequence = sizes.n_ctx.div_ceil(PAGE as usize) as u64;
+    let table = u64::from(sizes.tokens) * RECORD as u64;
+    Sequences {
+        table: Range::words("where tokens stand", table),
+        pages: Range::words("pages", u64::from(sizes.sequences) * per_sequence),
+        work: Range::words("slices of tokens", (slices * SLICE) as u64),
+        page: PAGE,
+        rows: sizes.pages * PAGE,
+        ids: ids as u32,
+        alone: false,
     }
 }
 

@@ -2,18 +2,16 @@
 //! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
 
 mod batch;
-mod batch_session;
 mod chunk;
 mod context;
 mod experts;
 mod prompt;
 mod query;
-mod session;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod token;
 
-use batch::Hidden;
 pub use chunk::Chunk;
 use context::TokenLayer;
 pub use context::{Context, Expanded, Forms};
@@ -21,7 +19,7 @@ pub use context::{Context, Expanded, Forms};
 use super::{Config, Weights};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
-use crate::gpu::{GpuError, Step, Target};
+use crate::gpu::{GpuError, Target};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::attention_merge;
@@ -191,19 +189,4 @@ fn without_norm(values: &Range) -> TokenOutput {
         values: values.clone(),
         norm: None,
     }
-}
-
-/// The step over one token, with its `logits`, in the target's tier.
-///
-/// # Errors
-/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
-pub fn token(given: Given<'_>, logits: &Range) -> Result<Step, GpuError> {
-    if given.target.tier.has_subgroups() {
-        let last = token::last_stream(given);
-        let layers = token::layers(given, &last)?;
-        return Ok(layers.then(&token::head(given, &last, logits)?.calls));
-    }
-    let hidden = Hidden::new(given, 1);
-    let step = batch::step(given, 1, &hidden, None)?;
-    Ok(step.then(&batch::head(given, 1, &hidden, logits)?.calls))
 }

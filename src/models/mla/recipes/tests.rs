@@ -1,9 +1,9 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
-use super::batch_session::Batch;
-use super::{Context, Forms, Given, token};
-use crate::engine::gpu::plan::SessionPlan;
+use super::steps::Steps;
+use super::Forms;
+use crate::engine::gpu::plan::Plan;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State, When};
 use crate::gpu::interface::Resolved;
@@ -15,7 +15,7 @@ use crate::kernels::{copy_rows, logit_bias, sample};
 use crate::model::{Convert, Weight};
 use crate::models;
 use crate::models::mla::{Layer, Model, Weights};
-use crate::models::{BatchSizes, Batches};
+use crate::models::{BatchSizes, Steps as _};
 use crate::quant::GgmlType;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use crate::testing::{drawn, drawn_pairs};
@@ -78,8 +78,8 @@ fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
 }
 
 /// The session of `model` on `target`, recorded.
-fn record(target: &Target, model: &Model) -> SessionPlan {
-    let plan = SessionPlan::new(target, model, N_CTX, None);
+fn record(target: &Target, model: &Model) -> Plan {
+    let plan = Plan::of_one(target, model, N_CTX, None);
     plan.unwrap_or_else(|e| panic!("{}, {}: {e}", model.config.name, target.name))
 }
 
@@ -101,15 +101,10 @@ fn composed(target: &Target, model: &Model) -> Step {
         weights.composed[pair as usize] = products.collect();
     }
     let forms = Forms::untried(target, config);
-    let context = Context::new(target, config, forms, 4096, 1).expect("a cache");
-    let given = Given {
-        target,
-        weights: &weights,
-        context: &context,
-        composed: &Pair::ALL,
-    };
+    let steps = Steps::new(target, weights, forms, BatchSizes::of_one(4096, 1));
     let logits = Range::floats("logits", config.vocab_size as u64);
-    token(given, &logits).expect("its shapes suit")
+    let token = steps.expect("a cache").token(target, &Pair::ALL, &logits);
+    token.expect("its shapes suit")
 }
 
 /// The steps of a batch of several sequences, for few tokens and for many, with the choice of a token for each.
@@ -120,9 +115,10 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         pages: 500,
         sequences: 64,
         tokens: 512,
+        chunk: 0,
     };
     let forms = Forms::untried(target, &model.config);
-    let batch = Batch::new(target, weights, forms, sizes).expect("a cache");
+    let batch = Steps::new(target, weights, forms, sizes).expect("a cache");
     let vocab = model.config.vocab_size as u32;
     let mut steps = vec![];
     for (what, of) in [
@@ -131,15 +127,16 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         ("batch of 64", 64),
         ("batch of 512", 512),
     ] {
-        let step = batch.step(target, of).expect("its shapes suit");
+        let step = batch.step(target, of, &[]).expect("its shapes suit");
         steps.push((what, step));
         let most = of.min(sizes.most_drawn());
         let logits = Range::floats("logits", u64::from(most * vocab));
         let choices = Range::words("choices", u64::from(most) * CHOICE as u64);
         let biases = Range::whole(&logit_bias::buffer(most));
         let result = Range::words("ids", u64::from(most) * 4);
+        let sequences = batch.sequences().map(|s| s.of_steps(of));
         let rows = sample::Rows {
-            sequences: &batch.sequences().of_steps(most),
+            sequences: sequences.as_ref(),
             choices: &choices,
             biases: &biases,
             most,
@@ -219,13 +216,11 @@ fn a_sequence_alone_takes_the_dispatches_of_a_session() {
             let batches = batches(&target, &model);
             let batch = batches.iter().filter(|(what, _)| *what == "batch of 1");
             let batch = batch.flat_map(|(_, step)| &step.calls);
-            // A session's biases are added on the host.
-            let batch = batch.filter(|call| call.when != When::Biased);
             let found: Vec<_> = batch
                 .map(|call| (call.kernel, call.when, call.grid))
                 .collect();
             if target.tier.has_subgroups() {
-                let plan = SessionPlan::new(&target, &model, 4000, None).expect("it fits");
+                let plan = Plan::of_one(&target, &model, 4000, None).expect("it fits");
                 let token = &plan.steps[0].1.calls;
                 let token: Vec<_> = token
                     .iter()
@@ -269,7 +264,7 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_pieces() {
             max_binding: 48 << 20,
             ..target
         };
-        let plan = SessionPlan::new(&small, &model, 4096, Some(512)).expect("it fits");
+        let plan = Plan::of_one(&small, &model, 4096, Some(512)).expect("it fits");
         for (step, calls) in &plan.steps {
             resolved(&small, step, calls);
         }

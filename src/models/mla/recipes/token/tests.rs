@@ -1,6 +1,7 @@
 //! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
 
-use super::super::{Context, Forms, Given, token};
+use super::super::Forms;
+use super::super::steps::Steps;
 use crate::bench::Source;
 use crate::engine::ModelSource;
 use crate::gpu::buffer::{Buffer, Range};
@@ -9,6 +10,7 @@ use crate::gpu::interface::resolve;
 use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
 use crate::models::mla::{Model, Weights};
+use crate::models::{BatchSizes, Steps as _};
 use crate::synth::{self, SynthOptions};
 use std::sync::Arc;
 
@@ -35,15 +37,10 @@ fn record(target: &Target, model: &Model) -> Step {
     let config = &model.config;
     let (weights, ..) = Weights::plan(target, model).expect("it fits");
     let forms = Forms::untried(target, config);
-    let context = Context::new(target, config, forms, 16, 1).expect("a small cache");
-    let given = Given {
-        target,
-        weights: &weights,
-        context: &context,
-        composed: &[],
-    };
+    let steps = Steps::new(target, weights, forms, BatchSizes::of_one(16, 1));
     let logits = Range::floats("logits", config.vocab_size as u64);
-    token(given, &logits).expect("its shapes suit")
+    let token = steps.expect("a small cache").token(target, &[], &logits);
+    token.expect("its shapes suit")
 }
 
 /// A large GPU in this tier, in one mode.

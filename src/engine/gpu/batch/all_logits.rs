@@ -1,57 +1,57 @@
 //! The logits of all tokens of a prompt: behind each piece the head over its slices.
 
-use super::GpuBackend;
-use super::model::GpuModel;
-use super::pace::Kind;
-use super::prompt::{HEAD_TOKENS, LEAST_SLICE, Prompt};
-use super::submissions::{Submissions, Worth};
-use crate::engine::backend::{BackendError, OnPrompt, OnRow};
+use super::{GpuBatch, Place};
+use crate::engine::backend::{OnPrompt, OnRow};
+use crate::engine::gpu::GpuModel;
+use crate::engine::gpu::pace::Kind;
+use crate::engine::gpu::prompt::{HEAD_TOKENS, LEAST_SLICE, Prompt};
+use crate::engine::gpu::submissions::{Submissions, Worth};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range as Bound;
 use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording};
-use crate::models::Recipes;
+use crate::models::Steps;
 use std::ops::Range;
 use std::sync::Arc;
 
-impl GpuBackend {
-    /// Hands the logits of each token to `on_row`, and tells `on_prompt` between two submissions how many tokens are as good as computed:
-    /// how many rows were handed out.
-    pub(super) async fn all_logits(
+impl GpuBatch {
+    /// As [`compute`](Self::compute), and hands the logits of each token to `on_row`. `on_prompt` may be told of more tokens than rows were handed
+    /// out. Returned is the number of these rows, and whether the logits of the last of them are kept.
+    pub(in crate::engine::gpu) async fn all_logits(
         &mut self,
-        tokens: &[u32],
+        sequence: u32,
         pos: usize,
+        tokens: usize,
         on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
-    ) -> Result<usize, BackendError> {
-        self.check(tokens, pos)?;
-        self.next = 0;
-        let model = Arc::clone(&self.model);
+    ) -> Result<(usize, bool), GpuError> {
+        let (model, place) = (Arc::clone(&self.model), self.place(sequence));
         let (gpu, vocab) = (&model.gpu, model.model.config().vocab_size);
         let mut pieces = Pieces {
             model: &model,
             recipes: &*self.recipes,
+            place,
             prompt: &mut self.prompt,
-            single: &self.single,
+            single: &self.token.single,
             logits: &self.logits,
-            submissions: Submissions::begin(gpu, &mut self.paces, &mut self.proof, tokens.len()),
+            submissions: Submissions::begin(gpu, &mut self.paces, &mut self.proof, tokens),
         };
         let mut done = 0;
-        while done < tokens.len() {
-            let at_once = pieces.prompt.piece(tokens.len()).min(tokens.len() - done);
+        while done < tokens {
+            let at_once = pieces.prompt.piece(tokens).min(tokens - done);
             let piece = done..done + at_once;
             let Some(mut piece) = pieces.hidden(pos, piece, on_prompt).await? else {
-                return Ok(done);
+                return Ok((done, false));
             };
             while done < piece.tokens.end {
                 let Some(rows) = pieces.rows(&mut piece, done, on_prompt).await? else {
-                    return Ok(done);
+                    return Ok((done, false));
                 };
                 let told = piece.worth(done + rows.len() / vocab) as usize;
                 for row in rows.chunks_exact(vocab) {
                     let stop = on_row(done, row).is_break();
                     done += 1;
-                    if stop || done == tokens.len() {
+                    if stop || done == tokens {
                         // Those of a single token lie where decoding reads them already.
                         if piece.tokens.len() > 1 {
                             let bytes = bytemuck::cast_slice(row);
@@ -59,26 +59,26 @@ impl GpuBackend {
                             gpu.queue.write_buffer(logits, 0, bytes);
                             pieces.submissions.prove_writes().await?;
                         }
-                        self.next = pos + done;
-                        return Ok(done);
+                        return Ok((done, true));
                     }
                 }
                 if on_prompt(told).is_break() {
-                    return Ok(done);
+                    return Ok((done, false));
                 }
             }
             if pieces.submissions.take_halving() {
                 pieces.prompt.halve(at_once);
             }
         }
-        Ok(done)
+        Ok((done, false))
     }
 }
 
 /// What computes a prompt piece by piece.
 struct Pieces<'a> {
     model: &'a GpuModel,
-    recipes: &'a dyn Recipes,
+    recipes: &'a dyn Steps,
+    place: Place,
     prompt: &'a mut Prompt,
     single: &'a Recording,
     /// Where `single` leaves its logits.
@@ -119,7 +119,7 @@ impl Pieces<'_> {
         let mut piece = Piece {
             before: tokens.start as f64,
             most: HEAD_TOKENS,
-            state: self.recipes.state(gpu.machine, pos + tokens.start, n),
+            state: (self.place).state(self.recipes, gpu, pos + tokens.start, n),
             tokens,
         };
         if n == 1 {
