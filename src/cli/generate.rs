@@ -322,7 +322,7 @@ impl Turn<'_> {
             })
         };
         let host = self.chooser.as_mut().map(|host| host as &mut dyn Chooser);
-        let how = (self.choice.sampling(), host);
+        let how = (&self.choice.chain, host);
         let ran = run::run(&mut self.session, tokens, how, limit, take);
         if matches!(ran, Err(CliError::Engine(_))) {
             // What was said so far stands on a line of its own.

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use super::error::CliError;
 use super::{interrupt, load};
-use crate::engine::chooser::Chooser;
-use crate::engine::{GenerateStats, Sampling, Session};
+use crate::engine::chooser::{ChainSettings, Chooser};
+use crate::engine::{GenerateStats, Session};
 
 /// An answer, or a part of one.
 pub(super) struct Ran<E> {
@@ -15,11 +15,11 @@ pub(super) struct Ran<E> {
 }
 
 /// Evaluates `tokens` and gives up to `limit` tokens of the answer to `take`. Tokens are chosen by the host, if it is to, else by the
-/// sampling. It ends where `take` says why, or at Ctrl-C.
+/// device. It ends where `take` says why, or at Ctrl-C.
 pub(super) fn run<E>(
     session: &mut Session<'_>,
     tokens: &[u32],
-    (sampling, host): (&Sampling, Option<&mut dyn Chooser>),
+    (chain, host): (&ChainSettings, Option<&mut dyn Chooser>),
     limit: usize,
     take: &mut dyn FnMut(u32) -> Result<Option<E>, CliError>,
 ) -> Result<Ran<E>, CliError> {
@@ -39,7 +39,10 @@ pub(super) fn run<E>(
     };
     let stats = match host {
         Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
-        None => session.generate_watched(tokens, sampling, limit, on_prompt, on_token),
+        None => {
+            session.set_biases(chain.on_device().unwrap_or_default());
+            session.generate_watched(tokens, &chain.sampling, limit, on_prompt, on_token)
+        }
     };
     bar.end();
     Ok(Ran {

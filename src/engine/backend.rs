@@ -5,6 +5,7 @@ use std::pin::Pin;
 use web_time::Duration;
 
 use crate::gpu::GpuError;
+use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample::all_finite;
 use crate::kernels::sampling::Sampling;
 use crate::plural::count;
@@ -92,6 +93,9 @@ pub trait Backend: Send {
         on_prompt: &'a mut OnPrompt<'_>,
         on_row: &'a mut OnRow<'_>,
     ) -> Answer<'a, usize>;
+
+    /// What is added to the logits of all tokens that [`decode`](Backend::decode) chooses from now on.
+    fn set_biases(&mut self, biases: Biases);
 
     /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
     ///

@@ -1,5 +1,6 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use super::backend::{
     check_rows, check_tokens, check_written,
 };
 use super::random::cache_values;
+use crate::kernels::logit_bias::{Biases, logit_bias};
 use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
 use crate::models::{Model, OutOfMemory, Reference};
@@ -33,6 +35,7 @@ pub struct CpuBackend {
     embedding_length: usize,
     /// Logits of the last computed position.
     last_logits: Vec<f32>,
+    biases: Biases,
     /// The position `last_logits` predicts: one past the last computed token, 0 before any.
     next: usize,
 }
@@ -55,6 +58,7 @@ impl CpuBackend {
             vocab_size,
             embedding_length,
             last_logits: Vec::new(),
+            biases: Biases::default(),
             next: 0,
         })
     }
@@ -109,7 +113,11 @@ impl CpuBackend {
         }
         check_finite(&self.last_logits, context.len() - 1)?;
         let recent = sampling.recent(context);
-        let token = sample(&self.last_logits, recent, sampling, context.len() as u64);
+        let mut logits = Cow::Borrowed(&self.last_logits[..]);
+        if !self.biases.is_empty() {
+            logit_bias(logits.to_mut(), &self.biases.row());
+        }
+        let token = sample(&logits, recent, sampling, context.len() as u64);
         context.push(token);
         Ok(token)
     }
@@ -217,6 +225,10 @@ impl Backend for CpuBackend {
             }
             Ok(tokens.len())
         })
+    }
+
+    fn set_biases(&mut self, biases: Biases) {
+        self.biases = biases;
     }
 
     fn decode(

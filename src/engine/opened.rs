@@ -90,7 +90,9 @@ impl Opened {
             place.check(n_ctx)?;
         }
         let batch_sizes = match &options.serving {
-            Some(serving) => room::batch_sizes(&device, &*model, n_ctx, *serving, options.force)?,
+            Some(serving) => {
+                room::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, options.force)?
+            }
             None => None,
         };
         if let (Some(_), Some(choice)) = (batch_sizes, options.precompose)

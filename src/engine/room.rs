@@ -4,6 +4,7 @@ use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::batch::step_tokens;
+use super::gpu::prompt::chunk as prompt_chunk;
 use super::{DEFAULT_CONTEXT, EngineError, Serving};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
@@ -157,6 +158,7 @@ pub(super) fn batch_sizes(
     model: &dyn Model,
     n_ctx: usize,
     serving: Serving,
+    ubatch: Option<u32>,
     force: bool,
 ) -> Result<Option<BatchSizes>, EngineError> {
     let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
@@ -166,12 +168,13 @@ pub(super) fn batch_sizes(
     let of_one = n_ctx.div_ceil(PAGE as usize);
     let sessions = model.place(gpu)?.weights.untried(gpu);
     let tokens = step_tokens(gpu, &*sessions, Serving::MOST);
+    let chunk = prompt_chunk(gpu, &*sessions, n_ctx, ubatch)?.min(0);
     let of_pages = |pages: usize| BatchSizes {
         n_ctx,
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
         sequences,
         tokens,
-        chunk: 0,
+        chunk,
     };
     let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
     let has = available(gpu.memory);
@@ -345,7 +348,7 @@ mod tests {
         let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
         let found = |gpu: &Arc<Gpu>, cache_tokens| {
             let device = Device::Gpu(Arc::clone(gpu));
-            batch_sizes(&device, &*model, 250, serving(cache_tokens), false)
+            batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false)
         };
         assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
         // A tenth of the memory is left alone.
@@ -358,7 +361,7 @@ mod tests {
         let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
         assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
         let cpu = Device::Cpu { because: None };
-        let none = batch_sizes(&cpu, &*model, 250, serving(None), false);
+        let none = batch_sizes(&cpu, &*model, 250, serving(None), None, false);
         assert_eq!(none.expect("there is nothing to refuse"), None);
         assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
         let one = Serving {

@@ -9,6 +9,7 @@ use web_time::{Duration, Instant};
 
 use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
 use super::{Engine, EngineError};
+use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
 pub(super) use lineage::Lineage;
 
@@ -110,6 +111,11 @@ impl<'a> Session<'a> {
         let kept = common.min(wanted.len().saturating_sub(1));
         self.truncate(kept);
         kept
+    }
+
+    /// What is added to the logits of all tokens from now on that the device chooses.
+    pub fn set_biases(&mut self, biases: Biases) {
+        self.backend.set_biases(biases);
     }
 
     /// Continues with `prompt` and generates up to `limit` tokens. Each is handed to `on_token`, which ends the answer

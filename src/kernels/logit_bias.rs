@@ -40,11 +40,6 @@ impl Biases {
         self.0.is_empty()
     }
 
-    /// Each token once, in order, with what is added to its logit. Minus infinity excludes it.
-    pub fn all(&self) -> &[(u32, f32)] {
-        &self.0
-    }
-
     /// As the device takes them: finite.
     pub fn row(&self) -> Row {
         let mut row = NONE;
@@ -120,7 +115,7 @@ mod tests {
         let inf = f32::INFINITY;
         let given = [(7, 1.5), (3, -inf), (7, 2.0), (3, 50.0), (9, inf)];
         let biases = Biases::new(&given).expect("three");
-        assert_eq!(biases.all(), [(3, -inf), (7, 3.5), (9, inf)]);
+        assert_eq!(*biases.0, [(3, -inf), (7, 3.5), (9, inf)]);
         let row = biases.row();
         let values = row.map(|[token, bias]| (token, f32::from_bits(bias)));
         assert_eq!(values[..3], [(3, -FARTHEST), (7, 3.5), (9, FARTHEST)]);

@@ -16,7 +16,6 @@ use super::metrics::Metrics;
 use super::model::Model;
 use super::peer::Peer;
 use super::places::{Place, Places};
-use super::sampling::device_biases;
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
@@ -290,7 +289,7 @@ fn request(
     chain.sampling.seed = chain.sampling.seed.wrapping_add(answer.which);
     let grammar = wish.grammar.clone();
     let on_host = grammar.is_some() || wish.log_probs.is_some();
-    let choice = match device_biases(&chain) {
+    let choice = match chain.on_device() {
         Some(biases) if !on_host => Choice::Device(chain.sampling, biases),
         _ => {
             let chain = Chain::new(chain);

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::{samplers, tree};
-use crate::engine::Biases;
 use crate::engine::chooser::{ChainSettings, Language, Sampling};
 use crate::tokenizer::Tokenizer;
 
@@ -68,21 +67,6 @@ pub(super) fn read(
     }
     chain.logit_bias = all.into();
     Ok(chain)
-}
-
-/// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
-const LEAST_PENALTY: f32 = 1e-6;
-
-/// The biases of a chain for a device. `None` means that the host has to choose: the device lacks one of the samplers, or the biases are
-/// too many for it or would not have the same effect.
-pub(super) fn device_biases(chain: &ChainSettings) -> Option<Biases> {
-    let stays = chain.dry.is_some() || chain.xtc.is_some() || chain.mirostat.is_some();
-    if stays || chain.typical_p < 1.0 {
-        return None;
-    }
-    let biases = Biases::new(&chain.logit_bias)?;
-    let kept = biases.is_empty() || chain.sampling.repeat_penalty >= LEAST_PENALTY;
-    kept.then_some(biases)
 }
 
 /// The biases of tokens: an object by their ids, or llama.cpp's list of pairs, where false excludes a token.
@@ -275,7 +259,7 @@ mod tests {
             read_from(&json!({"top_p": 0.5, "seed": -3, "top_k": -1})).expect("it is right");
         let random = |seed: i64| read_from(&json!({ "seed": seed })).expect("it is right");
         assert_ne!(random(-1).sampling.seed, random(-1).sampling.seed);
-        assert!(device_biases(&found).is_some());
+        assert!(found.on_device().is_some());
         let sampling = found.sampling;
         assert_eq!((sampling.temperature, sampling.top_p), (0.8, 0.5));
         assert_eq!(
@@ -294,7 +278,7 @@ mod tests {
     #[test]
     fn only_many_biases_take_the_host() {
         let read = |body: Value| read_from(&body).expect("it is right");
-        let on_host = |chain: &ChainSettings| device_biases(chain).is_none();
+        let on_host = |chain: &ChainSettings| chain.on_device().is_none();
         let found = read(json!({"logit_bias": {"7": -100, "8": 2.5}}));
         assert!(!on_host(&found));
         assert_eq!(*found.logit_bias, [(7, -100.0), (8, 2.5)]);
@@ -332,10 +316,10 @@ mod tests {
         assert_eq!((dry.multiplier, dry.base), (0.8, 1.75));
         assert_eq!((dry.allowed_length, dry.last_n), (2, u32::MAX));
         assert_eq!(*chain.logit_bias, [(7, f32::NEG_INFINITY), (8, 1.5)]);
-        assert!(device_biases(&chain).is_none(), "the host chooses");
+        assert!(chain.on_device().is_none(), "the host chooses");
         let off = json!({"mirostat": 0, "mirostat_tau": 5, "xtc_probability": 0, "dry_multiplier": 0, "typical_p": 1});
         let chain = read_from(&off).expect("it is right");
-        assert!(device_biases(&chain).is_some(), "the device chooses");
+        assert!(chain.on_device().is_some(), "the device chooses");
     }
 
     #[test]

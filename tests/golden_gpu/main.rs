@@ -13,12 +13,12 @@ use common::{
     FIXTURES, Golden, all_logits, check_golden, check_synthetic, drawn, fixture, greedy,
     in_repository, load, random_tokens, requantised, some,
 };
-use glimt::engine::BackendWait;
 use glimt::engine::PrecomposeChoice;
 use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
+use glimt::engine::{BackendWait, Biases};
 use glimt::gpu::geometry::Made;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use glimt::models::mla::Model;
@@ -72,6 +72,10 @@ struct OneByOne(GpuBackend);
 impl Backend for OneByOne {
     fn n_ctx(&self) -> usize {
         self.0.n_ctx()
+    }
+
+    fn set_biases(&mut self, biases: Biases) {
+        self.0.set_biases(biases);
     }
 
     fn prefill_async<'a>(

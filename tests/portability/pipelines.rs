@@ -127,7 +127,9 @@ fn composed(target: &Target, model: &Model) -> [Step; 2] {
         }
         *weights.composed(pair) = products;
     }
-    let recipes = weights.untried(target).steps(target, BatchSizes::of_one(4096, 1));
+    let recipes = weights
+        .untried(target)
+        .steps(target, BatchSizes::of_one(4096, 1));
     let recipes = recipes.expect("a cache");
     let logits = Range::floats("logits", model.config.vocab_size as u64);
     let step = recipes.token(target, &Pair::ALL, &logits);

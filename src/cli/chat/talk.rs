@@ -314,7 +314,7 @@ impl<'a> Talk<'a> {
                 false => (thinking && thought >= think_limit).then_some(Ended::ThoughtLimit),
             })
         };
-        let how = (&chain.sampling, host);
+        let how = (chain, host);
         let Ran { stats, ended } = run::run(&mut self.session, tokens, how, limit, take)?;
         // The mark that ended the thoughts counts as generated.
         let mark = usize::from(took.generated > 0);

@@ -297,7 +297,6 @@ impl HostArgs {
                 origin: Origin::Flag,
                 on: true,
             });
-            why.push("--logit-bias");
         }
         chain.dry = self.dry(picker, opened)?;
         if chain.dry.is_some() {
@@ -320,6 +319,10 @@ impl HostArgs {
                 Origin::Flag => "--mirostat",
                 _ => "general.sampling.mirostat",
             });
+        }
+        // The device adds some biases by itself.
+        if why.is_empty() && chain.on_device().is_none() {
+            why.push("--logit-bias");
         }
         Ok(why)
     }

@@ -6,8 +6,12 @@ use super::candidates::{refill, top_p};
 use super::mirostat::MirostatState;
 use super::typical::typical;
 use super::{Chooser, ChooserError, Dry, Mirostat, Sampling, Xtc};
+use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample::{Candidate, best, draw, min_p, penalise, top_k};
 use crate::kernels::sampling::uniform;
+
+/// The least repeat penalty with which the device excludes tokens: it lowers their logits to a number, which a smaller one may bring back.
+const LEAST_PENALTY: f32 = 1e-6;
 
 /// All that a choice on the host can take into account.
 ///
@@ -40,6 +44,18 @@ impl ChainSettings {
             xtc: None,
             mirostat: None,
         }
+    }
+
+    /// The biases, if a device can do all of this. `None` means that the host has to choose: the device lacks one of the samplers, or the
+    /// biases are too many for it or would not have the same effect.
+    pub fn on_device(&self) -> Option<Biases> {
+        let stays = self.dry.is_some() || self.xtc.is_some() || self.mirostat.is_some();
+        if stays || self.typical_p < 1.0 {
+            return None;
+        }
+        let biases = Biases::new(&self.logit_bias)?;
+        let kept = biases.is_empty() || self.sampling.repeat_penalty >= LEAST_PENALTY;
+        kept.then_some(biases)
     }
 }
 

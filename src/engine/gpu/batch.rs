@@ -28,6 +28,9 @@ pub const BATCHES_IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more, since a mapped buffer cannot be written.
 const RING: usize = BATCHES_IN_FLIGHT + 1;
 
+/// So many tokens of one sequence are computed as a part of its prompt, by the step that expands the context.
+pub const LEAST_RUN: usize = 129;
+
 /// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchToken {
@@ -286,7 +289,7 @@ impl GpuBatch {
             results: &results.ring,
         };
         let mut prompt = Prompt::new(&model, sizes.chunk);
-        prompt.reserve(&model, &*recipes).await?;
+        prompt.reserve(&model, &*recipes, sizes.pages == 0).await?;
         Ok(Self {
             token: Token::new(&gpu, &chosen, sizes).await?,
             copies: match sizes.pages {
@@ -379,6 +382,11 @@ impl GpuBatch {
             .write_buffer(range.buffer.made(), offset, bytes);
     }
 
+    /// Writes what is added to the logits of the first choices of steps that are submitted from now on. Whether there is something.
+    pub(super) fn write_biases(&mut self, biases: &[Biases]) -> bool {
+        self.biases.write(&self.model.gpu, biases.len(), biases)
+    }
+
     /// The most tokens of the step that suits `tokens`.
     fn class(&self, tokens: usize) -> u32 {
         self.sizes.class(tokens as u32)
@@ -461,7 +469,26 @@ impl GpuBatch {
                 self.prepare_async(class as usize, drawn as usize).await?;
             }
         }
+        for tokens in self.runs() {
+            self.prepare_run_async(tokens).await?;
+        }
         Ok(())
+    }
+
+    /// Tokens of one prompt that a step takes at most, where there are such steps.
+    pub fn longest_run(&self) -> Option<usize> {
+        let most = self.prompt.at_most() as usize;
+        (self.sizes.pages > 0 && most >= LEAST_RUN).then_some(most)
+    }
+
+    /// The fewest tokens of each step of a part of one prompt.
+    fn runs(&self) -> Vec<usize> {
+        let smallest = self.prompt.smallest();
+        let smallest = smallest.filter(|tokens| *tokens >= LEAST_RUN);
+        match self.sizes.pages {
+            0 => vec![],
+            _ => smallest.collect(),
+        }
     }
 
     /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
@@ -484,14 +511,22 @@ impl GpuBatch {
             logits,
         } = step;
         let drawn = choices.len();
+        let run = self.run(tokens, drawn);
+        let most = match run {
+            Some(_) => self.sizes.chunk,
+            None => self.sizes.tokens,
+        };
         assert!(
-            (1..=self.sizes.tokens as usize).contains(&tokens.len())
+            (1..=most as usize).contains(&tokens.len())
                 && drawn <= tokens.len().min(self.sizes.most_drawn() as usize)
                 && biases.len() <= drawn,
             "{drawn} of {} tokens",
             tokens.len()
         );
-        self.prepare_async(tokens.len(), drawn).await?;
+        match run {
+            Some(_) => self.prepare_run_async(tokens.len()).await?,
+            None => self.prepare_async(tokens.len(), drawn).await?,
+        }
         if let Some(copies) = &mut self.copies {
             copies.submit(&self.model.gpu);
         }
@@ -500,7 +535,13 @@ impl GpuBatch {
         for words in &mut words {
             words[sample::NUMBER] = number;
         }
-        let mut state = self.write(tokens, &words);
+        let mut state = match run {
+            Some(first) => State {
+                sampling: words.first().copied().unwrap_or_default(),
+                ..self.state(first.sequence, first.position as usize, tokens.len())
+            },
+            None => self.write(tokens, &words),
+        };
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % RING;
         state.slot = slot;
@@ -511,7 +552,11 @@ impl GpuBatch {
         let device = &self.gpu().device;
         let mut encoder = device.create_command_encoder(&Default::default());
         let gpu = self.gpu();
-        for (recording, state) in self.replays(tokens.len(), drawn, state) {
+        let replays = match run {
+            Some(_) => self.replays_of_run(drawn, state),
+            None => self.replays(tokens.len(), drawn, state),
+        };
+        for (recording, state) in replays {
             recording.encode(gpu, &mut encoder, &state);
         }
         if drawn > 0 {
@@ -535,27 +580,65 @@ impl GpuBatch {
         })
     }
 
+    /// The first of tokens that are taken as a part of one prompt: they are many of one sequence and follow each other, the first of them
+    /// behind the others if a token is chosen after it.
+    fn run(&self, tokens: &[BatchToken], drawn: usize) -> Option<BatchToken> {
+        if drawn > 1 || tokens.len() < LEAST_RUN || self.sizes.pages == 0 || self.sizes.chunk == 0 {
+            return None;
+        }
+        let (last, others) = tokens.split_at(drawn);
+        let first = *others.first()?;
+        let follow = others.iter().chain(last).zip(first.position..);
+        let mut follow = follow.map(|(token, position)| BatchToken { position, ..first } == *token);
+        follow.all(|follows| follows).then_some(first)
+    }
+
+    /// Compiles the step of so many tokens of one prompt, unless that was done.
+    async fn prepare_run_async(&mut self, tokens: usize) -> Result<(), GpuError> {
+        let model = Arc::clone(&self.model);
+        let (prompt, recipes) = (&mut self.prompt, &*self.recipes);
+        prompt.step(&model, recipes, tokens).await?;
+        prompt.head(&model, recipes, &self.logits).await?;
+        Ok(())
+    }
+
+    /// The recordings that a part of one prompt replays, prepared before, and the words of each.
+    fn replays_of_run(&self, drawn: usize, state: State) -> Vec<(&Recording, State)> {
+        let Some([step, head]) = self.prompt.made(state.tokens as usize) else {
+            return vec![];
+        };
+        let of_choice = State {
+            pos: state.pos + state.tokens - 1,
+            tokens: 1,
+            ..state
+        };
+        let mut replays = vec![(step, state)];
+        if drawn > 0 {
+            replays.extend([(head, state), (&self.token.sample, of_choice)]);
+        }
+        replays
+    }
+
     /// The recordings that a step of so many tokens replays, prepared before, and the words of each.
     pub(super) fn replays(
         &self,
         tokens: usize,
         drawn: usize,
         state: State,
-    ) -> impl Iterator<Item = (&Recording, State)> {
-        let (first, head) = match (tokens, drawn) {
-            (1, 0) => (&self.token.single, None),
-            (1, _) => (&self.token.decode, None),
-            _ => {
-                let head = self.heads.get(&self.head_of(tokens, drawn));
-                (&self.steps[&self.class(tokens)], head)
-            }
-        };
+    ) -> Vec<(&Recording, State)> {
+        match (tokens, drawn) {
+            (1, 0) => return vec![(&self.token.single, state)],
+            (1, _) => return vec![(&self.token.decode, state)],
+            _ => {}
+        }
         let of_head = State {
             tokens: drawn as u32,
             ..state
         };
+        let head = self.heads.get(&self.head_of(tokens, drawn));
         let head = head.filter(|_| drawn > 0).map(|head| (head, of_head));
-        [(first, state)].into_iter().chain(head)
+        let step = (&self.steps[&self.class(tokens)], state);
+        [step].into_iter().chain(head).collect()
     }
 
     /// Bytes of a row of logits.

@@ -139,6 +139,7 @@ impl GpuBackend {
         let last = context + step - 1;
         let mut state = self.state(last, 1);
         state.slot = step % RING;
+        state.biased = self.biased;
         state.sampling = sample::words(sampling, (last + 1) as u64);
         state.sampling[sample::NUMBER] = number;
         let token = &self.batch.token;

@@ -194,7 +194,9 @@ impl GpuModel {
         }
         let [subgroup, int8] = [&replays[0], &replays[1]].map(|replays| {
             let replays = replays.iter();
-            replays.map(|(recording, state)| (*recording, state)).collect()
+            replays
+                .map(|(recording, state)| (*recording, state))
+                .collect()
         });
         self.time([subgroup, int8]).await
     }

@@ -169,7 +169,14 @@ impl GpuBackend {
     ) -> Result<Vec<Vec<[f64; 2]>>, GpuError> {
         let gpu = self.gpu();
         let timed = (0..runs)
-            .map(|run| Timed::submit(gpu, &self.batch.token.decode, &self.greedy(pos + run), separation))
+            .map(|run| {
+                Timed::submit(
+                    gpu,
+                    &self.batch.token.decode,
+                    &self.greedy(pos + run),
+                    separation,
+                )
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let wanted = self.step(pos + runs / 2);
         let runs = timed.into_iter().map(|timed| {

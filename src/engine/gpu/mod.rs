@@ -9,7 +9,7 @@ mod model;
 mod pace;
 pub mod plan;
 mod precompose;
-mod prompt;
+pub(super) mod prompt;
 mod proof;
 mod random;
 mod results;
@@ -35,6 +35,7 @@ use crate::gpu::call::State;
 use crate::gpu::geometry::Site;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
 use crate::models::BatchSizes;
 use batch::GpuBatch;
@@ -52,6 +53,8 @@ pub struct GpuBackend {
     next: usize,
     /// Whether rows came from elsewhere, so that the device does not know their tokens.
     unknown_history: bool,
+    /// Whether biases are added to logits.
+    biased: bool,
     /// What encoding and submitting decoded tokens took.
     host: HostTime,
     /// Timestamps of the steps of a decode, where they are wanted.
@@ -80,6 +83,7 @@ impl GpuBackend {
             asked,
             next: 0,
             unknown_history: false,
+            biased: false,
             host: HostTime::default(),
             stamps: None,
         })
@@ -231,6 +235,10 @@ impl Backend for GpuBackend {
 
     fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
         Box::pin(async move { Ok(Box::new(self.branch(rows).await?) as Box<dyn Backend>) })
+    }
+
+    fn set_biases(&mut self, biases: Biases) {
+        self.biased = self.batch.write_biases(&[biases]);
     }
 
     fn decode(

@@ -125,23 +125,26 @@ impl Prompt {
         }
     }
 
-    /// Makes what chunks need, so that a device without room for it says so before a prompt is begun.
+    /// Makes what chunks need, so that a device without room for it says so before a prompt is begun; with `few` also what few tokens need.
     pub(super) async fn reserve(
         &mut self,
         model: &GpuModel,
         recipes: &dyn Steps,
+        few: bool,
     ) -> Result<(), GpuError> {
         if self.chunk == 0 {
             return Ok(());
         }
-        let few = recipes.prompt(&model.gpu, 2, FEW)?;
+        self.few = match few {
+            true => Some(recipes.prompt(&model.gpu, 2, FEW)?),
+            false => None,
+        };
         let chunk = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
-        for step in [&few, &chunk] {
+        for step in self.few.iter().chain([&chunk]) {
             for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
                 model.gpu.realise_async(buffer).await?;
             }
         }
-        self.few = Some(few);
         Ok(())
     }
 
@@ -203,6 +206,21 @@ impl Prompt {
             place.insert(Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
+    }
+
+    /// The step over `tokens` tokens and the head of the last, where both are compiled.
+    pub(super) fn made(&self, tokens: usize) -> Option<[&Recording; 2]> {
+        let step = self.steps.get(&self.class(tokens as u32))?;
+        Some([step, self.head.as_ref()?])
+    }
+
+    /// The fewest tokens of each step.
+    pub(super) fn smallest(&self) -> impl Iterator<Item = usize> {
+        let chunk = self.chunk;
+        let classes = [FEW].into_iter().chain(STEPS);
+        classes
+            .map(|class| class as usize + 1)
+            .filter(move |least| *least <= chunk as usize)
     }
 
     /// The most tokens of the step that suits `tokens`.

@@ -6,6 +6,7 @@ use super::measure::Separation;
 use super::pace::{Kind, Paces};
 use super::*;
 use crate::engine::BackendWait;
+use crate::engine::cpu::CpuBackend;
 use crate::engine::testing::{VOCAB, small_model};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Taken;
@@ -157,7 +158,12 @@ fn the_first_submission_is_one_layer() {
     let all = tokens(40);
     let costs = {
         let model = Arc::clone(&backend.batch.model);
-        let step = complete(backend.batch.prompt.step(&model, &*backend.batch.recipes, 40));
+        let step = complete(
+            backend
+                .batch
+                .prompt
+                .step(&model, &*backend.batch.recipes, 40),
+        );
         let state = backend.state(0, 40);
         step.expect("it compiles")
             .replay(&model.gpu, &state)
@@ -244,7 +250,12 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     cut_everywhere(&mut backend);
     let costs = {
         let model = Arc::clone(&backend.batch.model);
-        let step = complete(backend.batch.prompt.step(&model, &*backend.batch.recipes, 96));
+        let step = complete(
+            backend
+                .batch
+                .prompt
+                .step(&model, &*backend.batch.recipes, 96),
+        );
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()
@@ -520,4 +531,40 @@ fn compiling_is_told_and_counted_once() {
     );
     backend.prefill(&tokens(20), 0).expect("it fits");
     assert_eq!(backend.compile_time(), prompt);
+}
+
+/// Asserts that biases which were set move what a backend chooses, and none after they were taken back.
+fn assert_biased(backend: &mut dyn Backend) {
+    let context = tokens(20);
+    let mut first = |biases: &[(u32, f32)]| {
+        let mut chosen = vec![];
+        let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
+        backend.set_biases(Biases::new(biases).expect("not many"));
+        complete(backend.logits_async(&context, 0, &mut |_| ControlFlow::Continue(()), on_row))
+            .expect("it fits");
+        let on_token = &mut |token| {
+            chosen.push(token);
+            ControlFlow::Continue(())
+        };
+        let decoded = backend.decode(&context, &Sampling::GREEDY, 3, on_token);
+        decoded.expect("the prompt is there");
+        chosen
+    };
+    let free = first(&[]);
+    let other = first(&[(free[0], f32::NEG_INFINITY)]);
+    assert!(!other.contains(&free[0]), "{other:?}");
+    assert_eq!(first(&[(7, 1e6)]), [7; 3]);
+    assert_eq!(first(&[]), free);
+}
+
+#[test]
+fn biases_are_added_for_one_sequence() {
+    let model = models::load(Arc::new(small_model())).expect("a supported model");
+    let cpu = CpuBackend::new(model, 64);
+    assert_biased(&mut cpu.expect("there is memory"));
+    for tier in some(&[Tier::Plain, Tier::Subgroup], 1) {
+        if let Some(mut backend) = backend(tier, 64, 32) {
+            assert_biased(&mut backend);
+        }
+    }
 }

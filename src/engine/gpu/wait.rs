@@ -133,9 +133,9 @@ impl GpuBackend {
     ) -> Result<(), BackendError> {
         for first in submitted {
             let submission = Some(first.submission.clone());
-            let words = self
-                .gpu()
-                .map_read(self.batch.results.mapped(first.slot), RESULT, submission)?;
+            let words =
+                self.gpu()
+                    .map_read(self.batch.results.mapped(first.slot), RESULT, submission)?;
             let token = self.token(&first, &words)?;
             // Nobody takes a turn after the last step.
             let _ = turns.send(());

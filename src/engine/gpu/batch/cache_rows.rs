@@ -124,7 +124,11 @@ impl GpuBatch {
     ///
     /// # Errors
     /// As [`rows`](Self::rows).
-    pub(in crate::engine) async fn copy_to(&self, to: &mut Self, rows: usize) -> Result<(), GpuError> {
+    pub(in crate::engine) async fn copy_to(
+        &self,
+        to: &mut Self,
+        rows: usize,
+    ) -> Result<(), GpuError> {
         let bytes = self.cache_row() * rows as u64;
         if bytes == 0 {
             return Ok(());

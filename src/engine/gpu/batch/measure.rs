@@ -63,7 +63,7 @@ impl GpuBatch {
             |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
         let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
         let state = self.write(tokens, &choices);
-        Ok(self.replays(tokens.len(), drawn, state).collect())
+        Ok(self.replays(tokens.len(), drawn, state))
     }
 
     /// Fills the first `rows` rows of every layer's cache with random values of sane size.

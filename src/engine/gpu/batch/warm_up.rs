@@ -25,15 +25,23 @@ impl GpuBatch {
         for sequence in 0..sequences {
             self.write_pages(sequence, 0, &pages);
         }
-        let steps = self.all_once();
-        for (done, (tokens, drawn)) in steps.iter().enumerate() {
-            told(done, steps.len());
+        let (steps, runs) = (self.all_once(), self.runs());
+        let of = steps.len() + runs.len();
+        let steps = steps
+            .into_iter()
+            .map(|(tokens, drawn)| (tokens, Some(drawn)));
+        let runs = runs.into_iter().map(|tokens| (tokens as u32, None));
+        for (done, (tokens, drawn)) in steps.chain(runs).enumerate() {
+            told(done, of);
             if began.elapsed() >= most {
                 break;
             }
-            self.run_once(*tokens, *drawn).await?;
+            match drawn {
+                Some(drawn) => self.run_once(tokens, drawn).await?,
+                None => self.run_prompt(tokens as usize).await?,
+            }
         }
-        told(steps.len(), steps.len());
+        told(of, of);
         Ok(())
     }
 
@@ -66,10 +74,25 @@ impl GpuBatch {
             sequence: index % sequences,
             position: index / sequences,
         };
-        let tokens: Vec<_> = (0..tokens).map(token).collect();
+        self.run_tokens(&(0..tokens).map(token).collect::<Vec<_>>(), drawn)
+            .await
+    }
+
+    /// Runs a part of one prompt, and waits for it.
+    async fn run_prompt(&mut self, tokens: usize) -> Result<(), GpuError> {
+        let token = |position| BatchToken {
+            sequence: 0,
+            position,
+        };
+        let last = tokens as u32 - 1;
+        let tokens = [last].into_iter().chain(0..last).map(token);
+        self.run_tokens(&tokens.collect::<Vec<_>>(), 1).await
+    }
+
+    async fn run_tokens(&mut self, tokens: &[BatchToken], drawn: usize) -> Result<(), GpuError> {
         let choices = vec![sample::words(&Sampling::GREEDY, 0); drawn];
         let step = BatchStep {
-            tokens: &tokens,
+            tokens,
             choices: &choices,
             biases: &[],
             logits: &[],

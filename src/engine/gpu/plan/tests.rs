@@ -90,7 +90,13 @@ fn the_plan_is_what_a_gpu_allocates() {
     complete(batch.prepare_all_async()).expect("it compiles");
     near("batch", gpu.allocated() - of_weights - cache, scratch);
     let before = gpu.allocated();
-    let of_session = Plan::of(&gpu, model, &placed, &*sessions, BatchSizes::of_one(1000, 100));
+    let of_session = Plan::of(
+        &gpu,
+        model,
+        &placed,
+        &*sessions,
+        BatchSizes::of_one(1000, 100),
+    );
     let [_, cache, scratch] = of_session.expect("it fits").bytes;
     let _session = GpuBackend::with_chunk(Arc::clone(&loaded), 1000, Some(100)).expect("it fits");
     near("session", gpu.allocated() - before - cache, scratch);

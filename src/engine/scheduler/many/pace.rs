@@ -2,6 +2,8 @@
 
 use web_time::{Duration, Instant};
 
+use crate::engine::gpu::batch::LEAST_RUN;
+
 /// The longest step in which prompts join answers that are read, as far as it can be foretold. People read along.
 const BESIDE: f64 = 0.030;
 /// The same where there are none: whoever comes meanwhile waits for it.
@@ -25,6 +27,8 @@ pub(super) struct Filled {
     pub(super) tokens: usize,
     /// Those of them that are no decoded ones.
     pub(super) prompts: usize,
+    /// Whether they are a part of one prompt.
+    pub(super) is_run: bool,
     /// Whether prompts had more that would not have fit into the pace.
     pub(super) is_full: bool,
     /// When it was submitted.
@@ -39,8 +43,8 @@ pub(super) fn is_read(first: Option<Instant>, now: Instant) -> bool {
 /// What is known of the times of steps.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Seconds for each token of a step with prompts.
-    per_token: f64,
+    /// Seconds for each token of a step with prompts, and of a part of one prompt.
+    per_token: [f64; 2],
     /// Seconds of a step without.
     decoding: f64,
     /// When the last step had landed.
@@ -50,7 +54,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new() -> Self {
         Self {
-            per_token: ALONE / FIRST,
+            per_token: [ALONE / FIRST; 2],
             decoding: 0.0,
             landed: Instant::now(),
         }
@@ -64,9 +68,17 @@ impl Pace {
             true => (BESIDE.max(2.0 * self.decoding), LEAST_BESIDE),
             false => (ALONE, LEAST),
         };
-        let all = (target / self.per_token) as usize;
+        let all = (target / self.per_token[0]) as usize;
         let left = most.saturating_sub(decoded);
         all.saturating_sub(decoded).max(least).min(left)
+    }
+
+    /// Tokens of a part of a prompt that has `left` ones, if there are `most` at most: about the same number for each part.
+    pub(super) fn part(&self, left: usize, most: usize) -> usize {
+        let fits = (ALONE / self.per_token[1]) as usize;
+        let parts = left.div_ceil(fits.max(LEAST_RUN).min(most)).max(1);
+        let even = left.div_ceil(parts).next_multiple_of(LEAST);
+        even.min(left).min(most)
     }
 
     /// A step has landed.
@@ -85,11 +97,12 @@ impl Pace {
             return;
         }
         let measured = (seconds / step.tokens as f64).max(1e-7);
-        self.per_token = match step.is_full {
+        let per_token = &mut self.per_token[usize::from(step.is_run)];
+        *per_token = match step.is_full {
             // One step that something else held up says little.
-            true => measured.min(2.0 * self.per_token),
+            true => measured.min(2.0 * *per_token),
             // A step of few tokens takes more for each than a full one would.
-            false => measured.min(self.per_token),
+            false => measured.min(*per_token),
         };
     }
 }

@@ -4,7 +4,7 @@ use web_time::Instant;
 
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
-use crate::engine::gpu::batch::{BatchStep, BatchToken};
+use crate::engine::gpu::batch::{BatchStep, BatchToken, LEAST_RUN};
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
@@ -26,6 +26,8 @@ struct Plan {
     parts: Vec<(u64, usize)>,
     /// Tokens of prompts.
     prompts: usize,
+    /// Whether they are a part of one prompt.
+    is_run: bool,
     /// Whether prompts have more.
     is_full: bool,
 }
@@ -56,6 +58,7 @@ impl Many<'_> {
         let filled = Filled {
             tokens: plan.len(),
             prompts: plan.prompts,
+            is_run: plan.is_run,
             is_full: plan.is_full,
             at: Instant::now(),
         };
@@ -115,10 +118,19 @@ impl Many<'_> {
         let now = Instant::now();
         let mut decoding = self.running.iter().filter(|s| s.left() <= 1);
         let beside = decoding.any(|s| is_read(s.answer.first, now));
-        let room = self.pace.room(plan.len(), beside, most);
         let prompts: Vec<usize> = (0..self.running.len())
             .filter(|index| self.running[*index].is_ready() && self.running[*index].left() > 1)
             .collect();
+        if plan.len() == 0
+            && !beside
+            && let Some((index, count)) = self.part(&prompts)
+        {
+            (plan.prompts, plan.is_run) = (count, true);
+            plan.is_full = count < self.running[index].left();
+            self.add(&mut plan, index, count);
+            return plan;
+        }
+        let room = self.pace.room(plan.len(), beside, most);
         let of = |index: &usize| {
             (
                 self.running[*index].answer.owner,
@@ -136,6 +148,33 @@ impl Many<'_> {
             }
         }
         plan
+    }
+
+    /// The prompt of which the next step computes a part alone, and the tokens of that: one that no step with others could end, or the only
+    /// one. Such prompts of different peers take turns, and with steps for those that are short.
+    fn part(&self, prompts: &[usize]) -> Option<(usize, usize)> {
+        let most = self.batch.longest_run()?;
+        let left = |index: &usize| self.running[*index].left();
+        let of_any = self.batch.sizes().tokens as usize;
+        let long = |index: &&usize| left(index) > of_any;
+        let turn = self.flown as usize;
+        let index = match prompts {
+            [only] => *only,
+            _ if turn % 2 == 1 && !prompts.iter().all(|index| long(&index)) => return None,
+            _ => {
+                let mut peers = vec![];
+                for index in prompts.iter().filter(long) {
+                    let peer = self.running[*index].answer.owner.peer;
+                    if peers.iter().all(|(known, _)| *known != peer) {
+                        peers.push((peer, *index));
+                    }
+                }
+                let (_, oldest) = peers.get(turn / 2 % peers.len().max(1))?;
+                *oldest
+            }
+        };
+        let count = self.pace.part(left(&index), most);
+        (count >= LEAST_RUN).then_some((index, count))
     }
 
     /// Adds the next tokens of a sequence.

@@ -9,8 +9,7 @@ use super::super::pages::common;
 use super::super::request::{Choice, Event, Request, RequestId, Told};
 use super::{Running, Turns};
 use crate::engine::backend::BackendError;
-use crate::engine::chooser::{Chain, ChainSettings};
-use crate::engine::{EngineError, Sampling, Session, StopReason};
+use crate::engine::{Biases, EngineError, Sampling, Session, StopReason};
 
 /// Rows that are worth copying from the session of somebody else.
 const WORTH_COPYING: usize = 8;
@@ -113,17 +112,10 @@ impl<'a> Turns<'a> {
             return Ok(None);
         }
         let room = self.engine.n_ctx() - prompt.len();
-        let choice = match choice {
-            Choice::Device(sampling, biases) if !biases.is_empty() => {
-                // A session adds no biases on the device.
-                let chain = ChainSettings {
-                    logit_bias: biases.all().into(),
-                    ..ChainSettings::new(sampling)
-                };
-                Choice::Host(Box::new(Chain::new(chain)))
-            }
-            choice => choice,
-        };
+        session.set_biases(match &choice {
+            Choice::Device(_, biases) => biases.clone(),
+            Choice::Host(_) => Biases::default(),
+        });
         self.add(Running {
             id,
             owner,

@@ -82,11 +82,17 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Of up to `tokens` tokens, for these forms.
-    pub fn new(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> Self {
+    /// Of up to `tokens` tokens, for these forms. The attention of up to `of_any` tokens is absorbed, whatever the forms are.
+    pub fn new(
+        machine: Machine,
+        config: &Config,
+        forms: Forms,
+        [tokens, of_any]: [u32; 2],
+    ) -> Self {
         let matrices = matches!(forms.products, Form::Matrix(_));
         let n = u64::from(tokens);
-        let absorbed = n.min(u64::from(most_absorbed(machine, config, forms.expanded)));
+        let absorbed = of_any.max(most_absorbed(machine, config, forms.expanded));
+        let absorbed = n.min(u64::from(absorbed));
         let size = |n: usize| n as u64;
         let (d, heads) = (size(config.embedding_length), size(config.head_count));
         let (rope, kv_lora) = (size(config.qk_rope_head_dim), size(config.kv_lora_rank));
@@ -167,7 +173,7 @@ impl Chunk {
 /// Bytes of the widest buffer that steps of up to `tokens` tokens use.
 pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u64 {
     let matrices = matches!(forms.products, Form::Matrix(_));
-    let chunk = Chunk::new(machine, config, forms, tokens);
+    let chunk = Chunk::new(machine, config, forms, [tokens, 0]);
     let rows = [
         &chunk.normed,
         &chunk.normed_q_a,

@@ -122,8 +122,8 @@ impl Context {
         let (dims, kv, machine) = (config.dims(), config.kv_dims(), target.machine);
         let BatchSizes { n_ctx, chunk, .. } = sizes;
         let paged = sizes.pages > 0;
-        let forms = if paged { forms.of_batch() } else { forms };
-        let expanded = forms.expanded.map(|form| Expanded {
+        let expanded = forms.expanded.filter(|_| chunk > 0);
+        let expanded = expanded.map(|form| Expanded {
             machine,
             form,
             dims: kv,
@@ -149,6 +149,17 @@ impl Context {
             forms,
             expanded,
         })
+    }
+
+    /// For steps whose tokens belong to any sequences: no context is expanded for them.
+    pub fn of_any(&self) -> Self {
+        Self {
+            expanded: match self.sequences {
+                Some(_) => None,
+                None => self.expanded.clone(),
+            },
+            ..self.clone()
+        }
     }
 
     /// For steps whose tokens belong to one sequence and follow each other.

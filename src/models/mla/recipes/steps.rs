@@ -104,7 +104,8 @@ impl Steps {
         forms: Forms,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let context = Context::new(target, &weights.config, forms, sizes)?;
+        let alone = Context::new(target, &weights.config, forms, sizes)?;
+        let context = alone.of_any();
         let given = Given {
             target,
             weights: &weights,
@@ -114,10 +115,14 @@ impl Steps {
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
         let hidden = Hidden::new(given, few.max(sizes.most_drawn()));
         let last = token::last_stream(given);
-        let tokens = sizes.tokens.max(sizes.chunk);
+        let of_any = match sizes.pages {
+            0 => 0,
+            _ => sizes.tokens,
+        };
+        let tokens = of_any.max(sizes.chunk);
         Ok(Self {
-            chunk: Chunk::new(target.machine, &weights.config, context.forms, tokens),
-            alone: context.alone(),
+            chunk: Chunk::new(target.machine, &weights.config, forms, [tokens, of_any]),
+            alone: alone.alone(),
             weights,
             context,
             hidden,

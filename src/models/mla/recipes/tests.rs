@@ -1,11 +1,11 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
-use super::steps::Steps;
 use super::Forms;
+use super::steps::Steps;
 use crate::engine::gpu::plan::Plan;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, State, When};
+use crate::gpu::call::{Call, State};
 use crate::gpu::interface::Resolved;
 use crate::gpu::target::profiles;
 use crate::gpu::{Most, Step, Target};

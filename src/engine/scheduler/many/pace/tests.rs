@@ -12,6 +12,7 @@ fn settled(pace: &mut Pace, decoded: usize, seconds: impl Fn(usize) -> f64) -> (
         let step = Filled {
             tokens: decoded + prompts,
             prompts,
+            is_run: false,
             is_full: true,
             at: Instant::now(),
         };
@@ -40,6 +41,7 @@ fn prompts_come_to_their_end_on_a_slow_device() {
     let decoding = Filled {
         tokens: 4,
         prompts: 0,
+        is_run: false,
         is_full: false,
         at: Instant::now(),
     };
@@ -60,6 +62,7 @@ fn a_step_that_was_held_up_and_one_of_few_tokens_say_little() {
     let step = |tokens, is_full| Filled {
         tokens,
         prompts: tokens,
+        is_run: false,
         is_full,
         at: Instant::now(),
     };
@@ -166,6 +169,7 @@ fn fly(pace: &Pace, device: &Device, users: &mut [User], now: f64, zero: Instant
     let filled = Filled {
         tokens,
         prompts: taken,
+        is_run: false,
         is_full,
         at: zero,
     };

@@ -45,6 +45,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
         let full = Filled {
             tokens: 100,
             prompts: 100,
+            is_run: false,
             is_full: true,
             at: std::time::Instant::now(),
         };
