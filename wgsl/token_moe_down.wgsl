@@ -51,7 +51,9 @@ fn take(nth: u32, first_unit: u32) -> Taken {
   // An expert that precedes this piece wraps around to a large number.
   let expert = ids[own_token * USED + slot] - select(p.first_expert, 0u, ONE_PIECE);
   let held = ONE_PIECE || expert < p.experts;
-  return Taken(unit, select(0u, expert, held) * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
+  // Where there is one piece, an id that no expert has stands for the last one.
+  let place = select(select(0u, expert, held), min(expert, p.experts - 1u), ONE_PIECE);
+  return Taken(unit, place * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.

@@ -47,7 +47,7 @@ impl Conversation {
         let (passages, marks) = (self.passages(), Marks::new(self));
         let mut form = Form::AsGenerated;
         // Marks in what the user says stay hidden until the tokens are made.
-        let shield = template.shield(&self.messages(form, None));
+        let shield = template.shield(&self.messages(form, None), &[]);
         let render = |form: Form, marks: Option<&Marks>, begins: bool| {
             let mut messages = self.messages(form, marks);
             shield.hide(&mut messages);

@@ -1,9 +1,11 @@
 //! Protects what users and tools say: it is text, also where it looks like a mark, and all else has the tokens that it always had.
 
+use serde_json::json;
+
 use crate::chat::{Conversation, Passage, Reply, Turn};
 use crate::engine::ModelSource;
 use crate::testing::Rng;
-use crate::tokenizer::{ChatTemplate, Message, Tokenizer};
+use crate::tokenizer::{ChatTemplate, Message, Rendering, Tokenizer, ToolCall};
 
 const PLAIN: &str = "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}\
     {% if add_generation_prompt %}<|assistant|><think>{% endif %}";
@@ -187,6 +189,49 @@ fn templates_neither_find_marks_nor_lose_them() {
             .encode_chat(rendered.as_str())
             .expect("it is text")
     );
+}
+
+#[test]
+fn names_and_ids_of_calls_and_what_is_told_of_tools_are_text() {
+    let tokenizer = built_in();
+    let source = "{{ tools | tojson }}{% for m in messages %}{% for c in m.tool_calls %}\
+        {{ c.id }}{{ c.function.name }}{{ c.function.arguments.a }}{% endfor %}{{ m.tool_call_id }}{% endfor %}";
+    let template = template(&tokenizer, source);
+    let mark = "<|user|>";
+    let call = ToolCall {
+        id: format!("c{mark}"),
+        name: mark.to_owned(),
+        arguments: [("a".to_owned(), "\u{10fffd}".into())]
+            .into_iter()
+            .collect(),
+    };
+    let mut messages = [
+        Message {
+            tool_calls: vec![call.clone()],
+            ..Message::new("assistant", "")
+        },
+        Message {
+            tool_call_id: Some(call.id),
+            ..Message::new("tool", "")
+        },
+    ];
+    let mut tools = [json!({"name": "f", mark: [{"description": format!("a {mark}")}], "n": 1})];
+    let expected = format!(
+        "[{}]c{mark}{mark}\u{10fffd}c{mark}",
+        tools[0].to_string().replace(':', ": ").replace(',', ", ")
+    );
+    let shield = template.shield(&messages, &tools);
+    shield.hide(&mut messages);
+    shield.hide_tools(&mut tools);
+    let rendering = Rendering {
+        tools: tools.to_vec(),
+        ..Rendering::default()
+    };
+    let rendered = template.render_with(&messages, &rendering);
+    let rendered = shield.opened(&rendered.expect("it takes it"));
+    assert_eq!(rendered.as_str(), expected);
+    let ids = tokenizer.encode_said(&rendered).expect("it is text");
+    assert!(ids.iter().all(|&id| !tokenizer.is_special(id)), "{ids:?}");
 }
 
 #[test]

@@ -97,6 +97,7 @@ impl Sequences {
             .number("PAGE", sequences.page)
             .number("POOL_ROWS", sequences.rows)
             .number("PAGE_ENTRIES", (sequences.pages.size / 4) as u32)
+            .word("last_page", (sequences.rows / sequences.page).max(1) - 1)
             .bind("pages", &sequences.pages);
         match sequences.table() {
             Some(table) => call.bind("table", table),

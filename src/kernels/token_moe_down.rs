@@ -238,18 +238,25 @@ mod tests {
         let values = used * cols + shared.as_ref().map_or(0, |s| s.cols);
         let given = rng.normals(values);
         let h = stand_for(activation(gpu), &given);
-        let ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
+        let mut ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
+        let down_gpu = gpu_weight(gpu, &down);
         let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
+        let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
+        let of_shared = shared_gpu.as_ref().map_or(0, |s| s.pieces.len());
+        let mut given_ids = ids.clone();
+        if down_gpu.pieces.len().max(of_shared) == 1 {
+            // No expert has the id that the kernel is told, which stands for the last one.
+            ids[used - 1] = experts as u32 - 1;
+            given_ids[used - 1] = u32::MAX;
+        }
         let twin = token_moe_down(&down, shared.as_ref(), &h, &ids, &weights, &residual);
         let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-
-        let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
         let mut call = GpuTokenMoeDown {
-            down: &gpu_weight(gpu, &down),
+            down: &down_gpu,
             shared: shared_gpu.as_ref(),
             activation: activation(gpu),
             h: upload_values(gpu, &given),
-            ids: Range::whole(&upload(gpu, &ids)),
+            ids: Range::whole(&upload(gpu, &given_ids)),
             weights: Range::whole(&upload(gpu, &weights)),
             used: used as u32,
             residual: Range::whole(&upload(gpu, &residual)),

@@ -19,6 +19,8 @@ const MOST_STOPS: usize = 32;
 const LONGEST_STOP: usize = 1024;
 /// Answers to one prompt at most.
 const MOST_ANSWERS: i64 = 128;
+/// The names of the number of answers, the first of which counts. The second one is llama.cpp's.
+pub(super) const ANSWERS: [&str; 2] = ["n", "n_cmpl"];
 /// Answers to all prompts of a request at most.
 pub(super) const MOST_IN_ALL: usize = 1024;
 
@@ -64,7 +66,11 @@ impl Ask {
         };
         let include_usage = option("include_usage")?;
         let usage_with_each = option("continuous_usage_stats")? && include_usage;
-        let n = fields.count("n", 1..=MOST_ANSWERS)?.unwrap_or(1) as usize;
+        let mut n = None;
+        for name in ANSWERS {
+            n = n.or(fields.count(name, 1..=MOST_ANSWERS)?);
+        }
+        let n = n.unwrap_or(1) as usize;
         if let Some(best) = fields.count("best_of", 1..=MOST_ANSWERS)?
             && best as usize != n
         {

@@ -84,6 +84,7 @@ pub(super) fn parsed(text: &[u8]) -> Result<Value, ApiError> {
         TreeError::Syntax(error) => ApiError::bad(format!("the body is not JSON: {error}")),
         TreeError::Large { .. } => too_large(format!("the body is too large: {error}")),
         TreeError::Stopped(stopped) => ApiError::stopped(stopped),
+        TreeError::Twice { field, .. } => ApiError::field(field, format!("'{field}' {error}")),
     })
 }
 

@@ -119,26 +119,29 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     if (is_forced || begun.is_some()) && model.may_switch_thinking() {
         think = Some(false);
     }
-    let mut described = tools.as_ref().map(|(_, tools)| tools.described.clone());
+    let mut described = tools
+        .as_ref()
+        .map_or(vec![], |(_, tools)| tools.described.clone());
     // Before texts are put together, of which some are marks.
-    let shield = template.shield(&messages);
+    let shield = template.shield(&messages, &described);
     shield.hide(&mut messages);
+    shield.hide_tools(&mut described);
     if known == Some(Format::Kimi) {
         tools::number_calls(&mut messages);
     }
     if known.is_none() {
         tools::as_texts(&mut messages);
     }
-    if let Some((format, tools)) = &tools
+    if let Some((format, _)) = &tools
         && (known.is_none() || !template.supports_tools())
     {
-        tools::describe(&mut messages, &tools.described, *format);
-        described = None;
+        tools::describe(&mut messages, &described, *format);
+        described.clear();
     }
     let rendering = Rendering {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
         think,
-        tools: described.unwrap_or_default(),
+        tools: described,
         variables,
     };
     let wrong = |error: &dyn std::fmt::Display| {

@@ -27,38 +27,69 @@ pub(super) struct Completion {
     echoes: Vec<String>,
 }
 
+/// The prompts of a field. As in llama.cpp, a list with a number in it is one prompt.
+pub(super) fn listed(prompt: &Value) -> &[Value] {
+    match prompt {
+        Value::Array(items) if !items.iter().any(Value::is_number) => items,
+        one => std::slice::from_ref(one),
+    }
+}
+
 /// The prompts of a request, as tokens.
 fn prompts(fields: &Fields<'_>, model: &Model) -> Result<Vec<Vec<u32>>, ApiError> {
-    let message = "must be a text, a list of texts, a list of tokens, or a list of such lists";
-    let wrong = || fields.wrong("prompt", message);
     let add = fields.flag("add_special_tokens")?.unwrap_or(true);
-    let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let one = |value: &Value| -> Result<Vec<u32>, ApiError> {
-        match value {
-            Value::String(text) => {
-                let encoded = model.engine.tokenizer().encode(text, add);
-                encoded.map_err(|error| unread(error, "prompt", model))
-            }
-            Value::Array(ids) => {
-                let ids: Option<_> = ids.iter().map(token).collect();
-                ids.ok_or_else(wrong)
-            }
-            _ => Err(wrong()),
-        }
-    };
     let Some(prompt) = fields.get("prompt") else {
         return Err(fields.wrong("prompt", "is missing"));
     };
-    match prompt {
-        Value::Array(items) if !items.first().is_some_and(Value::is_number) => {
-            if items.is_empty() || items.len() > MOST_PROMPTS {
-                let message = format!("must hold 1 to {MOST_PROMPTS} prompts");
-                return Err(fields.wrong("prompt", &message));
-            }
-            items.iter().map(one).collect()
-        }
-        other => Ok(vec![one(other)?]),
+    let all = listed(prompt);
+    if all.is_empty() || all.len() > MOST_PROMPTS {
+        let message = format!("must hold 1 to {MOST_PROMPTS} prompts");
+        return Err(fields.wrong("prompt", &message));
     }
+    let tokens = |prompt| tokens(fields, prompt, add, model);
+    all.iter().map(tokens).collect()
+}
+
+/// The texts and tokens of a prompt, if it is one.
+fn parts(prompt: &Value) -> Option<&[Value]> {
+    match prompt {
+        Value::String(_) => Some(std::slice::from_ref(prompt)),
+        Value::Array(parts) => {
+            let is_one = parts.is_empty() || parts.iter().any(Value::is_number);
+            is_one.then_some(parts)
+        }
+        // llama.cpp's form of a prompt that may have pictures, which have a field of their own.
+        Value::Object(map) if map.len() == 1 => {
+            let text = map.get("prompt_string")?;
+            (!text.is_object()).then(|| parts(text)).flatten()
+        }
+        _ => None,
+    }
+}
+
+/// The tokens of a prompt. Only in front of one that begins with a text stands the token that the model adds.
+fn tokens(
+    fields: &Fields<'_>,
+    prompt: &Value,
+    add: bool,
+    model: &Model,
+) -> Result<Vec<u32>, ApiError> {
+    let message = "must be a text, a list of tokens and texts, an object with prompt_string alone, or a list of such prompts";
+    let wrong = || fields.wrong("prompt", message);
+    let mut tokens = vec![];
+    for (i, part) in parts(prompt).ok_or_else(wrong)?.iter().enumerate() {
+        match part {
+            Value::String(text) => {
+                let encoded = model.engine.tokenizer().encode(text, add && i == 0);
+                tokens.extend(encoded.map_err(|error| unread(error, "prompt", model))?);
+            }
+            part => {
+                let id = part.as_u64().and_then(|id| u32::try_from(id).ok());
+                tokens.push(id.ok_or_else(wrong)?);
+            }
+        }
+    }
+    Ok(tokens)
 }
 
 impl Form for Completion {

@@ -257,10 +257,17 @@ impl<'a> Fields<'a> {
         self.map
     }
 
-    /// Takes over which fields were read of a request that this one was translated to: it gives its own ones the same names.
+    /// Takes over which fields were read of a request that this one was translated to. They are those that it has as they are here.
     pub(super) fn read_like(&self, translated: &Fields<'_>) {
+        let fields = self.map.iter();
+        let same = fields.filter(|(name, value)| translated.map.get(*name) == Some(*value));
+        let same: BTreeSet<&str> = same.map(|(name, _)| name.as_str()).collect();
+        let is_same = |name: &&String| {
+            let outer = name.split(['.', '[']).next().unwrap_or_default();
+            same.contains(name.as_str()) || same.contains(outer)
+        };
         let read = translated.read.borrow();
-        let names = read.iter().map(|name| self.name(name));
+        let names = read.iter().filter(is_same).map(|name| self.name(name));
         self.read.borrow_mut().extend(names);
     }
 

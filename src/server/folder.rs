@@ -171,7 +171,7 @@ mod tests {
         let served = served.unwrap_or_else(|e| panic!("{e}"));
         let address = served.address().unwrap_or_else(|e| panic!("{e}"));
         thread::spawn(move || served.run());
-        let page = said(address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let page = said(address, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(
             page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\n<p>here"),
             "{page}"

@@ -147,7 +147,9 @@ impl Requests {
             Route::Tokenize => told(text::tokenize),
             Route::Detokenize => told(text::detokenize),
             Route::CountTokens => told(anthropic::count_tokens),
-            Route::InputTokens => responses::input_tokens(body, model, &self.kept),
+            Route::InputTokens => {
+                responses::input_tokens(&Fields::of_body(body)?, model, &self.kept)
+            }
             Route::ApplyTemplate => told(llama::apply_template),
             Route::Show => told(ollama::show),
         };

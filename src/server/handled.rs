@@ -14,36 +14,19 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
 use super::around::OF_ROUTERS;
+use super::connections::Open;
 use super::error::ApiError;
 use super::line::Line;
-use super::peer::Peer;
 
 /// Serves the requests of a connection.
 pub(super) struct Handled {
     inner: TowerToHyperService<Router>,
-    line: Arc<Line>,
-    peer: Peer,
-    /// Without a place, only routers are answered, which ask how the server is.
-    has_place: bool,
+    open: Arc<Open>,
 }
 
 impl Handled {
-    pub(super) fn new(
-        inner: TowerToHyperService<Router>,
-        line: Arc<Line>,
-        peer: Peer,
-        has_place: bool,
-    ) -> Self {
-        Self {
-            inner,
-            line,
-            peer,
-            has_place,
-        }
-    }
-
-    pub(super) fn has_place(&self) -> bool {
-        self.has_place
+    pub(super) fn new(inner: TowerToHyperService<Router>, open: Arc<Open>) -> Self {
+        Self { inner, open }
     }
 }
 
@@ -53,6 +36,40 @@ struct Answering(Arc<Line>);
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.waits();
+    }
+}
+
+/// The body of a request while it comes.
+struct Arriving {
+    body: Incoming,
+    line: Arc<Line>,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.line.wants_body(false);
+    }
+}
+
+impl hyper::body::Body for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let next = Pin::new(&mut self.body).poll_frame(context);
+        self.line.wants_body(next.is_pending());
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -93,16 +110,23 @@ impl Service<Request<Incoming>> for Handled {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        self.line.answers();
-        let answering = Answering(Arc::clone(&self.line));
-        if !self.has_place && !OF_ROUTERS.contains(&request.uri().path()) {
-            return Box::pin(async { Ok(no_place()) });
-        }
-        request.extensions_mut().insert(self.peer);
-        let answer = self.inner.call(request);
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let line = &self.open.line;
+        line.answers();
+        let answering = Answering(Arc::clone(line));
+        let mut request = request.map(|body| Arriving {
+            body,
+            line: Arc::clone(line),
+        });
+        request.extensions_mut().insert(self.open.peer);
+        // Routers ask how the server is.
+        let needs_place = !OF_ROUTERS.contains(&request.uri().path());
+        let (inner, open) = (self.inner.clone(), Arc::clone(&self.open));
         Box::pin(async move {
-            let answer = answer.await?;
+            if needs_place && !open.place().await {
+                return Ok(no_place());
+            }
+            let answer = inner.call(request).await?;
             Ok(answer.map(|body| {
                 Body::new(Answer {
                     body,

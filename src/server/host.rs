@@ -40,13 +40,15 @@ fn foreign(headers: &HeaderMap, uri: &Uri, allowed: &BTreeSet<String>) -> Option
     named.find(|host| !is_own(host, allowed))
 }
 
-/// Whether a host, with or without a port, is this machine or allowed. A name without a dot is none that somebody far away can own.
+/// Whether a host, with or without a port, is this machine or allowed. A name without a dot may be anybody's: a network may complete it with
+/// a domain of its own.
 fn is_own(host: &str, allowed: &BTreeSet<String>) -> bool {
     let name = name(host);
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let is_local = address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     is_local
-        || !name.contains(['.', ':'])
+        // A request may name no host.
+        || matches!(name.as_str(), "" | "localhost")
         || name.ends_with(".localhost")
         || allowed.contains("*")
         || allowed.contains(&name)
@@ -81,7 +83,6 @@ mod tests {
             "[::1]",
             "[::1]:8080",
             "",
-            "glimt:8080",
             "chat.localhost",
             "glimt.example",
             "Glimt.example:443",
@@ -99,6 +100,11 @@ mod tests {
             "192.168.0.1:8080",
             "[::2]:8080",
             "0.0.0.0",
+            "glimt",
+            "glimt:8080",
+            "evil.",
+            "2130706433",
+            "0x7f000001",
             "glimt.example.evil",
         ] {
             assert!(!is_own(other, &allowed), "{other}");

@@ -43,7 +43,7 @@ const SILENT: [&str; 26] = [
 /// A field that would change the answer.
 struct Unknown {
     name: &'static str,
-    /// Values that switch it off, as JSON, beside null, false, 0 and what is empty.
+    /// Values that switch it off, as JSON, beside null, 0 and what is empty, and beside false where true is none of them.
     off: &'static [&'static str],
     /// What to do instead.
     instead: &'static str,
@@ -62,7 +62,7 @@ const LOG_PROBS: &str = "use logprobs and top_logprobs";
 const TEXT_ONLY: &str = "the models here read and write text alone";
 
 /// Fields that would change the answer.
-const UNKNOWN: [Unknown; 46] = [
+const UNKNOWN: [Unknown; 48] = [
     // OpenAI.
     unknown("audio", &[], TEXT_ONLY),
     unknown("modalities", &["[\"text\"]"], TEXT_ONLY),
@@ -98,6 +98,7 @@ const UNKNOWN: [Unknown; 46] = [
     unknown("return_tokens_as_token_ids", &[], LOG_PROBS),
     unknown("kv_transfer_params", &[], LEAVE_OUT),
     unknown("thinking_token_budget", &["-1"], "use reasoning_effort"),
+    unknown("logprob_token_ids", &[], LOG_PROBS),
     unknown("repetition_detection", &[], "use dry_multiplier"),
     unknown("prompt_embeds", &[], "give a text or tokens"),
     unknown("include_reasoning", &["true"], "use reasoning_effort none"),
@@ -122,6 +123,7 @@ const UNKNOWN: [Unknown; 46] = [
         "thoughts come as reasoning_content",
     ),
     unknown("thinking_forced_open", &[], LEAVE_OUT),
+    unknown("reasoning_budget_tokens", &["-1"], "use reasoning_effort"),
     unknown("parse_tool_calls", &["true"], "leave out the tools"),
     // ollama.
     unknown(
@@ -148,9 +150,11 @@ pub(super) fn check(fields: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn is_off(value: &Value, off: &[&str]) -> bool {
+/// Whether a value switches a field off: one of `off`, or null, 0 or what is empty, or false where true is none of `off`.
+pub(super) fn is_off(value: &Value, off: &[&str]) -> bool {
     let is_empty = match value {
-        Value::Null | Value::Bool(false) => true,
+        Value::Null => true,
+        Value::Bool(false) => !off.contains(&"true"),
         Value::Bool(true) => false,
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
@@ -177,10 +181,17 @@ mod tests {
         for Unknown { name, off, .. } in &UNKNOWN {
             let error = check(&json!({ *name: "on" })).expect_err(name);
             assert_eq!(error.json()["error"]["param"], *name);
-            for off in off.iter().chain(&["null", "false", "0", "[]"]) {
+            let switch = if off.contains(&"true") {
+                "true"
+            } else {
+                "false"
+            };
+            for off in off.iter().chain(&["null", switch, "0", "[]"]) {
                 let off: Value = serde_json::from_str(off).expect("it is JSON");
                 assert_eq!(check(&json!({ *name: off })), Ok(()), "{name}");
             }
+            let on = switch != "true";
+            assert!(check(&json!({ *name: on })).is_err(), "{name}");
         }
         let body = json!({"user": "u", "store": true, "top_n_sigma": -1.0, "verbosity": "low"});
         let fields = Fields::of_body(&body).expect("it is an object");

@@ -44,8 +44,23 @@ const ONE_MODEL: &str = "this server has the one model that it was started with;
 const NO_EMBEDDINGS: &str =
     "this server has no embeddings: its models generate text; ask a server of an embedding model";
 
+/// The reason why texts are not put into classes.
+const NO_CLASSES: &str = "this server puts no texts into classes: its models generate text";
+/// The reason why adapters are not listed or changed.
+const NO_ADAPTERS: &str = "this server has no adapters: a model is served as its file has it";
+
 /// Beginnings of routes of other servers, and what is said of them.
-const OTHERS: [(&str, &str); 24] = [
+const OTHERS: [(&str, &str); 34] = [
+    ("/models/load", ONE_MODEL),
+    ("/models/unload", ONE_MODEL),
+    ("/lora-adapters", NO_ADAPTERS),
+    ("/v1/load_lora_adapter", NO_ADAPTERS),
+    ("/v1/unload_lora_adapter", NO_ADAPTERS),
+    ("/pooling", NO_EMBEDDINGS),
+    ("/classify", NO_CLASSES),
+    ("/v1/moderations", NO_CLASSES),
+    ("/ping", "use GET /health"),
+    ("/invocations", "use POST /v1/chat/completions"),
     ("/v1/complete", "use POST /v1/messages"),
     ("/v1/engines", "use POST /v1/completions"),
     ("/v1/chat", "use POST /v1/chat/completions"),
@@ -216,6 +231,10 @@ mod tests {
             ("/api/pull", "this server has the one model"),
             ("/v1/chat", "use POST /v1/chat/completions"),
             ("/v1/audio/speech", "this server knows only text"),
+            ("/models/load", "this server has the one model"),
+            ("/lora-adapters", "this server has no adapters"),
+            ("/classify", "this server puts no texts"),
+            ("/ping", "use GET /health"),
             ("/v1/nothing/of/the/kind", "docs/serving.md"),
         ] {
             assert!(

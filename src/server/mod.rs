@@ -14,6 +14,7 @@ mod blocks;
 mod body;
 mod chat;
 mod completions;
+mod connections;
 mod deliver;
 mod desk;
 mod error;
@@ -77,7 +78,7 @@ pub use settings::Settings;
 pub use work::Start;
 
 use app::{App, Phase, Served};
-use listen::Connections;
+use connections::Connections;
 use work::{LAST_STEP, Worked};
 
 /// How long responses may take that say that the server ends.
@@ -116,8 +117,14 @@ impl Server {
         let address = listener.local_addr()?;
         let (connections, ending) = (Connections::new(), watch::Sender::new(false));
         let router = routes::router(Arc::clone(&app));
-        let taken = connections.clone();
-        runtime.spawn(taken.take(listener, router, Arc::clone(&app), ending.subscribe()));
+        let (taken, ended) = (connections.clone(), ending.subscribe());
+        runtime.spawn(listen::take(
+            taken,
+            listener,
+            router,
+            Arc::clone(&app),
+            ended,
+        ));
         let (tidy, metrics) = (Arc::clone(&app.tidy), Arc::clone(&app.metrics));
         runtime.spawn(async move { tidy.keep(&metrics).await });
         Ok(Self {

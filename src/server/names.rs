@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The fields at the top of a body. One that is missing here is told as ignored.
-const READ: [&str; 172] = [
+const READ: [&str; 175] = [
     "adaptive_decay",
     "adaptive_target",
     "add_generation_prompt",
@@ -69,6 +69,7 @@ const READ: [&str; 172] = [
     "length_penalty",
     "logit_bias",
     "logits_processors",
+    "logprob_token_ids",
     "logprobs",
     "lora",
     "max_completion_tokens",
@@ -89,6 +90,7 @@ const READ: [&str; 172] = [
     "model",
     "n",
     "n_cache_reuse",
+    "n_cmpl",
     "n_discard",
     "n_indent",
     "n_keep",
@@ -113,6 +115,7 @@ const READ: [&str; 172] = [
     "prompt_logprobs",
     "raw",
     "reasoning",
+    "reasoning_budget_tokens",
     "reasoning_effort",
     "reasoning_format",
     "repeat_last_n",

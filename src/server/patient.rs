@@ -10,33 +10,29 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
+
+use super::line::Line;
 
 /// How long a peer may take nothing.
 pub(super) const UNTAKEN: Duration = Duration::from_secs(30);
-/// Bytes that it has to take in a second. One that takes single bytes is not waited for any longer than one that takes none.
-const RATE: f64 = 1024.0;
 
 /// A connection whose peer has to take what is written to it.
 pub(super) struct Patient {
     stream: Arc<TcpStream>,
+    /// It knows how long the peer has let it wait.
+    line: Arc<Line>,
     most: Duration,
-    /// How long the peer may still let it wait.
-    left: Duration,
-    /// Since when it waits, and what wakes it when that was too long.
-    waits: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// What wakes it when that was too long.
+    waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    pub(super) fn new(stream: Arc<TcpStream>) -> Self {
-        Self::waiting(stream, UNTAKEN)
-    }
-
-    fn waiting(stream: Arc<TcpStream>, most: Duration) -> Self {
+    pub(super) fn new(stream: Arc<TcpStream>, line: Arc<Line>) -> Self {
         Self {
             stream,
-            most,
-            left: most,
+            line,
+            most: UNTAKEN,
             waits: None,
         }
     }
@@ -51,26 +47,19 @@ impl Patient {
             match write(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(count) => {
-                    self.has_taken(count);
+                    self.waits = None;
+                    self.line.has_taken(count);
                     return Poll::Ready(Ok(count));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        let (_, sleep) = self
-            .waits
-            .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(self.left))));
-        ready!(sleep.as_mut().poll(context));
+        let (line, most) = (&self.line, self.most);
+        let left = || most.saturating_sub(line.is_unread());
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(left())));
+        ready!(waits.as_mut().poll(context));
         let message = "the peer does not read";
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)))
-    }
-
-    fn has_taken(&mut self, count: usize) {
-        if let Some((since, _)) = self.waits.take() {
-            self.left = self.left.saturating_sub(since.elapsed());
-        }
-        let earned = Duration::from_secs_f64(count as f64 / RATE);
-        self.left = self.most.min(self.left + earned);
     }
 }
 
@@ -85,6 +74,7 @@ impl AsyncRead for Patient {
             match self.stream.try_read(buffer.initialize_unfilled()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(count) => {
+                    self.line.has_sent(count);
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }
@@ -141,7 +131,8 @@ mod tests {
         let address = listener.local_addr().expect("it has one");
         let mut peer = std::net::TcpStream::connect(address).expect("it listens");
         let (stream, _) = listener.accept().await.expect("the peer");
-        let mut patient = Patient::waiting(Arc::new(stream), most);
+        let mut patient = Patient::new(Arc::new(stream), Arc::new(Line::new()));
+        patient.most = most;
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let taking = std::thread::spawn(move || {
             let mut bytes = vec![0; takes];

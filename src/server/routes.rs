@@ -82,10 +82,19 @@ fn of_responses() -> Router<Arc<App>> {
     let input = get(async |State(app): Shared, Path(id): Path<String>| {
         kept(&app, |kept| responses::input_items(kept, &id))
     });
-    let count = async |State(app): Shared, request: Request| -> Answer {
+    let count = async |State(app): Shared,
+                       Extension(record): Extension<Arc<Record>>,
+                       request: Request|
+           -> Answer {
         let (model, kept) = (Arc::clone(&app.served()?.model), Arc::clone(&app.kept));
         let body = body::take(&app, request).await?;
-        let work = move |body: &Value| responses::input_tokens(body, &model, &kept);
+        let work = move |body: &Value| {
+            let fields = Fields::of_body(body)?;
+            check_model(&fields, &model)?;
+            let found = responses::input_tokens(&fields, &model, &kept)?;
+            record.disregarded(fields.unread(), vec![]);
+            Ok(found)
+        };
         let found = body::read(&app, body, Texts::Counted, work).await?;
         Ok(json_response(StatusCode::OK, found))
     };

@@ -193,6 +193,14 @@ fn structured(fields: &Fields<'_>) -> Result<Option<Language>, ApiError> {
     let Some(outputs) = fields.object("structured_outputs")? else {
         return Ok(None);
     };
+    let is_off = |value: &Value| *value == false || *value == "";
+    let is_there = |name: &&&str| outputs.get(name).is_some_and(|value| !is_off(value));
+    let kinds = ["json", "json_object", "grammar", "regex", "choice"];
+    let mut kinds = kinds.iter().filter(is_there);
+    if let (Some(first), Some(second)) = (kinds.next(), kinds.next()) {
+        let message = format!("cannot be given together with '{first}'");
+        return Err(outputs.wrong(second, &message));
+    }
     if let Some(found) = outputs.get("json") {
         return Ok(Some(schema(found)));
     }

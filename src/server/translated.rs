@@ -2,16 +2,20 @@
 
 use serde_json::{Map, Value, json};
 
+use super::ask::ANSWERS;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::known::is_off;
 
-/// The fields that go to the chat as they are: all but those that the API has in its own way. They count as read where the chat reads them.
+/// The fields that go to the chat as they are: all but those that the API has in its own way. They count as read where the chat reads them,
+/// and the others where the API does.
 ///
 /// # Errors
 /// If the request asks for several answers, which these APIs have no place for.
 pub(super) fn shared(fields: &Fields<'_>, own: &[&str]) -> Result<Map<String, Value>, ApiError> {
-    fields.count("n", 1..=1)?;
-    fields.skip(own);
+    for name in ANSWERS {
+        fields.count(name, 1..=1)?;
+    }
     let all = fields.unmarked().iter();
     let shared = all.filter(|(name, _)| !own.contains(&name.as_str()));
     let shared = shared.map(|(name, value)| (name.clone(), value.clone()));
@@ -43,14 +47,7 @@ pub(super) fn read<T>(
 /// The first that asks for something.
 pub(super) fn refuse(fields: &Fields<'_>, names: &[(&str, &str)]) -> Result<(), ApiError> {
     for (name, why) in names {
-        let asks = match fields.get(name) {
-            None | Some(Value::Null | Value::Bool(false)) => false,
-            Some(Value::String(text)) => !text.is_empty(),
-            Some(Value::Array(items)) => !items.is_empty(),
-            Some(Value::Object(map)) => !map.is_empty(),
-            Some(_) => true,
-        };
-        if asks {
+        if fields.get(name).is_some_and(|value| !is_off(value, &[])) {
             return Err(fields.wrong(name, why));
         }
     }
@@ -192,30 +189,35 @@ mod tests {
 
     #[test]
     fn what_the_chat_does_not_read_is_not_read() {
-        let body =
-            json!({"own": 1, "top_p": 1, "bogus": 1, "options": {"seed": 1, "own": 1, "bogus": 1}});
+        let body = json!({"own": 1, "top_p": 1, "bogus": 1, "messages": [], "options": {"seed": 1, "own": 1, "bogus": 1}});
         let fields = Fields::of_body(&body).expect("it is an object");
         let mut chat = shared(&fields, &["own", "options"]).expect("one answer is asked for");
+        chat.insert("messages".to_owned(), json!([{"role": "user"}]));
         let options = fields.object("options").expect("it is").expect("there are");
+        (fields.skip(&["own"]), options.skip(&["own"]));
         chat.extend(shared(&options, &["own"]).expect("one answer is asked for"));
         let read_some = |chat: &Fields<'_>| {
-            chat.skip(&["top_p", "seed"]);
+            chat.skip(&["top_p", "seed", "messages"]);
             Ok(())
         };
         read(&fields, Some("options"), &chat.into(), read_some).expect("nothing is wrong");
-        assert_eq!(fields.unread(), ["bogus", "options.bogus"]);
+        // The messages that were read are not those of this field.
+        assert_eq!(fields.unread(), ["bogus", "messages", "options.bogus"]);
     }
 
     #[test]
     fn what_asks_for_nothing_is_not_refused() {
-        let body = json!({"a": null, "b": false, "c": [], "d": {}, "e": "", "f": 1, "n": 1});
+        let body =
+            json!({"a": null, "b": false, "c": [], "d": {}, "e": "", "f": 1, "g": 0, "n": 1});
         let fields = Fields::of_body(&body).expect("it is an object");
         let names = ["a", "b", "c", "d", "e", "g"].map(|name| (name, "is not known"));
         assert_eq!(refuse(&fields, &names), Ok(()));
         assert!(refuse(&fields, &[("f", "is not known")]).is_err());
-        let left = shared(&fields, &["a", "b", "c", "d", "e"]).expect("one answer is asked for");
+        let left =
+            shared(&fields, &["a", "b", "c", "d", "e", "g"]).expect("one answer is asked for");
         assert_eq!(Value::from(left), json!({"f": 1, "n": 1}));
-        let two = json!({"n": 2});
-        assert!(shared(&Fields::of_body(&two).expect("it is an object"), &[]).is_err());
+        for two in [json!({"n": 2}), json!({"n_cmpl": 2})] {
+            assert!(shared(&Fields::of_body(&two).expect("it is an object"), &[]).is_err());
+        }
     }
 }

@@ -43,7 +43,18 @@ pub(super) enum TreeError {
     /// It was stopped.
     #[error(transparent)]
     Stopped(#[from] effort::Stopped),
+    /// A field that decides something for each name has a name twice.
+    #[error("must name each token once, but names {name:?} twice")]
+    Twice {
+        /// The field.
+        field: &'static str,
+        /// The name.
+        name: String,
+    },
 }
+
+/// The field of a body, or of its options, in which no name may stand twice. Elsewhere the last of several values counts.
+const ONCE: &str = "logit_bias";
 
 /// The value of a body. Fields that nothing reads are null if they are, and else true.
 ///
@@ -80,33 +91,44 @@ pub(super) fn bytes(value: &Value) -> usize {
 fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
     let most = MOST.saturating_add(text.len().saturating_mul(MOST_FOR_BYTE));
     let count = Count {
+        most,
         left: Cell::new(most),
         values: Cell::new(0),
         stopped: Cell::new(None),
     };
     let seed = Seed {
         count: &count,
-        is_body,
+        place: match is_body {
+            true => Place::Body,
+            false => Place::Within,
+        },
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = seed.deserialize(&mut deserializer);
     let value = value.and_then(|value| deserializer.end().map(|()| value));
-    value.map_err(|error| match count.stopped.take() {
-        Some(Some(stopped)) => TreeError::Stopped(stopped),
-        Some(None) => TreeError::Large { most },
-        None => TreeError::Syntax(error.to_string()),
+    value.map_err(|error| {
+        let syntax = || TreeError::Syntax(error.to_string());
+        count.stopped.take().unwrap_or_else(syntax)
     })
 }
 
 /// Counts what values take.
 struct Count {
+    most: usize,
     left: Cell<usize>,
     values: Cell<usize>,
-    /// Set where it ends: why the work was stopped, or nothing if all is used up.
-    stopped: Cell<Option<Option<effort::Stopped>>>,
+    /// Why it ends, unless that is the text itself.
+    stopped: Cell<Option<TreeError>>,
 }
 
 impl Count {
+    /// Ends it.
+    fn stop<E: Error>(&self, why: TreeError) -> E {
+        let error = E::custom(&why);
+        self.stopped.set(Some(why));
+        error
+    }
+
     /// A value takes so many bytes beside its own place.
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let values = self.values.get();
@@ -114,34 +136,48 @@ impl Count {
         if values.is_multiple_of(CHECKED)
             && let Err(stopped) = effort::check()
         {
-            self.stopped.set(Some(Some(stopped)));
-            return Err(E::custom("stopped"));
+            return Err(self.stop(stopped.into()));
         }
         match self.left.get().checked_sub(bytes + size_of::<Value>()) {
             Some(left) => self.left.set(left),
-            None => {
-                self.stopped.set(Some(None));
-                return Err(E::custom("too large"));
-            }
+            None => return Err(self.stop(TreeError::Large { most: self.most })),
         }
         Ok(())
     }
+}
+
+/// Where a value stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is a whole body.
+    Body,
+    /// It is the value of a field of a body.
+    Field,
+    /// No name may stand in it twice.
+    Once,
+    /// It is anywhere else.
+    Within,
 }
 
 /// Makes a value.
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     count: &'a Count,
-    /// Whether it is a whole body.
-    is_body: bool,
+    place: Place,
 }
 
 impl Seed<'_> {
-    fn inner(self) -> Self {
-        Self {
-            is_body: false,
-            ..self
-        }
+    fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
+    /// For the value of a field.
+    fn of(self, name: &str) -> Self {
+        self.at(match self.place {
+            Place::Body | Place::Field if name == ONCE => Place::Once,
+            Place::Body => Place::Field,
+            Place::Field | Place::Once | Place::Within => Place::Within,
+        })
     }
 }
 
@@ -191,7 +227,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.count.take(0)?;
         let mut all = vec![];
-        while let Some(item) = items.next_element_seed(self.inner())? {
+        while let Some(item) = items.next_element_seed(self.at(Place::Within))? {
             all.push(item);
         }
         Ok(all.into())
@@ -202,8 +238,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let (mut all, mut unknown) = (Map::new(), 0);
         while let Some(name) = entries.next_key::<String>()? {
             self.count.take(NAME + name.len())?;
-            if !self.is_body || is_known(&name) {
-                let value = entries.next_value_seed(self.inner())?;
+            if self.place == Place::Once && all.contains_key(&name) {
+                return Err(self.count.stop(TreeError::Twice { field: ONCE, name }));
+            }
+            if self.place != Place::Body || is_known(&name) {
+                let value = entries.next_value_seed(self.of(&name))?;
                 all.insert(name, value);
                 continue;
             }
@@ -293,6 +332,25 @@ mod tests {
         assert!(body(long.as_bytes()).is_ok());
         let tokens = json!({"prompt": vec![123_456; 300_000]}).to_string();
         assert!(body(tokens.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_token_that_has_two_biases_is_refused_and_elsewhere_the_last_value_counts() {
+        for text in [
+            r#"{"logit_bias": {"7": 1, "8": 2, "7": -100}}"#,
+            r#"{"options": {"logit_bias": {"7": 1, "7": 1}}}"#,
+            r#"{"logit_bias": {"\u0037": 1, "7": 1}}"#,
+        ] {
+            let error = body(text.as_bytes()).expect_err("7 has two");
+            let expected = TreeError::Twice {
+                field: "logit_bias",
+                name: "7".to_owned(),
+            };
+            assert_eq!(error, expected, "{text}");
+        }
+        let text = r#"{"logit_bias": {"7": 1}, "logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 1, "a": 2}}]}"#;
+        let expected = json!({"logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 2}}]});
+        assert_eq!(body(text.as_bytes()), Ok(expected));
     }
 
     #[test]

@@ -167,10 +167,10 @@ impl ChatTemplate {
         }
     }
 
-    /// What hides the marks in the texts of users and tools, if this template has marks as text. It hides them before the conversation is
-    /// rendered, and opens what was rendered.
-    pub fn shield(&self, messages: &[Message]) -> Shield<'_> {
-        Shield::new(&self.marks, messages)
+    /// What hides the marks in the texts of users and tools and in what is told of tools, if this template has marks as text. It hides them
+    /// before the conversation is rendered, and opens what was rendered.
+    pub fn shield(&self, messages: &[Message], tools: &[Json]) -> Shield<'_> {
+        Shield::new(&self.marks, messages, tools)
     }
 
     /// As [`render`](Self::render), of a conversation as it is said: ready for [`Tokenizer::encode_said`].
@@ -183,7 +183,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         think: Option<bool>,
     ) -> Result<ChatText, TokenizerError> {
-        let shield = self.shield(messages);
+        let shield = self.shield(messages, &[]);
         let mut hidden = messages.to_vec();
         shield.hide(&mut hidden);
         let rendered = self.render(&hidden, add_generation_prompt, think)?;

@@ -1,8 +1,11 @@
-//! Keeps what users and tools say text: marks of turns, calls and thoughts in it are no marks.
+//! Keeps what users and tools say text: marks of turns, calls and thoughts in it are no marks. So it is with the ids and names of calls, and
+//! with what is told of tools.
 //!
-//! Into every mark in their texts a character is put that nobody uses. The template neither finds such a mark nor changes it. In the
+//! Into every mark in these texts a character is put that nobody uses. The template neither finds such a mark nor changes it. In the
 //! rendered text the character is taken out again, and its place is noted: there the tokenizer reads no mark. The text is still made into
 //! tokens as a whole, so what stands around a mark is merged as it always was.
+
+use serde_json::Value;
 
 use super::message::Message;
 use super::special::SpecialTokens;
@@ -65,6 +68,40 @@ impl Marks {
         }
         out + &text[done..]
     }
+
+    /// `value` with `by` in every mark of its texts and names.
+    fn hidden_in(&self, value: &Value, by: char) -> Value {
+        match value {
+            Value::String(text) => self.hidden(text, by).into(),
+            Value::Array(items) => items.iter().map(|item| self.hidden_in(item, by)).collect(),
+            Value::Object(map) => {
+                let fields = map.iter();
+                let hidden =
+                    fields.map(|(name, value)| (self.hidden(name, by), self.hidden_in(value, by)));
+                hidden.collect()
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// The ids and names of calls.
+fn names(message: &Message) -> impl Iterator<Item = &String> {
+    let calls = message.tool_calls.iter();
+    let calls = calls.flat_map(|call| [&call.id, &call.name]);
+    message.tool_call_id.iter().chain(calls)
+}
+
+/// Whether a text or a name in a value is as asked.
+fn any_text(value: &Value, is: &impl Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => is(text),
+        Value::Array(items) => items.iter().any(|item| any_text(item, is)),
+        Value::Object(map) => map
+            .iter()
+            .any(|(name, value)| is(name) || any_text(value, is)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// The character that hides marks in the texts of one conversation.
@@ -76,36 +113,60 @@ pub struct Shield<'t> {
 }
 
 impl<'t> Shield<'t> {
-    /// That of a conversation.
-    pub(super) fn new(marks: &'t Marks, messages: &[Message]) -> Self {
-        let has_mark = |message: &&Message| {
-            is_shielded(message) && marks.tokens.all_in(&message.content).next().is_some()
-        };
+    /// That of a conversation, and of what is told of tools.
+    pub(super) fn new(marks: &'t Marks, messages: &[Message], tools: &[Value]) -> Self {
+        let has_mark = |text: &str| marks.tokens.all_in(text).next().is_some();
+        let needed = messages.iter().any(|message| {
+            let content = Some(&message.content).filter(|_| is_shielded(message));
+            content
+                .into_iter()
+                .chain(names(message))
+                .any(|text| has_mark(text))
+        });
+        let needed = needed || tools.iter().any(|tool| any_text(tool, &has_mark));
         let uses = |c: char| {
-            messages.iter().any(|message| {
-                let thoughts = message.reasoning_content.iter();
-                thoughts
-                    .chain([&message.content])
-                    .any(|text| text.contains(c))
-            })
+            let has = |text: &str| text.contains(c);
+            let said = messages.iter().any(|message| {
+                let texts = message.reasoning_content.iter().chain([&message.content]);
+                let arguments = message.tool_calls.iter().flat_map(|call| &call.arguments);
+                let mut arguments =
+                    arguments.map(|(name, value)| has(name) || any_text(value, &has));
+                texts.chain(names(message)).any(|text| has(text)) || arguments.any(|uses| uses)
+            });
+            said || tools.iter().any(|tool| any_text(tool, &has))
         };
         let unused = || {
             (0..100)
                 .filter_map(|n| char::from_u32(LAST - n))
                 .find(|&c| !uses(c))
         };
-        let needed = messages.iter().find(has_mark).is_some();
         Self {
             marks,
             by: needed.then(unused).flatten(),
         }
     }
 
-    /// Hides the marks in the texts of users and tools.
+    /// Hides the marks in the texts of users and tools, and in the ids and names of calls.
     pub fn hide(&self, messages: &mut [Message]) {
         let Some(by) = self.by else { return };
-        for message in messages.iter_mut().filter(|message| is_shielded(message)) {
-            message.content = self.marks.hidden(&message.content, by);
+        let hide = |text: &mut String| *text = self.marks.hidden(text, by);
+        for message in messages {
+            if is_shielded(message) {
+                hide(&mut message.content);
+            }
+            message.tool_call_id.iter_mut().for_each(hide);
+            for call in &mut message.tool_calls {
+                hide(&mut call.id);
+                hide(&mut call.name);
+            }
+        }
+    }
+
+    /// Hides the marks in what is told of tools.
+    pub fn hide_tools(&self, tools: &mut [Value]) {
+        let Some(by) = self.by else { return };
+        for tool in tools {
+            *tool = self.marks.hidden_in(tool, by);
         }
     }
 

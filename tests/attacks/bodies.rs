@@ -128,7 +128,7 @@ fn texts_that_are_too_long_are_not_read_to_their_end() {
 #[test]
 fn small_bodies_are_read_beside_large_ones_that_do_not_come() {
     let served = Served::start();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 15000000\r\n\r\n{";
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15000000\r\n\r\n{";
     let stalled: Vec<_> = (0..20).map(|_| served.sent(head.as_bytes())).collect();
     std::thread::sleep(Duration::from_millis(300));
     assert!(served.bystander() < PATIENCE);

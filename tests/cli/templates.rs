@@ -81,6 +81,31 @@ fn a_template_that_cannot_be_read_or_fails_refuses_chat_alone() {
 }
 
 #[test]
+fn a_template_that_looks_for_marks_is_told_of_unless_they_are_read() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = "{{ messages[0].content.split('</think>')[-1] }}";
+    let value = ("tokenizer.chat_template", Value::from(source));
+    let model = edited(directory.path(), "searching.gguf", &[value], |_, _| {});
+    let generate = [
+        "generate",
+        "--device",
+        "cpu",
+        "-n",
+        "1",
+        "a</think>b",
+        "-m",
+        &model,
+    ];
+    for (flags, warnings) in [(&[][..], 1), (&["--parse-special"], 0), (&["--raw"], 0)] {
+        let found = run(&[&generate[..], flags].concat());
+        assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
+        let told = stderr(&found);
+        let told = told.matches("looks for marks such as </think>").count();
+        assert_eq!(told, warnings, "{flags:?}: {}", stderr(&found));
+    }
+}
+
+#[test]
 #[ignore = "long: scripts/test --all"]
 fn hostile_templates_end_in_a_sentence() {
     let deep = "(".repeat(100_000);

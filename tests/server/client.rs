@@ -86,7 +86,7 @@ pub fn send(
         .set_read_timeout(Some(Duration::from_secs(120)))
         .expect("a limit can be set");
     let mut head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {}\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
     );
     if !headers.iter().any(|(name, _)| *name == "Content-Type") {

@@ -80,12 +80,67 @@ fn texts_are_continued() {
         (&json!(TEXT), &json!(""))
     );
     for (more, name) in [
-        (json!({"n_predict": 0}), "n_predict"),
         (json!({"image_data": [{"id": 1}]}), "image_data"),
         (json!({"n_probs": 99}), "n_probs"),
     ] {
         let refused = server.post("/completion", &ask(more));
         assert_eq!((refused.status, refused.error().0.as_str()), (400, name));
+    }
+}
+
+#[test]
+fn a_limit_of_0_computes_the_prompt_and_answers_with_nothing() {
+    let (server, _folder) = scripted_server();
+    for limit in ["n_predict", "max_tokens"] {
+        let body = json!({"prompt": "Hello there", limit: 0, "n_probs": 2, "return_tokens": true});
+        let whole = server.answer("/completion", &body);
+        assert_eq!(
+            (&whole["content"], &whole["stop_type"]),
+            (&json!(""), &json!("limit"))
+        );
+        assert_eq!(
+            (&whole["tokens_predicted"], &whole["tokens"]),
+            (&json!(0), &json!([]))
+        );
+        assert_eq!(whole["tokens_evaluated"], 10);
+        assert_eq!(whole["tokens_cached"], 10);
+        assert_eq!(whole["generation_settings"]["n_predict"], 0);
+        assert_eq!(whole["timings"]["predicted_n"], 0);
+        let parts = events(&server, body);
+        assert_eq!(parts.len(), 1, "{parts:?}");
+        assert_eq!(
+            (&parts[0]["stop"], &parts[0]["tokens_predicted"]),
+            (&json!(true), &json!(0))
+        );
+    }
+}
+
+#[test]
+fn prompts_may_mix_texts_and_tokens() {
+    let (server, _folder) = scripted_server();
+    let tokens = server.answer("/tokenize", &json!({"prompt": "ab<|quiet|>"}));
+    let [a, b, quiet] = tokens["tokens"].as_array().expect("a list").as_slice() else {
+        panic!("{tokens}");
+    };
+    for prompt in [
+        json!([a, b, quiet]),
+        json!([a, "b<|quiet|>"]),
+        json!(["a", b, quiet]),
+        json!(["ab", quiet]),
+        json!({"prompt_string": "ab<|quiet|>"}),
+        json!({"prompt_string": ["ab", quiet]}),
+    ] {
+        let body = json!({"prompt": prompt, "temperature": 0});
+        let one = server.answer("/completion", &body);
+        assert_eq!(
+            (&one["content"], &one["tokens_evaluated"], &one["prompt"]),
+            (&json!(TEXT), &json!(3), &prompt)
+        );
+        let several = json!({"prompt": [prompt, "a"], "temperature": 0});
+        let several = server.answer("/v1/completions", &several);
+        assert_eq!(several["choices"][0]["text"], TEXT, "{prompt}");
+        assert_eq!(several["choices"][1]["text"], "", "{prompt}");
+        assert_eq!(several["usage"]["prompt_tokens"], 4);
     }
 }
 

@@ -14,6 +14,7 @@ mod completions;
 #[path = "../cli/edited.rs"]
 #[allow(dead_code)]
 mod edited;
+mod fields;
 mod forms;
 mod hosts;
 mod llama;
@@ -32,6 +33,7 @@ mod page_in_chromium;
 mod page_markdown;
 mod refusals;
 mod responses;
+mod said;
 #[path = "../common/scripted.rs"]
 mod scripted;
 #[path = "../common/served.rs"]

@@ -227,7 +227,8 @@ fn web_pages_may_ask_only_where_they_are_let() {
 fn what_is_too_long_or_takes_too_long_is_given_up() {
     let mut server = Server::start(&["--max-body", "1", "--timeout", "1"]);
     let large = chat(json!({"user": "x".repeat(2 << 20)})).to_string();
-    let head = format!("POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+    let head =
+        format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
     // By what it says of itself, and by what it is.
     let length = format!(
         "{head}Connection: close\r\nContent-Length: {}\r\n\r\n",
@@ -442,7 +443,7 @@ fn clients_that_go_away_anywhere_leave_nothing_behind() {
     // Half of a head, and half of a body.
     for text in [
         "POST /v1/comp",
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
     ] {
         let mut stream = TcpStream::connect(server.address).expect("it listens");
         stream.write_all(text.as_bytes()).expect("it reads");

@@ -11,6 +11,7 @@ fn position(token: u32) -> u32 { return p.pos + token; }
 #endif
 
 #ifdef pages
+#word last_page: u32                                // of the cache; a larger number in `pages` stands for it
 #length CACHE_ROWS POOL_ROWS
 // The entry of `pages` with the first page of the token's sequence.
 #ifdef table
@@ -22,7 +23,7 @@ fn first_page(token: u32) -> u32 { return p.first_page; }
 
 // The row of the cache that belongs to a position of the sequence that has this first page.
 fn cache_row_at(page: u32, position: u32) -> u32 {
-  return pages[page + position / PAGE] * PAGE + position % PAGE;
+  return min(pages[page + position / PAGE], p.last_page) * PAGE + position % PAGE;
 }
 #else
 #length CACHE_ROWS CONTEXT

@@ -42,6 +42,9 @@ impl Given {
         let count = lengths.len() * per_sequence + 3;
         let mut free: Vec<u32> = (0..count as u32).collect();
         rng.shuffle(&mut free);
+        // The first page of the first sequence is the last one of the cache, of which kernels are told a number that is too large.
+        let last = free.iter().position(|page| *page == count as u32 - 1);
+        free.swap(0, last.expect("it is one of them"));
         let pages = free[..lengths.len() * per_sequence].to_vec();
         let mut given = Self {
             positions: vec![],
@@ -100,9 +103,11 @@ impl Given {
         let mut work = cut.work;
         assert!(work.len() <= most, "{} slices", work.len());
         work.resize(most, [0; SLICE]);
+        let mut pages = self.pages.clone();
+        pages[0] = u32::MAX;
         let sequences = Sequences {
             table: Range::whole(&upload(gpu, &table)),
-            pages: Range::whole(&upload(gpu, &self.pages)),
+            pages: Range::whole(&upload(gpu, &pages)),
             work: Range::whole(&upload(gpu, work.as_flattened())),
             page: PAGE as u32,
             rows: self.rows as u32,

@@ -8,8 +8,8 @@ use crate::server::messages::content;
 use crate::server::model::Model;
 use crate::server::translated::{Messages, by_schema, call, demand, refuse, shared, tool};
 
-/// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
-const OWN: [&str; 18] = [
+/// Fields that the API has in its own way.
+const OWN: [&str; 10] = [
     "system",
     "messages",
     "tools",
@@ -18,10 +18,14 @@ const OWN: [&str; 18] = [
     "stop_sequences",
     "output_config",
     "output_format",
-    "metadata",
-    "service_tier",
     "container",
     "mcp_servers",
+];
+
+/// Fields that mean nothing here. docs/serving.md tells why.
+const SILENT: [&str; 8] = [
+    "metadata",
+    "service_tier",
     "context_management",
     "cache_control",
     "inference_geo",
@@ -29,6 +33,8 @@ const OWN: [&str; 18] = [
     "betas",
     "diagnostics",
 ];
+
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
 /// Fields that cannot be met.
 const REFUSED: [(&str, &str); 2] = [
@@ -57,7 +63,8 @@ const BILLING: &str = "x-anthropic-billing-header:";
 /// The fault, by its field.
 pub(super) fn chat(fields: &Fields<'_>, model: &Model) -> Result<Value, ApiError> {
     refuse(fields, &REFUSED)?;
-    let mut chat = shared(fields, &OWN)?;
+    fields.skip(&SILENT);
+    let mut chat = shared(fields, &[&OWN[..], &SILENT].concat())?;
     let mut put = |name: &str, value: Value| chat.insert(name.to_owned(), value);
     let messages = messages(fields)?;
     if messages.ends_with_text() {
@@ -79,7 +86,7 @@ pub(super) fn chat(fields: &Fields<'_>, model: &Model) -> Result<Value, ApiError
     }
     let config = fields.object("output_config")?;
     let effort = match &config {
-        Some(config) => config.text("effort")?,
+        Some(config) => config.one_of("effort", &EFFORTS)?,
         None => None,
     };
     let thinks = thinks(fields, model)?;

@@ -3,6 +3,7 @@
 mod about;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ pub(super) use about::{apply_template, props, slots};
 
 use super::answers::{Step, Usage};
 use super::ask::Ask;
-use super::completions::Completion;
+use super::completions::{Completion, listed};
 use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
 use super::fields::Fields;
@@ -23,47 +24,42 @@ use super::translated::{self, refuse, shared};
 use crate::engine::chooser::TokenLogProbs;
 use crate::tokenizer::Tokenizer;
 
-/// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
-const OWN: [&str; 16] = [
+/// Fields that the API has in its own way.
+const OWN: [&str; 7] = [
     "n_predict",
+    "max_tokens",
+    "max_completion_tokens",
     "n_probs",
     "logprobs",
-    "stream_options",
-    "cache_prompt",
-    "id_slot",
-    "slot_id",
     "return_tokens",
-    "return_progress",
-    "timings_per_token",
-    "response_fields",
-    "n_keep",
-    "n_cache_reuse",
-    "image_data",
-    "lora",
     "echo",
 ];
 
-/// Fields that cannot be met.
-const REFUSED: [(&str, &str); 6] = [
-    ("image_data", "is not supported: this model reads only text"),
-    ("lora", "is not supported: this server has no adapters"),
-    (
-        "n_discard",
-        "is not supported: an answer ends where the context is full",
-    ),
-    (
-        "n_indent",
-        "is not supported: lines are not indented by force",
-    ),
-    (
-        "t_max_predict_ms",
-        "is not supported; limit the tokens with n_predict",
-    ),
-    (
-        "post_sampling_probs",
-        "is not supported: probabilities are those before any sampler",
-    ),
+/// Fields that mean nothing here. docs/serving.md tells why.
+const SILENT: [&str; 5] = [
+    "return_progress",
+    "timings_per_token",
+    "response_fields",
+    "stream_options",
+    "n_discard",
 ];
+
+/// The names of the limit of an answer, the first of which counts.
+const LIMITS: [&str; 3] = ["n_predict", "max_tokens", "max_completion_tokens"];
+
+/// The answer to a request whose limit is 0.
+fn nothing() -> Collected {
+    Collected {
+        reason: "length",
+        ..Collected::default()
+    }
+}
+
+/// A field that cannot be met, whose name is another one elsewhere.
+const REFUSED: [(&str, &str); 1] = [(
+    "post_sampling_probs",
+    "is not supported: probabilities are those before any sampler",
+)];
 
 /// A request to continue texts.
 pub(super) struct Continued {
@@ -72,6 +68,8 @@ pub(super) struct Continued {
     prompts: Vec<Value>,
     /// Whether answers tell their tokens.
     tokens: bool,
+    /// Whether the prompt is computed and nothing is answered. The one token of the answer is left out.
+    nothing: bool,
 }
 
 impl Form for Continued {
@@ -80,12 +78,16 @@ impl Form for Continued {
 
     fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self> {
         refuse(fields, &REFUSED)?;
-        let mut body = shared(fields, &OWN)?;
+        fields.skip(&SILENT);
+        let mut body = shared(fields, &[&OWN[..], &SILENT].concat())?;
         let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
-        let most = fields.count("n_predict", i64::MIN..=i64::MAX)?;
+        let mut most = None;
+        for name in LIMITS {
+            most = most.or(fields.count(name, i64::MIN..=i64::MAX)?);
+        }
         // A number below 0 is no limit.
         if let Some(most) = most.filter(|most| *most >= 0) {
-            put("max_tokens", most.into());
+            put("max_tokens", most.max(1).into());
         }
         if let Some(Value::Array(stops)) = fields.get("stop") {
             let stops = stops.iter().filter(|stop| **stop != "");
@@ -95,12 +97,7 @@ impl Form for Continued {
         if shown > 0 {
             put("logprobs", shown.into());
         }
-        let prompts = match fields.get("prompt") {
-            Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => {
-                items.clone()
-            }
-            other => other.cloned().into_iter().collect(),
-        };
+        let prompts = fields.get("prompt").map_or(&[][..], listed).to_vec();
         let body = Value::from(body);
         let names = [("max_tokens", "n_predict"), ("logprobs", "n_probs")];
         let read = translated::read(fields, None, &body, |body| {
@@ -111,6 +108,7 @@ impl Form for Continued {
             inner,
             prompts,
             tokens: fields.flag("return_tokens")?.unwrap_or(false),
+            nothing: most == Some(0),
         };
         Ok((form, orders))
     }
@@ -125,6 +123,10 @@ impl Form for Continued {
 
     fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {
         let answers = answers.into_iter().enumerate().map(|(index, answer)| {
+            let answer = match self.nothing {
+                true => nothing(),
+                false => answer,
+            };
             let mut whole = self.last(head, index, &answer, usage);
             whole["content"] = answer.blocks.text().into();
             if self.tokens {
@@ -153,6 +155,18 @@ impl Form for Continued {
 }
 
 impl Continued {
+    /// What answers took so far, as it is told.
+    fn usage(&self, usage: &Usage) -> Usage {
+        match self.nothing {
+            true => Usage {
+                generated: 0,
+                of_answer: Duration::ZERO,
+                ..*usage
+            },
+            false => *usage,
+        }
+    }
+
     /// The last message of an answer, without its text.
     fn last(&self, head: &Head, index: usize, answer: &Collected, usage: &Usage) -> Value {
         let stop_type = match (answer.reason, &answer.stopped_by) {
@@ -162,6 +176,11 @@ impl Continued {
         };
         let ask = self.ask();
         let prompt = self.prompts.get(index / ask.n);
+        let usage = self.usage(usage);
+        let mut settings = about::settings(&head.model, &ask.chain, Some(ask));
+        if self.nothing {
+            settings["n_predict"] = 0.into();
+        }
         json!({
             "index": index,
             "content": "",
@@ -171,14 +190,14 @@ impl Continued {
             "model": head.model.name,
             "tokens_predicted": usage.generated,
             "tokens_evaluated": usage.prompt,
-            "generation_settings": about::settings(&head.model, &ask.chain, Some(ask)),
+            "generation_settings": settings,
             "prompt": prompt,
             "has_new_line": answer.blocks.text().contains('\n'),
             "truncated": false,
             "stop_type": stop_type,
             "stopping_word": answer.stopped_by.as_deref().unwrap_or_default(),
             "tokens_cached": usage.prompt + usage.generated,
-            "timings": timings(usage),
+            "timings": timings(&usage),
         })
     }
 }
@@ -186,7 +205,7 @@ impl Continued {
 /// How long things took.
 fn timings(usage: &Usage) -> Value {
     let computed = usage.prompt.saturating_sub(usage.cached);
-    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let rates = |tokens: usize, ms: f64| {
         let tokens = tokens as f64;
         // JSON has no infinity.
@@ -248,9 +267,10 @@ impl deliver::Events for Events<'_> {
                 stopped_by: step.stopped_by,
                 ..Collected::default()
             };
+            let ended = if self.form.nothing { nothing() } else { ended };
             self.ended.push((step.choice, ended));
         }
-        if text.is_empty() && step.token.is_none() {
+        if self.form.nothing || text.is_empty() && step.token.is_none() {
             return vec![];
         }
         let mut part = json!({

@@ -6,8 +6,8 @@ use crate::server::error::ApiError;
 use crate::server::fields::Fields;
 use crate::server::translated::{Messages, by_schema, call, refuse, shared};
 
-/// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
-const OWN: [&str; 17] = [
+/// Fields that one of the routes has in its own way.
+const OWN: [&str; 14] = [
     "messages",
     "prompt",
     "suffix",
@@ -20,12 +20,12 @@ const OWN: [&str; 17] = [
     "format",
     "options",
     "stream",
-    "keep_alive",
-    "truncate",
-    "shift",
     "tools",
     "stream_options",
 ];
+
+/// Fields that mean nothing here. docs/serving.md tells why.
+const SILENT: [&str; 3] = ["keep_alive", "truncate", "shift"];
 
 /// Options of how ollama loads and runs a model, which the flags of this server decide.
 const LOADING: [&str; 17] = [
@@ -82,7 +82,8 @@ pub(super) fn ends(keep_alive: &Value) -> bool {
 /// The fields that both routes have in common.
 fn common(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     refuse(fields, &[NO_IMAGES])?;
-    let mut chat = shared(fields, &OWN)?;
+    fields.skip(&SILENT);
+    let mut chat = shared(fields, &[&OWN[..], &SILENT].concat())?;
     let mut put = |name: &str, value: Value| chat.insert(name.to_owned(), value);
     // Unlike elsewhere, answers are streamed if nothing is said.
     put("stream", fields.flag("stream")?.unwrap_or(true).into());
@@ -113,6 +114,7 @@ fn common(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
         if let Some(most) = most.filter(|most| *most >= 0) {
             put("max_tokens", most.into());
         }
+        options.skip(&LOADING);
         for (name, value) in shared(&options, &LOADING)? {
             put(&name, value);
         }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answers::Usage;
-use super::ask::{Ask, check_model};
+use super::ask::Ask;
 use super::chat::{Chat, render};
 use super::deliver::{self, Collected, Form, Head, Read};
 use super::error::ApiError;
@@ -133,10 +133,12 @@ impl Response {
 ///
 /// # Errors
 /// The fault, by its field.
-pub(super) fn input_tokens(body: &Value, model: &Model, kept: &Kept) -> Result<String, ApiError> {
-    let fields = Fields::of_body(body)?;
-    check_model(&fields, model)?;
-    let request = request::Request::read(&fields, kept)?;
+pub(super) fn input_tokens(
+    fields: &Fields<'_>,
+    model: &Model,
+    kept: &Kept,
+) -> Result<String, ApiError> {
+    let request = request::Request::read(fields, kept)?;
     let rendered = render(&Fields::of_body(&request.chat)?, model);
     let rendered = rendered.map_err(|error| error.renamed(&request::NAMES))?;
     let found = json!({"object": "response.input_tokens", "input_tokens": rendered.prompt.len()});

@@ -15,8 +15,8 @@ use crate::server::tools::GRAMMAR;
 use crate::server::translated::{Messages, call, demand, refuse, shared, tool};
 use crate::server::tree;
 
-/// Fields that the API has in its own way, or that mean nothing here. docs/serving.md tells why.
-const OWN: [&str; 25] = [
+/// Fields that the API has in its own way.
+const OWN: [&str; 16] = [
     "input",
     "instructions",
     "previous_response_id",
@@ -28,13 +28,17 @@ const OWN: [&str; 25] = [
     "tools",
     "tool_choice",
     "max_output_tokens",
-    "max_tool_calls",
     "reasoning",
     "text",
-    "stream_options",
     "top_logprobs",
     "truncation",
     "metadata",
+];
+
+/// Fields that mean nothing here. docs/serving.md tells why.
+const SILENT: [&str; 9] = [
+    "max_tool_calls",
+    "stream_options",
     "user",
     "safety_identifier",
     "prompt_cache_key",
@@ -73,6 +77,18 @@ pub(super) const NAMES: [(&str, &str); 6] = [
     (".function.parameters", ".parameters"),
 ];
 
+/// What may be included in a response. All but the last two are of tools and pictures, which there are none of.
+const INCLUDED: [&str; 8] = [
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+];
+
 /// Tools that the vendor's servers run themselves. Agents name them in every request, so the model is just not told of them.
 const HOSTED: [&str; 9] = [
     "web_search",
@@ -107,9 +123,10 @@ impl Request {
     /// The fault, by its field.
     pub(super) fn read(fields: &Fields<'_>, kept: &Kept) -> Result<Self, ApiError> {
         refuse(fields, &REFUSED)?;
-        fields.object("metadata")?;
+        fields.object("metadata")?.map(|metadata| metadata.all());
+        fields.skip(&SILENT);
         fields.one_of("truncation", &["auto", "disabled"])?;
-        let mut chat = shared(fields, &OWN)?;
+        let mut chat = shared(fields, &[&OWN[..], &SILENT].concat())?;
         let mut shape = Shape::default();
         let tools = read_tools(fields, &mut chat, &mut shape)?;
         let previous = fields.text("previous_response_id")?;
@@ -190,6 +207,11 @@ fn put_limits(
         put("response_format", &form);
     }
     let include = fields.list("include")?.unwrap_or_default();
+    let is_known = |item: &&Value| item.as_str().is_some_and(|name| INCLUDED.contains(&name));
+    if let Some(other) = include.iter().find(|item| !is_known(item)) {
+        let message = format!("names {other}, but must name only {}", INCLUDED.join(", "));
+        return Err(fields.wrong("include", &message));
+    }
     let includes = |name: &str| include.iter().any(|item| item == name);
     shape.sealed = includes("reasoning.encrypted_content");
     let most = fields.count("top_logprobs", 0..=20)?.unwrap_or(0);
