@@ -388,7 +388,7 @@ impl<W: Write> Shown<W> {
             Event::Loaded => self.bar = None,
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
-            Event::NoGpu(error) => load::no_gpu(error, self.by_layers),
+            Event::NoGpu(error) => note(format_args!("{}", load::no_gpu(error, self.by_layers))),
             Event::Skipped(reason) => note(format_args!("left out: {reason}")),
             Event::Test { test, number, of } => {
                 let what = format!("{} ({number} of {of})", test.name());

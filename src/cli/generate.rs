@@ -1,22 +1,23 @@
 //! `glimt generate`: a prompt in, the answer out, token by token.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::answer::{Answer, rate};
+use super::answer::Answer;
 use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, on_or_off};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
 use super::guard::guarded;
-use super::output::{self, note};
+use super::output::{self, detail, note};
 use super::resumed::{Prompt, Resumed};
 use super::run::{self, Ran};
 use super::sampling::{self, Choice, SamplingArgs};
 use super::sink::Sink;
 use super::text::{self, PromptArgs};
-use super::told::Report;
+use super::told::{self, Report};
 use super::{interrupt, load};
 use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
 use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, SessionFile, StopReason};
@@ -137,7 +138,7 @@ impl Generate {
             SessionFile::check(path, &opened)?;
         }
         let engine = load::weights(opened)?;
-        choice.tell();
+        choice.tell(detail);
         let Some(path) = &self.session else {
             let begun = (engine.session()?, tokens, None);
             return self.answer(begun, rendered.as_deref(), &choice, grammar);
@@ -161,7 +162,7 @@ impl Generate {
         let engine = session.engine();
         let sink = match self.json {
             true => Sink::kept(),
-            false => Sink::streamed(!self.raw && !self.no_wrap),
+            false => Sink::streamed(!self.no_wrap),
         };
         let limit = self.n_predict.unwrap_or(usize::MAX);
         let mut answer = Answer::new(engine, &self.stop, rendered, sink);
@@ -211,7 +212,10 @@ impl Generate {
             Some(_) => "stop text".to_owned(),
             None => why(stats.stop, limit, engine.n_ctx()),
         };
-        note(format_args!("{}; stopped: {why}", rates(&stats)));
+        let (rates, seed) = (rates(&stats, interrupted), choice.drawn_seed());
+        let seed = seed.map_or_else(String::new, |seed| format!("; seed {seed}"));
+        note(format_args!("{rates}{seed}"));
+        detail(format_args!("stopped: {why}"));
         saved?;
         if interrupted {
             return Err(CliError::Interrupted);
@@ -392,10 +396,14 @@ fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
     }
 }
 
-/// `prompt: 16 tokens, 123.4 tokens/s; generated: 87 tokens, 55.5 tokens/s`
-fn rates(stats: &GenerateStats) -> String {
+/// `prompt: 16 tokens, 123/s; generated: 87 tokens, 55.5/s`. An end that is not the model's own stands in brackets. The line fits 80 columns.
+fn rates(stats: &GenerateStats, interrupted: bool) -> String {
+    let end = match stats.stop {
+        StopReason::StopToken | StopReason::SentenceEnd if !interrupted => String::new(),
+        stop => format!(" ({})", told::stopped(stop, interrupted)),
+    };
     format!(
-        "prompt: {}{}; generated: {}{}",
+        "prompt: {}{}; generated: {}{end}{}",
         count(stats.prompt_tokens, "token"),
         rate(stats.prompt_tokens, stats.prompt_time),
         count(stats.generated, "token"),
@@ -403,10 +411,17 @@ fn rates(stats: &GenerateStats) -> String {
     )
 }
 
+/// Tokens in a second, as `, 55.5/s`. It is empty if there were no tokens or no time was measured.
+fn rate(tokens: usize, time: Duration) -> String {
+    match tokens as f64 / time.as_secs_f64() {
+        rate if !rate.is_normal() => String::new(),
+        rate if rate < 100.0 => format!(", {rate:.1}/s"),
+        rate => format!(", {rate:.0}/s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -420,14 +435,19 @@ mod tests {
             stop: StopReason::Limit,
         };
         assert_eq!(
-            rates(&stats),
-            "prompt: 16 tokens, 32.0 tokens/s; generated: 9 tokens, 2.0 tokens/s"
+            rates(&stats, false),
+            "prompt: 16 tokens, 32.0/s; generated: 9 tokens (limit), 2.0/s"
         );
-        (stats.generated, stats.steps) = (1, 0);
+        stats.stop = StopReason::StopToken;
+        (stats.prompt_tokens, stats.generated, stats.steps) = (4096, 1, 0);
         stats.generate_time = Duration::ZERO;
         assert_eq!(
-            rates(&stats),
-            "prompt: 16 tokens, 32.0 tokens/s; generated: 1 token"
+            rates(&stats, false),
+            "prompt: 4096 tokens, 8192/s; generated: 1 token"
+        );
+        assert_eq!(
+            rates(&stats, true),
+            "prompt: 4096 tokens, 8192/s; generated: 1 token (interrupted)"
         );
     }
 }

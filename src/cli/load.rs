@@ -6,7 +6,7 @@ use super::args::{ContextArgs, EngineArgs, ModelArgs};
 pub(super) use super::bars::{progress_bar, prompt_bar, told};
 use super::error::CliError;
 use super::guard::guarded;
-use super::output::note;
+use super::output::{detail, note};
 use crate::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Serving,
 };
@@ -46,7 +46,10 @@ pub(super) fn open_for(
     let opened = Opened::new(&source, &options);
     let opened = opened.map_err(|error| CliError::from(error).in_file(&source))?;
     if let Some(error) = opened.no_gpu() {
-        no_gpu(error, engine.device.is_by_layers());
+        detail(format_args!(
+            "{}",
+            no_gpu(error, engine.device.is_by_layers())
+        ));
     }
     if let Some(flag) = engine.asks_for_gpu()
         && options.gpu.device == DeviceChoice::Auto
@@ -64,19 +67,17 @@ pub(super) fn leaves_cpu(flag: &str, adapter: &str) {
     ));
 }
 
-/// Tells that the CPU reference is taken, and why. `by_layers` says whether `--gpu-layers` stands where `--device` would.
-pub(super) fn no_gpu(error: &GpuError, by_layers: bool) {
+/// Why the CPU reference is taken, and what else there is. `by_layers` says whether `--gpu-layers` stands where `--device` would.
+pub(super) fn no_gpu(error: &GpuError, by_layers: bool) -> String {
     let place = match by_layers {
         true => "in place of --gpu-layers, ",
         false => "",
     };
     match error {
-        GpuError::OnlySoftware { found } => note(format_args!(
+        GpuError::OnlySoftware { found } => format!(
             "no GPU found, only software ({found}): running on the CPU reference, which is faster; {place}--device 0 takes the software"
-        )),
-        _ => note(format_args!(
-            "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver"
-        )),
+        ),
+        _ => "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver".to_owned(),
     }
 }
 
@@ -141,23 +142,32 @@ pub(super) fn with_bar<T>(
     work(&mut told(&bar))
 }
 
-/// Loads the weights and tells what was chosen.
+/// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     let engine = with_bar("loading", |told| {
         Engine::load(opened, &mut |progress| told(progress.done, progress.total))
     })?;
+    let no_gpu = match engine.no_gpu() {
+        Some(_) => " (no GPU found: see glimt devices)",
+        None => "",
+    };
     note(format_args!(
-        "model: {}; device: {}; context: {} of {}",
+        "model: {}; device: {}{no_gpu}",
         engine.model().config().name,
         engine.device_name(),
-        engine.n_ctx(),
-        count(engine.model().config().context_length, "token"),
     ));
+    detail(format_args!("{}", context(&engine)));
     if let Some(trial) = engine.tier_trial() {
-        note(format_args!("{trial}"));
+        detail(format_args!("{trial}"));
     }
     if let Some(precomposed) = engine.precomposed() {
-        note(format_args!("{precomposed}"));
+        detail(format_args!("{precomposed}"));
     }
     Ok(engine)
+}
+
+/// The context that was taken, of that which the model has.
+pub(super) fn context(engine: &Engine) -> String {
+    let all = count(engine.model().config().context_length, "token");
+    format!("context: {} of {all}", engine.n_ctx())
 }

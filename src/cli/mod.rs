@@ -64,7 +64,6 @@ mod web;
 mod words;
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -205,7 +204,7 @@ fn log_to_stderr(verbose: bool) {
         "glimt::tokenizer",
         "glimt::kernels::coop",
     ];
-    logger.format(move |to, record| {
+    logger.format(move |_, record| {
         let (level, text) = (record.level(), record.args().to_string());
         if repeating
             .iter()
@@ -214,13 +213,8 @@ fn log_to_stderr(verbose: bool) {
         {
             return Ok(());
         }
-        writeln!(
-            to,
-            "{}: {}: {}",
-            record.target(),
-            level,
-            output::clean(&text)
-        )
+        output::complain(format_args!("{}: {level}: {text}", record.target()));
+        Ok(())
     });
     logger.init();
 }

@@ -30,27 +30,40 @@ pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes one line to standard error, dimmed, unless notes are left out. A terminal gets it broken between words.
+/// Writes one line to standard error, dimmed, unless notes are left out.
 pub(super) fn note(message: fmt::Arguments<'_>) {
     if is_quiet() {
         return;
     }
-    let text = clean(&message.to_string());
+    let line = message.to_string();
+    match is_styled(io::stderr().is_terminal()) {
+        true => tell(&line, DIM, PLAIN),
+        false => tell(&line, "", ""),
+    }
+}
+
+/// Writes a note that is wanted only by `--verbose`.
+pub(super) fn detail(message: fmt::Arguments<'_>) {
+    if log::log_enabled!(log::Level::Info) {
+        note(message);
+    }
+}
+
+/// Writes one line to standard error: an error, a warning, or what is logged.
+pub(super) fn complain(message: fmt::Arguments<'_>) {
+    tell(&message.to_string(), "", "");
+}
+
+/// Writes a line to standard error, above the bars. A terminal gets it broken between words. A closed standard error is ignored: there is
+/// nobody left to tell.
+fn tell(line: &str, begin: &str, end: &str) {
+    let text = clean(line);
     let _ = screen::beside(|| {
         let mut err = io::stderr().lock();
         let columns = terminal::columns().filter(|_| err.is_terminal() && !terminal::is_dumb());
         let text = columns.map_or(text.clone(), |columns| wrapped(&text, columns));
-        match is_styled(err.is_terminal()) {
-            true => writeln!(err, "{DIM}{text}{PLAIN}"),
-            false => writeln!(err, "{text}"),
-        }
+        writeln!(err, "{begin}{text}{end}")
     });
-}
-
-/// Writes one line to standard error, an error or a warning. A closed standard error is ignored: there is nobody left to tell.
-pub(super) fn complain(message: fmt::Arguments<'_>) {
-    let line = clean(&message.to_string());
-    let _ = screen::beside(|| writeln!(io::stderr().lock(), "{line}"));
 }
 
 /// `text` with control characters as `\\u{1b}`: names in files may hold what commands a terminal. Line breaks and tabs stay.

@@ -61,7 +61,7 @@ struct Token {
 }
 
 /// Why an answer ended, in a word for programs.
-fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
+pub(super) fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
     match stop {
         _ if interrupted => "interrupted",
         StopReason::StopToken => "end of text",

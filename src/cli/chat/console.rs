@@ -16,7 +16,7 @@ use crate::cli::guard::guarded;
 use crate::cli::interrupt;
 use crate::cli::kept::Kept;
 use crate::cli::load;
-use crate::cli::output::{complain, note};
+use crate::cli::output::{complain, detail, note};
 use crate::cli::sampling::Choice;
 use crate::cli::text::{self, Input};
 use crate::cli::tty;
@@ -146,11 +146,13 @@ impl<'a> Console<'a> {
         }
         console.talk.measure();
         if !before.is_begun {
-            console.talk.choice.tell();
+            console.talk.choice.tell(detail);
             if console.lines.is_terminal() {
                 tty::remember();
                 note(format_args!("/help lists the commands, Ctrl-D leaves"));
             }
+        } else {
+            note(format_args!("{}", load::context(engine)));
         }
         Ok(console)
     }
@@ -571,7 +573,7 @@ impl<'a> Console<'a> {
     /// Tells how answers are generated.
     fn show_settings(&self) {
         let choice = &self.talk.choice;
-        choice.tell_sampling();
+        choice.tell(note);
         let line = self.talk.settings.line(choice.sampling().seed);
         note(format_args!("{line}; ctx: {}", self.talk.engine.n_ctx()));
     }

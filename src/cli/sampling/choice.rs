@@ -1,10 +1,11 @@
 //! What the flags of sampling and the recommendations come to for a model.
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
 use super::{HostArgs, SamplingArgs, Seed};
 use crate::cli::error::CliError;
-use crate::cli::output::note;
 use crate::cli::text::unescaped;
 use crate::engine::chooser::{Breakers, ChainSettings, Dry, Mirostat, Xtc};
 use crate::engine::recommended::SamplingValues;
@@ -169,27 +170,18 @@ impl Choice {
         }
     }
 
-    /// Says on standard error what was settled for, and who chooses.
-    pub(in crate::cli) fn tell(&self) {
+    /// The random seed, if tokens are drawn by one.
+    pub(in crate::cli) fn drawn_seed(&self) -> Option<u64> {
         let draws = self.random_seed && self.sampling().temperature > 0.0;
-        let seed = self.sampling().seed;
-        self.tell_with(&if draws {
-            format!("; seed: {seed}")
-        } else {
-            String::new()
-        });
+        draws.then_some(self.sampling().seed)
     }
 
-    /// As [`tell`](Self::tell), without the seed.
-    pub(in crate::cli) fn tell_sampling(&self) {
-        self.tell_with("");
-    }
-
-    fn tell_with(&self, seed: &str) {
-        note(format_args!("sampling: {}{seed}", self.line()));
+    /// Says what was settled for, and who chooses, as lines of `say`.
+    pub(in crate::cli) fn tell(&self, say: fn(fmt::Arguments<'_>)) {
+        say(format_args!("sampling: {}", self.line()));
         if !self.host.is_empty() {
             let why = self.host.join(", ");
-            note(format_args!(
+            say(format_args!(
                 "tokens are chosen on the host, one at a time: {why}"
             ));
         }
