@@ -1,4 +1,4 @@
-//! Counts of things in words.
+//! Counts of things in words, and lists of names that stay short.
 
 use std::fmt::{self, Display};
 
@@ -24,9 +24,33 @@ impl<N: Display + PartialEq + From<u8>> Display for Count<N> {
     }
 }
 
+/// So many of very many things are named.
+const NAMED: usize = 100;
+
+/// The names of `all` things. Of very many the first are named, and no name of another is made.
+pub(crate) fn named<N: Display>(names: impl IntoIterator<Item = N>, all: usize) -> String {
+    let first = names.into_iter().take(NAMED);
+    let first: Vec<String> = first.map(|name| name.to_string()).collect();
+    let list = first.join(", ");
+    match all.saturating_sub(first.len()) {
+        0 => list,
+        more => format!("{list} and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::count;
+    use super::{count, named};
+
+    #[test]
+    fn of_very_many_things_some_are_named() {
+        assert_eq!(named(["a", "b"], 2), "a, b");
+        let hundred: Vec<u32> = (1..=100).collect();
+        let list = named(&hundred, 100);
+        assert!(list.ends_with("98, 99, 100"), "{list}");
+        let list = named(1..=u64::MAX, 1234);
+        assert!(list.ends_with("99, 100 and 1134 more"), "{list}");
+    }
 
     #[test]
     fn one_thing_is_not_several() {

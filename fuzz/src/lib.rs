@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use glimt::engine::chooser::Vocabulary;
 use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, Opened};
-use glimt::gguf::{Gguf, GgufWriter, Value};
+use glimt::gguf::{Gguf, GgufError, GgufWriter, TensorInfo, Value};
 use glimt::quant::GgmlType;
 use glimt::tokenizer::{Tokenizer, byte_level_alphabet};
 
@@ -201,6 +201,37 @@ pub fn model_with_experts() -> Vec<u8> {
         ("blk.0.ffn_down_shexp.weight", weight, vec![WIDTH, WIDTH]),
     ]);
     written(&pairs, &shapes).expect("the writer writes it")
+}
+
+/// What stands between the files of a split model in an input.
+pub const BETWEEN: &[u8] = b"<next file>";
+
+/// A model, split into so many files: the metadata is in the first, tensors are in each.
+pub fn split(model: Vec<u8>, count: u16) -> Vec<u8> {
+    let gguf = container(model).expect("it was written by the writer");
+    let tensors = gguf.tensors();
+    let all = tensors.len() as i32;
+    let each = tensors.len().div_ceil(count.into());
+    let file = |(no, tensors): (usize, &[TensorInfo])| {
+        let mut writer = GgufWriter::new(vec![]);
+        for (key, value) in gguf.metadata().filter(|_| no == 0) {
+            writer.metadata(key, value.clone())?;
+        }
+        writer.metadata("split.no", no as u16)?;
+        writer.metadata("split.count", count)?;
+        writer.metadata("split.tensors.count", all)?;
+        for tensor in tensors {
+            writer.tensor(&tensor.name, tensor.ty, &tensor.dims)?;
+        }
+        let mut data = writer.begin_data()?;
+        for tensor in tensors {
+            data.write(gguf.data(tensor))?;
+        }
+        data.finish()
+    };
+    let files = tensors.chunks(each).enumerate().map(file);
+    let files: Result<Vec<_>, GgufError> = files.collect();
+    files.expect("the writer writes it").join(BETWEEN)
 }
 
 /// The container in these bytes.

@@ -8,7 +8,7 @@ use super::output::{bytes, complain, note};
 use super::{ask, interrupt};
 use crate::hub::{self, Event, Hub, Name, Offer};
 use crate::models;
-use crate::plural::count;
+use crate::plural::{count, named};
 use crate::quant::GgmlType;
 
 /// What is shown while files come.
@@ -102,7 +102,7 @@ fn check(hub: &Hub<'_>, offer: &Offer, shown: &mut Shown) -> Result<(), CliError
 fn others(offer: &Offer) -> String {
     match offer.others.is_empty() {
         true => String::new(),
-        false => format!("; it also has {}", offer.others.join(", ")),
+        false => format!("; it also has {}", named(&offer.others, offer.others.len())),
     }
 }
 

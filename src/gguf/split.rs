@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::reader::Header;
 use super::{Gguf, GgufError, Value};
+use crate::plural::named;
 
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -73,7 +74,7 @@ pub(super) fn other_shards(path: &Path, first: &Header) -> Result<Vec<PathBuf>, 
     if !missing.is_empty() {
         let problem = format!(
             "is split into {count} shards and these are missing: {}; put all of them into its folder",
-            missing.join(", ")
+            named(&missing, missing.len())
         );
         return Err(GgufError::file(path, problem));
     }
@@ -193,6 +194,15 @@ mod tests {
         let error = Gguf::open(&dir.path().join(A)).unwrap_err();
         let expected = format!("is split into 3 shards and these are missing: {B}, {C}; ");
         assert!(error.to_string().contains(&expected), "{error}");
+    }
+
+    #[test]
+    fn of_very_many_missing_shards_some_are_named() {
+        let first = split_file_name("m", 0, 65_535);
+        let dir = write(&[(&first, shard(0, 65_535, 3, 0))]);
+        let error = Gguf::open(&dir.path().join(first)).unwrap_err().to_string();
+        let expected = ", m-00101-of-65535.gguf and 65434 more; put all";
+        assert!(error.contains(expected), "{error:.2000}");
     }
 
     #[test]

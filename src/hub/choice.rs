@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::HubError;
 use super::error::size;
 use crate::gguf::split_file_name;
+use crate::plural::named;
 use crate::quant::GgmlType;
 
 /// The quantisation that is taken where none is asked for.
@@ -41,8 +42,8 @@ pub(super) struct Model<F> {
     pub(super) quantisation: Option<String>,
     /// Its file, or its shards in order.
     pub(super) files: Vec<F>,
-    /// The names of shards that are not there.
-    missing: Vec<String>,
+    /// The names of shards that are not there, in a sentence; nothing where all are there.
+    missing: String,
 }
 
 impl<F: File> Model<F> {
@@ -115,10 +116,9 @@ pub(super) fn models<F>(files: impl IntoIterator<Item = (String, F)>) -> Vec<Mod
     let model = |((stem, count), shards): ((String, Option<u32>), BTreeMap<u32, F>)| {
         let count = count.unwrap_or(1);
         let missing = (0..count).filter(|no| !shards.contains_key(no));
+        let missing = missing.map(|no| split_file_name(&stem, no, count));
         Model {
-            missing: missing
-                .map(|no| split_file_name(&stem, no, count))
-                .collect(),
+            missing: named(missing, count as usize - shards.len()),
             quantisation: quantisation(&stem),
             files: shards.into_values().collect(),
             stem,
@@ -185,7 +185,7 @@ fn listed<F: File>(models: &[&Model<F>]) -> String {
         true => model.told(&model.stem),
         false => model.told(model.label()),
     };
-    models.iter().map(told).collect::<Vec<_>>().join(", ")
+    named(models.iter().map(told), models.len())
 }
 
 /// Those of `models` that `wanted` names: by their quantisation, else by a word of their name, else by a part of it.
@@ -221,7 +221,7 @@ pub(super) fn choose<'a, F: File>(
         false => Err(HubError::MissingShards {
             repo: repo.to_owned(),
             model: model.label().to_owned(),
-            missing: model.missing.join(", "),
+            missing: model.missing.clone(),
         }),
     }
 }
@@ -371,6 +371,18 @@ mod tests {
             chosen(&["only-Q2_K.gguf"], None).expect("the only one"),
             ["only-Q2_K.gguf"]
         );
+    }
+
+    #[test]
+    fn a_repository_of_very_many_files_is_told_in_short() {
+        // Each lacks all but one of its shards.
+        let names: Vec<_> = (0..2000).map(|i| format!("m{i}-00001-of-99999.gguf")).collect();
+        let models = models(names.into_iter().map(|name| (name.clone(), name)));
+        for wanted in [None, Some("m7"), Some("m1999")] {
+            let error = choose("a/b", &models, wanted).expect_err("none is whole").to_string();
+            assert!(error.len() < 5000, "{error:.6000}");
+            assert!(error.contains(" more"), "{error}");
+        }
     }
 
     #[test]

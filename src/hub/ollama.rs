@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::cache::walk;
 use super::{HubError, Sum};
+use crate::plural;
 
 const HOST: &str = "registry.ollama.ai";
 const LIBRARY: &str = "library";
@@ -143,14 +144,13 @@ pub(super) fn choose<'a>(
         (None, []) => Ok(None),
         (None, [one]) => Ok(Some(one)),
         (None, several) => {
-            let tags: Vec<_> = several
+            let tags = several
                 .iter()
-                .map(|model| format!("ollama:{name}:{}", model.tag))
-                .collect();
+                .map(|model| format!("ollama:{name}:{}", model.tag));
             Err(HubError::Several {
                 repo: format!("ollama's {name}"),
                 wanted: None,
-                found: tags.join(", "),
+                found: plural::named(tags, several.len()),
             })
         }
     }
