@@ -1,13 +1,15 @@
 //! Every pipeline that steps of the models ask for, on every kind of device. They are recorded without one.
 
 use glimt::engine::gpu::plan::{BatchPlan, SessionPlan};
-use glimt::gpu::buffer::Range;
+use glimt::gpu::buffer::{Buffer, Range, Role};
 use glimt::gpu::call::Call;
 use glimt::gpu::interface;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::target::profiles;
-use glimt::gpu::{Step, Target, Tier};
+use glimt::gpu::{Most, Step, Target, Tier};
 use glimt::kernels::compose::{GpuCompose, Pair, kept_as};
+use glimt::kernels::prompt_attention::{Form, GpuPromptAttention, Scratch};
+use glimt::kernels::sequences::{PAGE, Sequences};
 use glimt::kernels::{mark, read};
 use glimt::model::{Convert, Weight};
 use glimt::models::mla::{Layer, Model};
@@ -130,8 +132,44 @@ fn composed(target: &Target, model: &Model) -> [Step; 2] {
     let recipes = recipes.expect("a cache");
     let logits = Range::floats("logits", model.config.vocab_size as u64);
     let step = recipes.token(target, &Pair::ALL, &logits);
-    let composing = Step::of(glimt::gpu::Most::token(1), composing);
+    let composing = Step::of(Most::token(1), composing);
     [step.expect("its shapes suit"), composing]
+}
+
+/// The attention of a chunk of one sequence's prompt, whose rows lie in pages.
+fn in_pages(target: &Target, model: &Model) -> Option<Step> {
+    let dims = model.config.kv_dims();
+    let form = Form::untried(target, dims)?;
+    let (mla, tokens) = (dims.mla, BATCH.tokens as usize);
+    let floats = |n: usize| Range::floats("any", n as u64);
+    let rows = BATCH.pages * PAGE;
+    let cache = u64::from(rows) * mla.cache_row() as u64 * 2;
+    let scratch = Scratch::new(target, dims, form, tokens, BATCH.n_ctx);
+    let attention = GpuPromptAttention {
+        form,
+        q: floats(tokens * mla.heads * mla.head()),
+        rope_table: floats(BATCH.n_ctx * mla.rope),
+        cache: Range::whole(&Buffer::new("cache", cache, Role::Cache)),
+        sequences: Some(Sequences {
+            table: Range::words("none", 4),
+            pages: Range::words("pages", 4000),
+            work: Range::words("none", 4),
+            page: PAGE,
+            rows,
+            ids: 1,
+            alone: true,
+        }),
+        dims,
+        scale: 1.0,
+        max_tokens: BATCH.tokens,
+        scratch: &scratch,
+        values: floats(tokens * mla.heads * dims.v),
+    };
+    let most = Most {
+        tokens: BATCH.tokens,
+        context: BATCH.n_ctx as u32,
+    };
+    Some(Step::of(most, attention.calls(target)))
 }
 
 /// Every step of `model` on `target`.
@@ -143,7 +181,8 @@ fn steps(target: &Target, model: &Model) -> Vec<Step> {
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
     let session = session.steps.into_iter().map(|(_, step)| step);
     let steps = session.chain(batch.steps);
-    steps.chain(composed(target, model)).collect()
+    let steps = steps.chain(composed(target, model));
+    steps.chain(in_pages(target, model)).collect()
 }
 
 /// For whom `target` asks for a pipeline, with the tier's place among [`TIERS`].

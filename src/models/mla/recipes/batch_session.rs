@@ -35,7 +35,7 @@ impl Batch {
         forms: Forms,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let context = Context::of_batch(target, &weights.config, forms, sizes)?;
+        let context = Context::of_batch(target, &weights.config, forms.of_batch(), sizes)?;
         let given = Given {
             target,
             weights: &weights,

@@ -147,7 +147,8 @@ impl Context {
         })
     }
 
-    /// Of several sequences, for steps of up to `sizes.tokens` tokens.
+    /// Of several sequences, for steps of up to `sizes.tokens` tokens. Of the forms, that of expanded keys and values is for steps whose
+    /// tokens all belong to one sequence.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
@@ -163,7 +164,6 @@ impl Context {
             sequences,
             tokens,
         } = sizes;
-        let without = forms.of_batch();
         let rows = pages * PAGE;
         let ids = u64::from(sequences) * (n_ctx as u64 + 1);
         let slices = MAX_SLICES + tokens as usize;
@@ -183,16 +183,26 @@ impl Context {
             history: Range::words("token histories", ids),
             sequences: Some(table),
             partials: attention::partials(config.dims(), slices),
-            ..Self::new(target, config, without, n_ctx, tokens)?
+            ..Self::new(target, config, forms, n_ctx, tokens)?
         })
     }
 
-    /// For steps of a token that is alone in a batch.
+    /// For steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
     pub fn alone(&self) -> Self {
         Self {
             sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
             ..self.clone()
         }
+    }
+
+    /// The attention of prompts over expanded keys and values, where steps may take it: if all their tokens belong to one sequence.
+    pub fn expands(&self) -> Option<&Expanded> {
+        self.expanded.as_ref().filter(|_| !self.has_several())
+    }
+
+    /// Whether the tokens of a step may belong to several sequences.
+    fn has_several(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|s| !s.alone)
     }
 
     /// The number of slices that the attention of `tokens` tokens after `pos` rows is cut into, and the cache rows of each.
@@ -216,7 +226,7 @@ impl Context {
     /// The attention of steps of up to `tokens` tokens.
     pub fn form(&self, tokens: usize) -> attention::Form {
         match tokens {
-            _ if self.sequences.is_some() => self.forms.token,
+            _ if self.has_several() => self.forms.token,
             1 => self.forms.token,
             _ => attention::Form::Vector,
         }
