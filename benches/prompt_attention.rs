@@ -1,5 +1,5 @@
 //! Times the attention of a prompt in each shape of its workgroups, at the sizes of GLM-4.7-Flash and DeepSeek-V2-Lite. A context's keys
-//! and values are expanded first, which is timed, too.
+//! and values are expanded first, which is timed, too. The rows of the cache lie by position, or in pages of one sequence of several.
 
 mod common;
 
@@ -9,6 +9,7 @@ use glimt::gpu::call::{Call, State};
 use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::choices::PromptAttention;
 use glimt::kernels::prompt_attention::{GpuPromptAttention, Scratch};
+use glimt::kernels::sequences::{PAGE, Sequences};
 use glimt::kernels::{KvDims, MlaDims};
 use std::process::ExitCode;
 
@@ -39,8 +40,10 @@ fn main() -> ExitCode {
 
 fn run(bench: &Bench) -> Result<(), GpuError> {
     for dims in [GLM, DEEPSEEK] {
-        for way in PromptAttention::all(&bench.gpu, dims) {
-            measure(bench, dims, way)?;
+        for paged in [false, true] {
+            for way in PromptAttention::all(&bench.gpu, dims) {
+                measure(bench, dims, way, paged)?;
+            }
         }
     }
     Ok(())
@@ -74,8 +77,25 @@ impl Measured<'_> {
     }
 }
 
+/// The pages of a sequence of `n_ctx` rows, in an order that jumps.
+fn in_pages(bench: &Bench, n_ctx: usize) -> Result<Sequences, GpuError> {
+    let count = (n_ctx as u32).div_ceil(PAGE);
+    let mut pages: Vec<u32> = (0..count).collect();
+    pages.sort_by_key(|page| page.wrapping_mul(0x9e37_79b9));
+    let none = || bench.zeros(32, Role::Words);
+    Ok(Sequences {
+        table: none()?,
+        pages: Range::whole(&bench.gpu.storage_with("pages", &pages)?),
+        work: none()?,
+        page: PAGE,
+        rows: count * PAGE,
+        ids: 1,
+        alone: true,
+    })
+}
+
 /// Tells the times of one way, at the start of a context and at its end.
-fn measure(bench: &Bench, dims: KvDims, way: PromptAttention) -> Result<(), GpuError> {
+fn measure(bench: &Bench, dims: KvDims, way: PromptAttention, paged: bool) -> Result<(), GpuError> {
     let mla = dims.mla;
     // As many tokens as a software adapter does in a second or so.
     let (tokens, n_ctx) = if bench.quick {
@@ -90,13 +110,17 @@ fn measure(bench: &Bench, dims: KvDims, way: PromptAttention) -> Result<(), GpuE
         q: bench.zeros(queries * mla.head() as u64, Role::Floats)?,
         rope_table: bench.zeros((n_ctx * mla.rope * 4) as u64, Role::Floats)?,
         cache: bench.zeros((n_ctx * mla.cache_row() * 2) as u64, Role::Cache)?,
+        sequences: paged.then(|| in_pages(bench, n_ctx)).transpose()?,
         dims,
         scale: 0.1,
         max_tokens: tokens as u32,
         scratch: &scratch,
         values: bench.zeros(queries * dims.v as u64, Role::Floats)?,
     };
-    let name = way.name.clone();
+    let name = match paged {
+        true => format!("{}, in pages", way.name),
+        false => way.name.clone(),
+    };
     let calls = way.calls(&attention);
     let measured = Measured {
         dims,
@@ -135,10 +159,12 @@ fn release(gpu: &Gpu, attention: &GpuPromptAttention<'_>) {
         q,
         rope_table,
         cache,
+        sequences,
         values,
         ..
     } = attention;
+    let pages = sequences.iter().flat_map(|s| [&s.table, &s.pages, &s.work]);
     let own = [weights, stats, q, rope_table, cache, values];
-    let all = own.into_iter().chain(kv);
+    let all = own.into_iter().chain(kv).chain(pages);
     all.for_each(|range: &Range| gpu.release(&range.buffer));
 }

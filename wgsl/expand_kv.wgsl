@@ -6,9 +6,10 @@
 // Bound by: the multiply-adds, 2 * WIDTH * KV_LORA flops per row.
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
-#read cache: array<vec2<u32>> @cache(CONTEXT * CACHE_ROW)     // (n_ctx, CACHE_ROW / 4) of 4 f16
+#read cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_ROW)  // (rows, CACHE_ROW / 4) of 4 f16
 #read weights: array<vec4<f32>> @floats(WIDTH * KV_LORA)      // (WIDTH, KV_LORA / 4)
 #write kv: array<vec2<f32>> @floats(p.rows * WIDTH)           // (block, WIDTH / 2)
+#import own_pages
 #each i 4
 #each j 4
 #each s 2
@@ -53,7 +54,8 @@ fn store(row: u32, column: u32, sums: RowSums) {
   let first_column = wid.y * TILE;
   // What this thread loads. Rows behind the end are never read, because they may hold anything, even NaN.
   let at$s = ($su * WG + t) / DEPTH * PITCH + t % DEPTH;
-  let a$s = (p.begin + min(first_row + ($su * WG + t) / DEPTH, p.rows - 1u)) * (CACHE_ROW / 4u) + t % DEPTH;
+  let position$s = p.begin + min(first_row + ($su * WG + t) / DEPTH, p.rows - 1u);
+  let a$s = (position$s + moved(position$s)) * (CACHE_ROW / 4u) + t % DEPTH;
   let b$s = min(first_column + ($su * WG + t) / DEPTH, WIDTH - 1u) * (KV_LORA / 4u) + t % DEPTH;
   let row = t / 8u;
   let column = t % 8u * 2u;

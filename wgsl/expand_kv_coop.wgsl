@@ -11,10 +11,11 @@ enable wgpu_cooperative_matrix;
 #import coop_few as sums
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
-#read cache: array<vec4<f16>> @cache(CONTEXT * CACHE_ROW)     // (n_ctx, CACHE_ROW / 4)
+#read cache: array<vec4<f16>> @cache(CACHE_ROWS * CACHE_ROW)  // (rows, CACHE_ROW / 4)
 #read weights: array<vec4<f16>> @halves(WIDTH * KV_LORA)      // (WIDTH, KV_LORA / 4)
 #write kv: array<FewHalves> @halves(p.rows * WIDTH)           // (block, WIDTH / FEW)
 #import MATRICES as c
+#import own_pages
 #import coop_own
 #each i LEFT_LOADS
 #each j RIGHT_LOADS
@@ -69,7 +70,8 @@ fn write_few(row: u32, column: u32, at: u32) {
   let first_row = wid.x * ROWS;
   let first_column = wid.y * COLUMNS;
   // Rows behind the end are never read, because they may hold anything, even NaN.
-  let a$i = (p.begin + min(first_row + ($iu * WG + t) / QUADS, p.rows - 1u)) * (CACHE_ROW / 4u) + t % QUADS;
+  let position$i = p.begin + min(first_row + ($iu * WG + t) / QUADS, p.rows - 1u);
+  let a$i = (position$i + moved(position$i)) * (CACHE_ROW / 4u) + t % QUADS;
   let b$j = min(first_column + ($ju * WG + t) / QUADS, WIDTH - 1u) * (KV_LORA / 4u) + t % QUADS;
   var x$i = cache[a$i];
   var w$j = weights[b$j];

@@ -3,7 +3,8 @@
 // q (tokens, HEADS, NOPE + ROPE) -> values (tokens, HEADS, V). Token t sees context rows 0..=pos+t. The softmax is online: sums are relative
 // to the greatest score so far. From block to block they stay in `values`, the maxima and the sums of weights in `stats`. The last block
 // divides by the sums of weights.
-// Division: grid (heads, tiles of 32 tokens). Tiles with the most rows to see come first. A workgroup takes the block in tiles of 64 rows:
+// Division: grid (heads, tiles of 32 tokens). Tiles with the most rows to see come first. A workgroup takes the block in tiles of 64 rows,
+// none of which reaches beyond a page of the cache:
 // 1. Scores: a thread has 4 tokens and 4 rows in registers. Queries, rotated here, and keys pass through workgroup memory, 32 columns at a
 //    time.
 // 2. Softmax: a thread finds the maxima of its 4 tokens in workgroup memory.
@@ -17,11 +18,12 @@
 #word scale: f32
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
-#read cache: array<vec2<u32>> @cache(CONTEXT * (KV_LORA + ROPE))       // (n_ctx, (KV_LORA + ROPE) / 4) of 4 f16
+#read cache: array<vec2<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4) of 4 f16
 #read kv: array<vec4<f32>> @floats(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #write values: array<vec4<f32>> @floats(p.tokens * HEADS * V)          // (tokens, HEADS, V / 4)
 #write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (max, sum)
 #import rotate_pairs
+#import own_pages
 
 const LOWEST = -1e30;
 const TOKENS = 32u;
@@ -79,6 +81,7 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
   var first = 0u;
   loop {
     if (first >= end) { break; }
+    let tile_moved = moved(p.begin + first);
 #for j 4
     var s$j = vec4(0.0);   // of 4 tokens
 #endfor
@@ -103,7 +106,8 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
         // Rows behind the end are never read, because they may hold anything, even NaN.
         let row = min(first + e, end - 1u);
         if (pe) {
-          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[(p.begin + row) * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);
+          let place = p.begin + row + tile_moved;
+          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[place * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);
         } else {
           shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = kv[row * KV_ROW + head * (NOPE / 4u) + own];
         }

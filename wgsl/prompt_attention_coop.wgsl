@@ -2,7 +2,8 @@
 // are in f32.
 //
 // Division: grid (heads, tiles of TOKENS tokens). Tiles with the most rows to see come first. A subgroup has MAT tokens and keeps their
-// queries and sums in registers. A workgroup takes the block in tiles of ROWS rows. In a turn a subgroup
+// queries and sums in registers. A workgroup takes the block in tiles of ROWS rows, none of which reaches beyond a page of the
+// cache. In a turn a subgroup
 // 1. multiplies the weights of a tile, from its area of `weights`, by the values of that tile;
 // 2. computes the weights of the next tile from the scores in its area of `scores`, by SPREAD threads per token. Weights are relative to
 //    a reference, which rises only where a score exceeds it by SLACK, because matrices in registers can only be scaled through memory;
@@ -33,12 +34,13 @@ enable wgpu_cooperative_matrix;
 #import coop_few as scores
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
-#read cache: array<vec4<f16>> @cache(CONTEXT * (KV_LORA + ROPE))       // (n_ctx, (KV_LORA + ROPE) / 4)
+#read cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4)
 #read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
 #write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (reference, sum)
 #import MATRICES as c
 #import rotate_pairs
+#import own_pages
 #import coop_own
 
 const LOWEST = -1e30;
@@ -117,15 +119,18 @@ alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
 struct Keys { own: HeadKeys, rope: RopeKeys }
 alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
-// Loads a thread's part of the keys of the tile that begins at row `first`.
-fn ask_keys(by: Mover, first: u32) -> Keys {
+// How many vectors of the cache the rows of the tile that begins at row `first` have moved by. All of them are in one page.
+fn tile_moved(by: Mover, first: u32) -> u32 { return moved(p.begin + min(first, by.last_row)) * CACHE_ROW; }
+
+// Loads a thread's part of the keys of the tile that begins at row `first`, whose rows of the cache have moved by so many vectors.
+fn ask_keys(by: Mover, first: u32, moved_by: u32) -> Keys {
   let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
   return Keys(
     HeadKeys(
       kv[row$j * KV_ROW + by.kv + $iu * LOADERS],
     ),
     RopeKeys(
-      cache[row$j * CACHE_ROW + by.rope + $ou * LOADERS],
+      cache[row$j * CACHE_ROW + by.rope + moved_by + $ou * LOADERS],
     ),
   );
 }
@@ -286,15 +291,17 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;
   let value_to = by.row * VALUE_PITCH + loaded * 4u;
-  let first_keys = ask_keys(by, 0u);
-  let second_keys = ask_keys(by, ROWS);
+  let first_keys = ask_keys(by, 0u, tile_moved(by, 0u));
+  let second_keys = ask_keys(by, ROWS, tile_moved(by, ROWS));
   let first_values = ask_values(by, 0u);
   // All subgroups have taken their queries out of `keys`.
   workgroupBarrier();
   store_keys(key_to, first_keys);
   store_keys(key_to + KEYS, second_keys);
   store_values(value_to, first_values);
-  let third_keys = ask_keys(by, 2u * ROWS);
+  let third_keys = ask_keys(by, 2u * ROWS, tile_moved(by, 2u * ROWS));
+  // The page of a tile is looked up a turn before its keys are loaded, so that these loads wait for no other.
+  var next_moved = tile_moved(by, 3u * ROWS);
   workgroupBarrier();
   make_scores(t, 0u, own, &queries);
   own_barrier();
@@ -319,8 +326,9 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   loop {
     if (first >= end) { break; }
     // Keys are loaded three tiles ahead, values one.
-    let next_keys = ask_keys(by, first + 3u * ROWS);
+    let next_keys = ask_keys(by, first + 3u * ROWS, next_moved);
     let next_values = ask_values(by, first + ROWS);
+    next_moved = tile_moved(by, first + 4u * ROWS);
     add_values(t, now * VALUES, &sums);
     let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + along * FEW));
     var best = highest_of(own_scores);

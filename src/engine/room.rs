@@ -168,7 +168,7 @@ pub(super) fn batch_sizes(
     let of_one = n_ctx.div_ceil(PAGE as usize);
     let sessions = model.place(gpu)?.weights.untried(gpu);
     let tokens = step_tokens(gpu, &*sessions, Serving::MOST);
-    let chunk = prompt_chunk(gpu, &*sessions, n_ctx, ubatch)?.min(0);
+    let chunk = prompt_chunk(gpu, &*sessions, n_ctx, ubatch)?;
     let of_pages = |pages: usize| BatchSizes {
         n_ctx,
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
@@ -343,7 +343,7 @@ mod tests {
             pages,
             sequences: 8,
             tokens: gpu.machine.tuned.batch_tokens,
-            chunk: 0,
+            chunk: 250,
         };
         let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
         let found = |gpu: &Arc<Gpu>, cache_tokens| {

@@ -5,6 +5,7 @@
 
 use super::expand_kv_coop::Tiled;
 use super::linear::dot;
+use super::sequences::Sequences;
 use super::{KvDims, MAX_GRID};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
@@ -109,12 +110,13 @@ pub(super) fn fits(dims: KvDims) -> bool {
 }
 
 /// The expansion of each block of the context by a kernel. It multiplies latents by `weights`, which [`weights_calls`] makes, and writes
-/// `kv` (rows of a block, width). Both are f16 for `matrices`, and else f32.
+/// `kv` (rows of a block, width). Both are f16 for `matrices`, and else f32. With `sequences` the cache has pages, and the context is that
+/// of one sequence.
 ///
 /// # Panics
-/// If a size does not suit.
+/// If a size does not suit, or the tokens of a step may belong to several sequences.
 pub(super) fn call(
-    cache: &Range,
+    (sequences, cache): (Option<&Sequences>, &Range),
     weights: &Range,
     dims: KvDims,
     matrices: bool,
@@ -125,7 +127,7 @@ pub(super) fn call(
     assert!(fits(dims), "expand_kv: {dims:?}");
     let rows = Extent::BlockRowsBy(tile_rows as u32);
     let columns = dims.width().div_ceil(tile_columns) as u32;
-    kernel
+    Sequences::bind_own_pages(sequences, kernel)
         .bind("cache", cache)
         .bind("weights", weights)
         .bind("kv", kv)
@@ -203,6 +205,7 @@ pub(super) mod tests {
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
     use crate::gpu::{Coop, Gpu, GpuError, Most, Step};
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
+    use crate::kernels::testing::paged::Paged;
     use crate::kernels::testing::{
         Rng, assert_close, cache_rows, drawn_pairs, exact_rows, random_weight,
     };
@@ -283,7 +286,7 @@ pub(super) mod tests {
             let weights = range(dims.weight_bytes(true), role);
             let kv = range(dims.kv_bytes(rows, true), Role::Halves);
             let tiled = expand_kv_coop::tiled(dims, NVIDIA);
-            let call = call(&cache, &weights, dims, true, tiled, blocks, &kv);
+            let call = call((None, &cache), &weights, dims, true, tiled, blocks, &kv);
             match Step::of(Most::token(200), [call]).resolve() {
                 Ok(_) => String::new(),
                 Err(GpuError::Interface { kernel, what }) => {
@@ -388,12 +391,12 @@ pub(super) mod tests {
         forms
     }
 
-    /// A context of `n` rows in blocks of `rows`, by every one of the `forms`.
+    /// A context of `n` rows in blocks of `rows`, by every one of the `forms`, in a cache of its own or in pages.
     fn check(
         rng: &mut Rng,
         dims: KvDims,
-        n: usize,
-        rows: usize,
+        [n, rows]: [usize; 2],
+        paged: bool,
         forms: impl Fn(&Gpu, KvDims) -> Vec<Form>,
     ) {
         let row = dims.mla.cache_row();
@@ -409,7 +412,13 @@ pub(super) mod tests {
         let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
         expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);
         let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
+        let paged = paged.then(|| Paged::new(rng, n));
+        let cache = match &paged {
+            Some(paged) => paged.cache(&cache[..n * row], row),
+            None => cache,
+        };
         for gpu in gpus() {
+            let sequences = paged.as_ref().map(|paged| paged.sequences(gpu));
             for (form, emulation) in forms(gpu, dims) {
                 let what = format!("{n} rows, {:?} on {}", form.0.variant, gpu.tier.name());
                 let matrices = form.0.kernel == "expand_kv_coop";
@@ -418,8 +427,9 @@ pub(super) mod tests {
                     true => upload(gpu, &halves),
                     false => upload(gpu, &weights),
                 };
+                let cache = Range::whole(&upload(gpu, &cache)).holding(Role::Cache);
                 let mut call = call(
-                    &Range::whole(&upload(gpu, &cache)).holding(Role::Cache),
+                    (sequences.as_ref(), &cache),
                     &Range::whole(&weights),
                     dims,
                     matrices,
@@ -433,6 +443,7 @@ pub(super) mod tests {
                 let state = State {
                     pos: n as u32 - 1,
                     tokens: 1,
+                    first_page: paged.as_ref().map_or(0, Paged::first_page),
                     ..State::default()
                 };
                 run(gpu, &[call], &state);
@@ -446,14 +457,18 @@ pub(super) mod tests {
     #[test]
     fn blocks_of_any_size_become_those_of_the_twin() {
         let mut rng = Rng::fresh();
-        for (dims, n, rows) in [
-            (shapes()[0], 1, 64),
-            (shapes()[0], 200, 130),
-            (shapes()[1], 64, 64),
-            (shapes()[1], 129, 1024),
-            (shapes()[2], 67, 33),
-        ] {
-            check(&mut rng, dims, n, rows, forms);
+        let first = rng.below(2);
+        for (i, (dims, sizes)) in [
+            (shapes()[0], [1, 64]),
+            (shapes()[0], [200, 130]),
+            (shapes()[1], [64, 64]),
+            (shapes()[1], [129, 1024]),
+            (shapes()[2], [67, 33]),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            check(&mut rng, dims, sizes, i % 2 == first, forms);
         }
     }
 
@@ -485,8 +500,8 @@ pub(super) mod tests {
             }
             forms
         };
-        for (n, rows) in [(1, 64), (200, 130), (129, 1024)] {
-            check(&mut rng, dims, n, rows, forms);
+        for (sizes, paged) in [([1, 64], false), ([200, 130], true), ([129, 1024], true)] {
+            check(&mut rng, dims, sizes, paged, forms);
         }
     }
 }

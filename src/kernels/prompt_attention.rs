@@ -5,6 +5,7 @@
 
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
+use super::sequences::Sequences;
 use super::{KvDims, coop, expand_kv, expand_kv_coop, prompt_attention_coop};
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
@@ -16,10 +17,11 @@ use rayon::prelude::*;
 
 mod trial;
 
-/// Threads of a workgroup of the form without matrices. Its text divides a tile of 32 tokens and 64 rows among so many.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile among so many.
 const WG: usize = 128;
-/// Tokens of its tile.
+/// Tokens and context rows of its tile. Tiles of the other form have as many rows or a part of them.
 const TOKENS: usize = 32;
+const ROWS: usize = 64;
 
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
@@ -33,7 +35,7 @@ pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
         .number("WG", WG as u32)
         .number("COLUMNS", (dims.v / 64) as u32)
         .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
-        .number("KEY_LOADS", (64 * 8 / WG) as u32);
+        .number("KEY_LOADS", (ROWS * 8 / WG) as u32);
     (kernel, TOKENS)
 }
 
@@ -243,8 +245,11 @@ pub struct GpuPromptAttention<'a> {
     pub q: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
-    /// The layer's cache, (n_ctx, kv_lora + rope) of f16, the chunk's rows written.
+    /// The layer's cache, (rows, kv_lora + rope) of f16, the chunk's rows written.
     pub cache: Range,
+    /// Where the rows of the context lie, if the cache has pages. Then the chunk belongs to one sequence, which is
+    /// [alone](Sequences::alone).
+    pub sequences: Option<Sequences>,
     /// The sizes of the block.
     pub dims: KvDims,
     /// Factor of the scores.
@@ -262,10 +267,11 @@ impl GpuPromptAttention<'_> {
     /// [`expand_kv::weights_calls`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
     /// They must follow each other.
     ///
-    /// A replay needs `pos` and `tokens` of its [`State`](crate::gpu::call::State), with `pos + tokens` within the rows of the cache.
+    /// A replay needs `pos` and `tokens` of its [`State`](crate::gpu::call::State), with `pos + tokens` within the rows of the cache, and
+    /// `first_page` if the cache has pages.
     ///
     /// # Panics
-    /// If the sizes do not suit the form.
+    /// If the sizes do not suit the form, or blocks and pages do not suit each other.
     pub fn calls(&self, target: &Target) -> [Call; 2] {
         let tiled = match self.form.coop() {
             Some(coop) => {
@@ -305,7 +311,7 @@ impl GpuPromptAttention<'_> {
         };
         let matrices = self.form.is_matrix();
         expand_kv::call(
-            &self.cache,
+            (self.sequences.as_ref(), &self.cache),
             weights,
             dims,
             matrices,
@@ -319,8 +325,15 @@ impl GpuPromptAttention<'_> {
     pub(super) fn attention(&self, (kernel, tokens): (Call, usize)) -> Call {
         let (dims, mla) = (self.dims, self.dims.mla);
         assert!(fits(dims), "prompt_attention: {dims:?}");
+        if let Some(Sequences { page, .. }) = &self.sequences {
+            let blocks = self.scratch.blocks;
+            assert!(
+                page.is_multiple_of(ROWS as u32) && blocks.rows.is_multiple_of(*page),
+                "prompt_attention: tiles of {ROWS} rows in pages of {page}, and these in {blocks:?}"
+            );
+        }
         let heads = Extent::N(mla.heads as u32);
-        kernel
+        Sequences::bind_own_pages(self.sequences.as_ref(), kernel)
             .bind("q", &self.q)
             .bind("angles", &self.rope_table)
             .bind("cache", &self.cache)

@@ -18,7 +18,7 @@ impl Shape {
     }
 
     /// Context rows of its tile.
-    fn rows(self) -> usize {
+    pub fn rows(self) -> usize {
         self.row_tiles * self.coop.size as usize
     }
 

@@ -27,7 +27,7 @@ pub struct Sequences {
     pub rows: u32,
     /// Words of the history of all sequences.
     pub ids: u32,
-    /// Whether steps have one token. What tells of it is in the words of their replays
+    /// Whether all tokens of a step belong to one sequence and follow each other. Where they stand is in the words of its replays
     /// ([`State`](crate::gpu::call::State)), so that no kernel waits for the table.
     pub alone: bool,
 }
@@ -93,18 +93,36 @@ impl Sequences {
         let Some(sequences) = sequences else {
             return call.word("pos", Word::Pos);
         };
-        let call = call
-            .number("PAGE", sequences.page)
-            .number("POOL_ROWS", sequences.rows)
-            .number("PAGE_ENTRIES", (sequences.pages.size / 4) as u32)
-            .word("last_page", (sequences.rows / sequences.page).max(1) - 1)
-            .bind("pages", &sequences.pages);
+        let call = sequences.bind_pool(call);
         match sequences.table() {
             Some(table) => call.bind("table", table),
             None => call
                 .word("pos", Word::Pos)
                 .word("first_page", Word::FirstPage),
         }
+    }
+
+    /// Binds where rows of the cache lie, as `own_pages.wgsl` names it, for kernels whose tokens all belong to one sequence. Without
+    /// `sequences` the row of a token in the cache is its position.
+    ///
+    /// # Panics
+    /// If the tokens may belong to several sequences.
+    pub(super) fn bind_own_pages(sequences: Option<&Self>, call: Call) -> Call {
+        let Some(sequences) = sequences else {
+            return call;
+        };
+        assert!(sequences.alone, "{}: tokens of one sequence", call.kernel);
+        let call = sequences.bind_pool(call);
+        call.word("first_page", Word::FirstPage)
+    }
+
+    /// Binds the list of pages, with the sizes of the cache.
+    fn bind_pool(&self, call: Call) -> Call {
+        call.number("PAGE", self.page)
+            .number("POOL_ROWS", self.rows)
+            .number("PAGE_ENTRIES", (self.pages.size / 4) as u32)
+            .word("last_page", (self.rows / self.page).max(1) - 1)
+            .bind("pages", &self.pages)
     }
 
     /// Binds what tells a workgroup its slice of a context, as `own_slice.wgsl` names it.

@@ -2,6 +2,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod coop;
+pub(crate) mod paged;
 pub(crate) mod several;
 
 use half::{bf16, f16};

@@ -58,7 +58,7 @@ const BATCH: BatchSizes = BatchSizes {
     pages: 500,
     sequences: 64,
     tokens: 512,
-    chunk: 0,
+    chunk: 512,
 };
 
 /// Makes every matrix whose rows allow it one of `types`, in turn.

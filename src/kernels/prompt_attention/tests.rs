@@ -9,12 +9,14 @@ use crate::kernels::attention::attention;
 use crate::kernels::expand_kv::tests::{role, shapes};
 use crate::kernels::expand_kv::{self, expand_kv, expand_kv_weights, weights_calls};
 use crate::kernels::rope_cache::rotate_rows;
-use crate::kernels::testing::coop::NVIDIA;
+use crate::kernels::testing::coop::{APPLE, NVIDIA};
+use crate::kernels::testing::paged::Paged;
 use crate::kernels::testing::{Rng, assert_close, drawn_pairs, nmse, random_weight};
 use crate::quant::GgmlType;
 use half::f16;
 
 mod emulated;
+mod pages;
 
 /// A context and the queries of a chunk at its end.
 struct Case {
@@ -28,6 +30,8 @@ struct Case {
     /// With NaN behind the last token: reading that would show.
     cache: Vec<f16>,
     weights: Vec<f16>,
+    /// Where the rows of the cache lie on the device, if it has pages there.
+    paged: Option<Paged>,
 }
 
 impl Case {
@@ -65,10 +69,28 @@ impl Case {
             rope_table: angles.map(|a: f32| [a.cos(), a.sin()]).collect(),
             cache,
             weights,
+            paged: None,
         };
         // A share of the scores that rises by 1 every 8 rows, so that sums must be scaled.
         case.set_rotated(q_pe, 1.0 / scale);
         case
+    }
+
+    /// The same, with the rows of the cache in pages on the device.
+    fn in_pages(self, rng: &mut Rng) -> Self {
+        Self {
+            paged: Some(Paged::new(rng, self.pos + self.tokens)),
+            ..self
+        }
+    }
+
+    /// The cache as it lies on the device.
+    fn on_device(&self) -> Vec<f16> {
+        let row = self.dims.mla.cache_row();
+        match &self.paged {
+            Some(paged) => paged.cache(&self.cache[..(self.pos + self.tokens) * row], row),
+            None => self.cache.clone(),
+        }
     }
 
     /// The score of row i is `step` times i, so all weight is on the last row seen or on the first.
@@ -184,7 +206,8 @@ impl Case {
             form,
             q: long(&self.q),
             rope_table: Range::whole(&upload(gpu, &self.rope_table)),
-            cache: Range::whole(&upload(gpu, &self.cache)).holding(Role::Cache),
+            cache: Range::whole(&upload(gpu, &self.on_device())).holding(Role::Cache),
+            sequences: self.paged.as_ref().map(|paged| paged.sequences(gpu)),
             dims,
             scale: self.scale,
             max_tokens: max_tokens as u32,
@@ -197,12 +220,14 @@ impl Case {
         }
         if let Some(tiled) = expansion {
             let Scratch { weights, kv, .. } = &scratch;
-            expand = expand_kv::call(&attention.cache, weights, dims, true, tiled, blocks, &kv[0]);
+            let cache = (attention.sequences.as_ref(), &attention.cache);
+            expand = expand_kv::call(cache, weights, dims, true, tiled, blocks, &kv[0]);
         }
         let calls = attention.in_turn(expand, attend).map(change);
         let state = State {
             pos: self.pos as u32,
             tokens: self.tokens as u32,
+            first_page: self.paged.as_ref().map_or(0, Paged::first_page),
             ..State::default()
         };
         run(gpu, &calls, &state);
@@ -409,6 +434,7 @@ fn the_whole_list_of_dispatches_reads_weights_of_any_type() {
             q: Range::whole(&upload(gpu, &case.q)),
             rope_table: Range::whole(&upload(gpu, &case.rope_table)),
             cache: Range::whole(&upload(gpu, cache)).holding(Role::Cache),
+            sequences: None,
             dims,
             scale: case.scale,
             max_tokens: 40,

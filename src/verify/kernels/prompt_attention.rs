@@ -134,6 +134,7 @@ impl Problem {
             q: lab.given(&self.q),
             rope_table: lab.given(&self.table),
             cache: lab.given(&self.cache).holding(Role::Cache),
+            sequences: None,
             dims: KV,
             scale: scale(),
             max_tokens: TOKENS as u32,

@@ -1,7 +1,7 @@
 //! Protects the attention of prompts by matrices on devices that have none: matrices of other devices are emulated.
 
 use super::*;
-use crate::kernels::testing::coop::{APPLE, emulated_call, emulates, has_matrices};
+use crate::kernels::testing::coop::{emulated_call, emulates, has_matrices};
 
 /// A shape with its matrices emulated, for narrow heads.
 fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
@@ -36,7 +36,12 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
     let sizes = [(0, 70, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)];
     let random = sizes.map(|(pos, tokens, rows)| (Case::random(&mut rng, dims, pos, tokens), rows));
     let far = (Case::far(&mut rng, dims, 1000.0), 64);
-    for (case, rows) in random.into_iter().chain([far]) {
+    // Blocks that begin with a page, and one that has several.
+    let paged = [(150, 33, 64), (155, 40, 128)].map(|(pos, tokens, rows)| {
+        let case = Case::random(&mut rng, dims, pos, tokens);
+        (case.in_pages(&mut rng), rows)
+    });
+    for (case, rows) in random.into_iter().chain([far]).chain(paged) {
         let (pos, tokens) = (case.pos, case.tokens);
         let exact = case.twin();
         for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
@@ -44,7 +49,12 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
             let form = Form::Matrix(shape.coop);
             let found = case.run(gpu, form, expansion, tiled, rows, of_coop);
             let error = nmse(&found, &exact);
-            let what = format!("{tokens} at {pos}, blocks of {rows}: NMSE {error:.1e}");
+            let pages = if case.paged.is_some() {
+                ", in pages"
+            } else {
+                ""
+            };
+            let what = format!("{tokens} at {pos}, blocks of {rows}{pages}: NMSE {error:.1e}");
             eprintln!("{what}");
             assert!(error <= MATRIX_LIMIT, "{shape:?}: {what}");
         }

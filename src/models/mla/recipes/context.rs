@@ -151,23 +151,22 @@ impl Context {
         })
     }
 
-    /// For steps whose tokens belong to any sequences: no context is expanded for them.
-    pub fn of_any(&self) -> Self {
-        Self {
-            expanded: match self.sequences {
-                Some(_) => None,
-                None => self.expanded.clone(),
-            },
-            ..self.clone()
-        }
-    }
-
-    /// For steps whose tokens belong to one sequence and follow each other.
+    /// For steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
     pub fn alone(&self) -> Self {
         Self {
             sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
             ..self.clone()
         }
+    }
+
+    /// The attention of prompts over expanded keys and values, where steps may take it: if all their tokens belong to one sequence.
+    pub fn expands(&self) -> Option<&Expanded> {
+        self.expanded.as_ref().filter(|_| !self.has_several())
+    }
+
+    /// Whether the tokens of a step may belong to several sequences.
+    fn has_several(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|s| !s.alone)
     }
 
     /// The number of slices that the attention of `tokens` tokens after `pos` rows is cut into, and the cache rows of each.
@@ -191,8 +190,8 @@ impl Context {
     /// The attention of steps of up to `tokens` tokens.
     pub fn form(&self, tokens: usize) -> attention::Form {
         match tokens {
+            _ if self.has_several() => self.forms.token,
             1 => self.forms.token,
-            _ if self.sequences.as_ref().is_some_and(|s| !s.alone) => self.forms.token,
             _ => attention::Form::Vector,
         }
     }

@@ -293,7 +293,7 @@ impl<'a> PromptRecipe<'a> {
         };
         let kv_a = self.split_product(&chunk.kv_a, kv_a, &input);
         self.expansion(of);
-        if self.given.context.expanded.is_some() {
+        if self.given.context.expands().is_some() {
             let call = self.rope_cache(of, &kv_a, None).only(When::Many);
             self.calls.push(call);
         }
@@ -328,7 +328,7 @@ impl<'a> PromptRecipe<'a> {
 
     /// The weights by which the context is expanded, where it is.
     fn expansion(&mut self, of: TokenLayer<'_>) {
-        if let Some(expanded) = &self.given.context.expanded {
+        if let Some(expanded) = self.given.context.expands() {
             let (k_b, v_b) = (&of.layer.attn_k_b, &of.layer.attn_v_b);
             let (matrices, weights) = (expanded.form.is_matrix(), &expanded.scratch.weights);
             let calls = expand_kv::weights_calls(k_b, v_b, expanded.dims, matrices, weights);
@@ -355,7 +355,7 @@ impl<'a> PromptRecipe<'a> {
     /// The values (max_tokens, heads, v) that the queries attend to: the one place that knows which attention a prompt takes.
     /// Where few tokens may take another than many, both are recorded, and a replay encodes one.
     fn attend(&mut self, of: TokenLayer<'_>, kv_a: &PartialSums, q: &Range, least: u32) {
-        let Some(expanded) = &self.given.context.expanded else {
+        let Some(expanded) = self.given.context.expands() else {
             return self.absorbed(of, kv_a, q);
         };
         let attention = GpuPromptAttention {
@@ -363,6 +363,7 @@ impl<'a> PromptRecipe<'a> {
             q: q.clone(),
             rope_table: self.given.context.rope_table.clone(),
             cache: of.cache.clone(),
+            sequences: self.given.context.sequences.clone(),
             dims: expanded.dims,
             scale: self.given.config().softmax_scale(),
             max_tokens: self.max_tokens,
@@ -403,3 +404,6 @@ impl<'a> PromptRecipe<'a> {
         self.product(&chunk.values, &layer.attn_v_b, &latent, kv_lora, None);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,8 +104,7 @@ impl Steps {
         forms: Forms,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let alone = Context::new(target, &weights.config, forms, sizes)?;
-        let context = alone.of_any();
+        let context = Context::new(target, &weights.config, forms, sizes)?;
         let given = Given {
             target,
             weights: &weights,
@@ -122,7 +121,7 @@ impl Steps {
         let tokens = of_any.max(sizes.chunk);
         Ok(Self {
             chunk: Chunk::new(target.machine, &weights.config, forms, [tokens, of_any]),
-            alone: alone.alone(),
+            alone: context.alone(),
             weights,
             context,
             hidden,

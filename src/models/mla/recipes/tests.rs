@@ -1,8 +1,8 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
-use super::Forms;
 use super::steps::Steps;
+use super::{Chunk, Context, Forms, Given, prompt};
 use crate::engine::gpu::plan::Plan;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
@@ -230,6 +230,53 @@ fn a_sequence_alone_takes_the_dispatches_of_a_session() {
             }
             let step = &batches[0].1;
             assert!(step.calls.iter().all(|call| call.bound("table").is_none()));
+        }
+    }
+}
+
+#[test]
+fn prompts_in_pages_take_the_dispatches_of_a_session() {
+    let sizes = BatchSizes {
+        n_ctx: 4000,
+        pages: 500,
+        sequences: 64,
+        tokens: 512,
+        chunk: 512,
+    };
+    for name in ModelName::ALL {
+        let model = model(name, Recipe::Q4_0);
+        let config = &model.config;
+        for target in profiles() {
+            let (weights, ..) = Weights::plan(&target, &model).expect("it fits");
+            let forms = Forms::untried(&target, config);
+            let chunk = Chunk::new(target.machine, config, forms, [sizes.tokens; 2]);
+            let record = |context: &Context| {
+                let given = Given {
+                    target: &target,
+                    weights: &weights,
+                    context,
+                    composed: &[],
+                };
+                let step = prompt::step(given, &chunk, 1, sizes.tokens);
+                let calls = resolved(&target, "a chunk", &step);
+                // Tier `plain` may bind no more storage buffers.
+                let few = calls.iter().all(|call| call.bindings.len() <= 8);
+                assert!(few || target.tier.has_subgroups(), "{}", target.name);
+                let calls = step.calls.iter();
+                let dispatches = calls.map(|call| (call.kernel, call.when, call.grid, call.blocks));
+                (dispatches.collect::<Vec<_>>(), step)
+            };
+            let context = Context::new(&target, config, forms, BatchSizes::of_one(4000, 512));
+            let (in_session, _) = record(&context.expect("a cache"));
+            let context = Context::new(&target, config, forms, sizes).expect("a cache");
+            let (in_pages, step) = record(&context.alone());
+            assert_eq!(in_pages, in_session, "{name}, {}", target.name);
+            // Whatever reads or writes the cache finds its rows by the pages, and no kernel reads the table.
+            for call in &step.calls {
+                let bound = |name: &str| call.bound(name).is_some();
+                assert_eq!(bound("cache"), bound("pages"), "{}", call.kernel);
+                assert!(!bound("table"), "{}", call.kernel);
+            }
         }
     }
 }
