@@ -73,12 +73,17 @@ impl Pace {
         all.saturating_sub(decoded).max(least).min(left)
     }
 
-    /// Tokens of a part of a prompt that has `left` ones, if there are `most` at most: about the same number for each part.
-    pub(super) fn part(&self, left: usize, most: usize) -> usize {
-        let fits = (ALONE / self.per_token[1]) as usize;
-        let parts = left.div_ceil(fits.max(LEAST_RUN).min(most)).max(1);
-        let even = left.div_ceil(parts).next_multiple_of(LEAST);
-        even.min(left).min(most)
+    /// Tokens of a part of a prompt that has `left` ones, if there are `most` at most: about the same number for each part. `None` where the
+    /// device is too slow for [parts](LEAST_RUN).
+    pub(super) fn part(&self, left: usize, most: usize) -> Option<usize> {
+        let [of_any, of_one] = self.per_token;
+        let fits = (ALONE / of_any.min(of_one)) as usize;
+        if fits.min(left) < LEAST_RUN {
+            return None;
+        }
+        let even = left.div_ceil(left.div_ceil(fits.min(most)));
+        let even = even.next_multiple_of(LEAST).max(LEAST_RUN);
+        Some(even.min(left).min(most))
     }
 
     /// A step has landed.

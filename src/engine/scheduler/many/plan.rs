@@ -4,7 +4,7 @@ use web_time::Instant;
 
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
-use crate::engine::gpu::batch::{BatchStep, BatchToken, LEAST_RUN};
+use crate::engine::gpu::batch::{BatchStep, BatchToken};
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
@@ -173,8 +173,7 @@ impl Many<'_> {
                 *oldest
             }
         };
-        let count = self.pace.part(left(&index), most);
-        (count >= LEAST_RUN).then_some((index, count))
+        Some((index, self.pace.part(left(&index), most)?))
     }
 
     /// Adds the next tokens of a sequence.

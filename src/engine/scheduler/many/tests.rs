@@ -21,6 +21,7 @@ use crate::testing::{Rng, rounds, some};
 mod fair;
 mod forced;
 mod held;
+mod long;
 mod warm;
 
 const N_CTX: usize = 256;

@@ -262,3 +262,26 @@ fn a_long_prompt_holds_nobody_up() {
         }
     }
 }
+
+#[test]
+fn parts_of_a_prompt_are_even_and_fit_the_pace() {
+    let mut pace = Pace::new();
+    let full = |tokens, is_run| Filled {
+        tokens,
+        prompts: tokens,
+        is_run,
+        is_full: true,
+        at: Instant::now(),
+    };
+    assert_eq!(pace.part(1000, 2048), None, "nothing is known");
+    // Half a millisecond for each token.
+    pace.took(full(64, false), Duration::from_millis(32));
+    assert_eq!(pace.part(1000, 2048), Some(250usize.next_multiple_of(32)));
+    assert_eq!(pace.part(200, 2048), Some(200));
+    assert_eq!(pace.part(128, 2048), None);
+    // A tenth of that.
+    pace.took(full(1250, true), Duration::from_micros(62_500));
+    assert_eq!(pace.part(1000, 2048), Some(1000));
+    assert_eq!(pace.part(4100, 2048), Some(1376));
+    assert_eq!(pace.part(1000, 600), Some(512));
+}

@@ -124,7 +124,8 @@ fn check(gpu: &Gpu, target: &Target) {
     let paged = Paged::new(&mut rng, N_CTX);
     let first_id = paged.own() * (N_CTX + 1);
 
-    let context = Context::new(gpu, config, forms, BatchSizes::of_one(N_CTX, MOST)).expect("it fits");
+    let context =
+        Context::new(gpu, config, forms, BatchSizes::of_one(N_CTX, MOST)).expect("it fits");
     let alone = filled(gpu, context, &ids[first_id..][..=N_CTX]);
     let expected = hidden_states(gpu, &weights, &alone, [0, 0]);
 
