@@ -82,16 +82,16 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Of up to `tokens` tokens, for these forms. The attention of up to `of_any` tokens is absorbed, whatever the forms are.
+    /// Of up to `tokens` tokens, for these forms. The attention of up to `absorbed` of them is absorbed.
     pub fn new(
         machine: Machine,
         config: &Config,
         forms: Forms,
-        [tokens, of_any]: [u32; 2],
+        tokens: u32,
+        absorbed: u32,
     ) -> Self {
         let matrices = matches!(forms.products, Form::Matrix(_));
         let n = u64::from(tokens);
-        let absorbed = of_any.max(most_absorbed(machine, config, forms.expanded));
         let absorbed = n.min(u64::from(absorbed));
         let size = |n: usize| n as u64;
         let (d, heads) = (size(config.embedding_length), size(config.head_count));
@@ -111,13 +111,7 @@ impl Chunk {
         let h = dense.max(routed);
         // Tokens for whose experts tiles of either height may be taken.
         let either = experts.map_or(0, |e| n.min(u64::from(most_in_either(e, forms.products))));
-        let tiles = |tokens: u64| {
-            let [used, count] = [used, of_experts(&|e| e.count)].map(|n| n as u32);
-            match count {
-                0 => 0,
-                _ => u64::from(tile_count(tokens as u32, used, LOWEST, count)) * 4,
-            }
-        };
+        let tiles = |tokens: u64| tile_words(tokens, [used, of_experts(&|e| e.count)]);
         let with_sums = |rows: u64, cols: u64| match matrices {
             true => {
                 let most = n.min(u64::from(most_split(machine, rows as u32)));
@@ -170,10 +164,19 @@ impl Chunk {
     }
 }
 
+/// Words of the list of the experts' tiles, for so many tokens that each use some of all the experts.
+fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
+    match count {
+        0 => 0,
+        _ => u64::from(tile_count(tokens as u32, used as u32, LOWEST, count as u32)) * 4,
+    }
+}
+
 /// Bytes of the widest buffer that steps of up to `tokens` tokens use.
 pub fn widest(machine: Machine, config: &Config, forms: Forms, tokens: u32) -> u64 {
     let matrices = matches!(forms.products, Form::Matrix(_));
-    let chunk = Chunk::new(machine, config, forms, [tokens, 0]);
+    let absorbed = most_absorbed(machine, config, forms.expanded);
+    let chunk = Chunk::new(machine, config, forms, tokens, absorbed);
     let rows = [
         &chunk.normed,
         &chunk.normed_q_a,
@@ -250,7 +253,7 @@ fn split_k(cols: u32, most: u32) -> u32 {
 }
 
 /// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
-fn most_absorbed(
+pub(super) fn most_absorbed(
     machine: Machine,
     config: &Config,
     expanded: Option<prompt_attention::Form>,

@@ -2,7 +2,7 @@
 //! buffers.
 
 use super::batch::{self, Hidden};
-use super::chunk::widest;
+use super::chunk::{most_absorbed, widest};
 use super::{BeforeNorm, Chunk, Context, Expanded, Forms, Given, prompt, token};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
@@ -118,9 +118,10 @@ impl Steps {
             0 => 0,
             _ => sizes.tokens,
         };
-        let tokens = of_any.max(sizes.chunk);
+        let (machine, tokens) = (target.machine, of_any.max(sizes.chunk));
+        let absorbed = most_absorbed(machine, &weights.config, forms.expanded).max(of_any);
         Ok(Self {
-            chunk: Chunk::new(target.machine, &weights.config, forms, [tokens, of_any]),
+            chunk: Chunk::new(machine, &weights.config, forms, tokens, absorbed),
             alone: context.alone(),
             weights,
             context,

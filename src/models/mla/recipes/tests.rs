@@ -249,7 +249,7 @@ fn prompts_in_pages_take_the_dispatches_of_a_session() {
         for target in profiles() {
             let (weights, ..) = Weights::plan(&target, &model).expect("it fits");
             let forms = Forms::untried(&target, config);
-            let chunk = Chunk::new(target.machine, config, forms, [sizes.tokens; 2]);
+            let chunk = Chunk::new(target.machine, config, forms, 512, 512);
             let record = |context: &Context| {
                 let given = Given {
                     target: &target,

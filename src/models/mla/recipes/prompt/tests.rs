@@ -82,7 +82,7 @@ fn hidden_states(
         composed: &[],
     };
     let config = &weights.config;
-    let chunk = Chunk::new(gpu.machine, config, context.forms, [MOST, 0]);
+    let chunk = Chunk::new(gpu.machine, config, context.forms, MOST, MOST);
     let step = step(given, &chunk, 1, MOST);
     let mut pos = 0;
     let mut recorded = None;
