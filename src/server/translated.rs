@@ -194,7 +194,8 @@ mod tests {
         let mut chat = shared(&fields, &["own", "options"]).expect("one answer is asked for");
         chat.insert("messages".to_owned(), json!([{"role": "user"}]));
         let options = fields.object("options").expect("it is").expect("there are");
-        (fields.skip(&["own"]), options.skip(&["own"]));
+        fields.skip(&["own"]);
+        options.skip(&["own"]);
         chat.extend(shared(&options, &["own"]).expect("one answer is asked for"));
         let read_some = |chat: &Fields<'_>| {
             chat.skip(&["top_p", "seed", "messages"]);

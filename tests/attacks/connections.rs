@@ -22,13 +22,13 @@ const NO_BODY: &[u8] =
 struct Sending(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Sending {
-    fn new(streams: &[TcpStream], bytes: usize, pause: Duration) -> Self {
-        let streams: Vec<_> = streams.iter().map(TcpStream::try_clone).collect();
+    fn new(streams: &Arc<Vec<TcpStream>>, bytes: usize, pause: Duration) -> Self {
+        let streams = Arc::clone(streams);
         let ends = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                for mut stream in streams.iter().flatten() {
+                for mut stream in streams.iter() {
                     let _ = stream.write(&vec![b' '; bytes]);
                 }
                 std::thread::sleep(pause);
@@ -57,14 +57,13 @@ fn an_honest_client_of_the_same_address_is_served_beside_connections_without_pro
         (unread.as_bytes(), false),
     ] {
         let served = Served::start();
-        let held: Vec<_> = (0..MANY)
-            .map(|_| {
-                let mut stream = TcpStream::connect(served.address).expect("it listens");
-                stream.set_nonblocking(true).expect("it can be told");
-                let _ = stream.write(bytes);
-                stream
-            })
-            .collect();
+        let held = (0..MANY).map(|_| {
+            let mut stream = TcpStream::connect(served.address).expect("it listens");
+            stream.set_nonblocking(true).expect("it can be told");
+            let _ = stream.write(bytes);
+            stream
+        });
+        let held = Arc::new(held.collect());
         let pause = Duration::from_millis(200);
         let _dripping = drips.then(|| Sending::new(&held, 1, pause));
         for _ in 0..20 {
@@ -77,6 +76,8 @@ fn an_honest_client_of_the_same_address_is_served_beside_connections_without_pro
 #[test]
 fn connections_that_make_progress_stay_beside_those_that_make_none() {
     let served = Served::start();
+    let _held: Vec<_> = (0..MANY).map(|_| served.sent(NO_BODY)).collect();
+    std::thread::sleep(Duration::from_millis(1200));
     // A stream that is read, an answer that is waited for, and a body that comes slowly.
     let [streamed, whole] = [true, false].map(|stream| {
         let body = chat(serde_json::json!({"stream": stream, "max_tokens": 8}));
@@ -86,7 +87,6 @@ fn connections_that_make_progress_stay_beside_those_that_make_none() {
     let long = request("/tokenize", &long);
     let (begin, rest) = long.as_bytes().split_at(1000);
     let mut slow = served.sent(begin);
-    let _held: Vec<_> = (0..MANY).map(|_| served.sent(NO_BODY)).collect();
     for piece in rest.chunks(1000) {
         assert!(served.bystander() < PATIENCE);
         slow.write_all(piece).expect("it is read");
@@ -102,12 +102,22 @@ fn connections_that_make_progress_stay_beside_those_that_make_none() {
 fn an_address_that_uses_its_places_leaves_those_of_others_and_the_state_of_the_server() {
     let served = Served::start();
     let head = String::from_utf8_lossy(NO_BODY).replace(": 1000", ": 60000");
-    let held: Vec<_> = (0..MANY).map(|_| served.sent(head.as_bytes())).collect();
     // All of them make progress.
-    let _sending = Sending::new(&held, 1000, Duration::from_millis(250));
+    let hold = |count: usize| {
+        let held = (0..count).map(|_| served.sent(head.as_bytes()));
+        Sending::new(&Arc::new(held.collect()), 500, Duration::from_millis(200))
+    };
+    let mut held = vec![hold(MANY)];
     assert_eq!(served.get("/health").status, 200);
     assert_eq!(served.get("/metrics").status, 200);
-    let refused = served.get("/v1/models");
+    // Some may have waited while they were opened, and have left a place to who asks.
+    let tries = (0..40).map(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        held.push(hold(1));
+        served.get("/v1/models")
+    });
+    let mut refused = tries.filter(|answer| answer.status != 200);
+    let refused = refused.next().expect("there is no place");
     assert_eq!(
         (refused.status, refused.code().as_str()),
         (503, "too_many_connections")

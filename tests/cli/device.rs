@@ -72,3 +72,43 @@ fn software_is_taken_only_where_it_is_asked_for() {
         );
     }
 }
+
+/// Needs an adapter; a software one will do.
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn checked_shaders_give_the_same_in_the_commands_that_run_a_model() {
+    let listing = run(&["devices", "--json"]);
+    if json(stdout(&listing))["adapters"] == serde_json::json!([]) {
+        eprintln!("skipped: there is no adapter");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let body = serde_json::json!({"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0});
+    let line = serde_json::json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
+    std::fs::write(file("in.jsonl"), format!("{line}\n")).expect("it is writable");
+    let text = |checked: &[&str]| {
+        let on = [&["--device", "0"], checked].concat();
+        let output = file(&format!("out{}.jsonl", checked.len()));
+        let generate = [
+            "generate",
+            "--raw",
+            "-n",
+            "4",
+            "--temp",
+            "0",
+            "Once upon a time",
+        ];
+        let generated = run(&[&generate[..], &on].concat());
+        let batch = run(&[&["batch", &file("in.jsonl"), &output], &on[..]].concat());
+        let bench = ["bench", "-p", "16", "-n", "2", "-r", "1"];
+        let bench = run(&[&bench[..], &on].concat());
+        for output in [&generated, &batch, &bench] {
+            assert!(output.status.success(), "{}", stderr(output));
+        }
+        let answers = std::fs::read_to_string(output).expect("it was written");
+        let answer = json(&answers)["response"]["body"]["choices"][0]["text"].clone();
+        (stdout(&generated).to_owned(), answer)
+    };
+    assert_eq!(text(&["--checked"]), text(&[]));
+}
