@@ -130,3 +130,25 @@ impl Drop for Worker {
         self.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_for_nobody_is_cancelled_soon() {
+        let (effort, waiting) = Effort::while_waited();
+        drop(waiting);
+        let handle = CancellationHandle::default();
+        let began = Instant::now();
+        let done = effort.on(|| {
+            within(Duration::from_secs(60), Some(&handle), || {
+                while !handle.is_cancelled() && began.elapsed() < Duration::from_secs(20) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            })
+        });
+        assert!(done.is_ok_and(|done| done.is_some()));
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -399,9 +399,11 @@ fn int(
     kwargs.assert_all_used()?;
     let found = match value.as_str() {
         Some(text) => whole(text.trim(), base),
-        None => whole_of(value).or_else(|| float_of(value).and_then(truncated)),
+        None => whole_of(value)
+            .map(Ok)
+            .or_else(|| float_of(value).and_then(truncated)),
     };
-    Ok(found.map_or(default, integer))
+    found.map_or(Ok(default), |found| found.map(integer))
 }
 
 /// A whole number as templates have it: one that 64 bits hold equals itself in any form.
@@ -409,13 +411,25 @@ fn integer(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| Value::from(number), Value::from)
 }
 
-/// The whole part of a float.
-fn truncated(float: f64) -> Option<i128> {
-    (float.abs() < 1.7e38).then_some(float as i128)
+/// The whole part of a float, if it has one.
+fn truncated(float: f64) -> Option<Result<i128, Error>> {
+    let fits = float.abs() < 1.7e38;
+    let large = || {
+        failed(format!(
+            "int was given {float:e}; whole numbers have 128 bits"
+        ))
+    };
+    float.is_finite().then(|| {
+        if fits {
+            Ok(float as i128)
+        } else {
+            Err(large())
+        }
+    })
 }
 
 /// The whole number that a text is, or the whole part of the float that it is.
-fn whole(text: &str, base: u32) -> Option<i128> {
+fn whole(text: &str, base: u32) -> Option<Result<i128, Error>> {
     if !(2..=36).contains(&base) {
         return None;
     }
@@ -435,7 +449,7 @@ fn whole(text: &str, base: u32) -> Option<i128> {
         .unwrap_or(digits);
     let whole = i128::from_str_radix(&digits.replace('_', ""), base).ok();
     whole
-        .map(|n| if negative { -n } else { n })
+        .map(|n| Ok(if negative { -n } else { n }))
         .or_else(|| text.parse::<f64>().ok().and_then(truncated))
 }
 

@@ -3,6 +3,8 @@
 
 mod braces;
 mod budget;
+#[cfg(test)]
+mod compared;
 mod costs;
 mod filters;
 mod generation;
