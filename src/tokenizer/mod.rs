@@ -26,6 +26,8 @@ pub use message::{Message, ToolCall};
 pub use shield::{ChatText, Shield};
 pub use stream::StreamDecoder;
 
+use std::sync::OnceLock;
+
 use tokenizers::Model;
 
 use crate::effort::Effort;
@@ -43,6 +45,8 @@ pub struct Tokenizer {
     known_bytes: [bool; 256],
     /// Bytes of the longest token.
     longest: usize,
+    /// By two bytes: whether a token has them beside each other. Found where a word is too long.
+    pairs: OnceLock<Vec<bool>>,
 }
 
 /// Bytes of a word that is merged as a whole. A longer one is cut, since merging takes much memory for each of its bytes.
@@ -87,6 +91,7 @@ impl Tokenizer {
             special,
             known_bytes,
             longest: 1,
+            pairs: OnceLock::new(),
         };
         let ids = 0..tokenizer.vocab_size() as u32;
         let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
@@ -188,6 +193,48 @@ impl Tokenizer {
         }
     }
 
+    /// The pieces of a word of which more than `most` bytes are not merged as a whole. They have the ids that the word has: it is cut between
+    /// bytes that no token has beside each other. Where all are in some token, it is cut anyway, which is told.
+    fn cut<'w>(&self, mut word: &'w str, most: usize) -> impl Iterator<Item = &'w str> {
+        std::iter::from_fn(move || {
+            let mut end = word.len();
+            if end > most {
+                let bytes = word.as_bytes();
+                let apart = |&at: &usize| {
+                    word.is_char_boundary(at) && !self.in_a_token(bytes[at - 1], bytes[at])
+                };
+                let boundary = |&at: &usize| word.is_char_boundary(at);
+                end = (1..=most).rev().find(apart).unwrap_or_else(|| {
+                    log::warn!(
+                        "a word of {} bytes was cut to be tokenized; its tokens may differ a little at the cut",
+                        word.len()
+                    );
+                    (1..=most).rev().find(boundary).unwrap_or(word.len())
+                });
+            }
+            let (piece, rest) = word.split_at(end);
+            word = rest;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
+    /// Whether a token has these two bytes beside each other.
+    fn in_a_token(&self, first: u8, second: u8) -> bool {
+        let place = |first: u8, second: u8| usize::from(first) << 8 | usize::from(second);
+        let pairs = self.pairs.get_or_init(|| {
+            let mut pairs = vec![false; 1 << 16];
+            // Also the tokens that only merges name.
+            for token in self.vocabulary.bpe.get_vocab().into_keys() {
+                let bytes = bytes::decode(&token).unwrap_or(token.into_bytes());
+                for pair in bytes.windows(2) {
+                    pairs[place(pair[0], pair[1])] = true;
+                }
+            }
+            pairs
+        });
+        pairs[place(first, second)]
+    }
+
     /// Appends the ids of text without special tokens.
     fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         if let Some(byte) = text
@@ -201,7 +248,8 @@ impl Tokenizer {
         }
         let effort = Effort::current();
         let most = effort.tokens();
-        let words = self.vocabulary.pre.split(text).flat_map(cut);
+        let words = self.vocabulary.pre.split(text);
+        let words = words.flat_map(|word| self.cut(word, MOST_WORD));
         let mut encoded = String::new();
         for (i, word) in words.enumerate() {
             if ids.len() > most {
@@ -294,15 +342,40 @@ impl Tokenizer {
     }
 }
 
-/// The pieces of a word that is too long to be merged as a whole.
-fn cut(mut word: &str) -> impl Iterator<Item = &str> {
-    std::iter::from_fn(move || {
-        let mut end = word.len().min(MOST_WORD);
-        while !word.is_char_boundary(end) {
-            end -= 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+
+    #[test]
+    fn a_long_word_is_cut_where_its_tokens_stay() {
+        let gguf = ModelSource::Embedded.open().expect("it is whole");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("it has one");
+        let ids = |text: &str| {
+            let mut ids = vec![];
+            tokenizer.encode_text(text, &mut ids).expect("a text");
+            ids
+        };
+        let mut random = 1_u64;
+        let word: String = std::iter::repeat_with(|| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            char::from(b'a' + (random >> 33) as u8 % 26)
+        })
+        .take(2000)
+        .collect();
+        let whole = ids(&word);
+        for most in [40, 64, 500, 1999] {
+            let pieces: Vec<_> = tokenizer.cut(&word, most).collect();
+            assert!(pieces.iter().all(|piece| piece.len() <= most));
+            assert_eq!(pieces.concat(), word);
+            let apart: Vec<u32> = pieces.into_iter().flat_map(ids).collect();
+            assert_eq!(apart, whole, "pieces of {most} bytes");
         }
-        let (piece, rest) = word.split_at(end);
-        word = rest;
-        (!piece.is_empty()).then_some(piece)
-    })
+        // A word that can be cut nowhere is cut all the same.
+        let same = "e".repeat(100);
+        assert_eq!(tokenizer.cut(&same, 30).map(str::len).sum::<usize>(), 100);
+        assert_eq!(tokenizer.cut("\u{1f98a}", 2).count(), 1);
+    }
 }

@@ -11,7 +11,7 @@ use super::wait::Worker;
 use super::{ChooserError, quiet};
 
 /// Time that the tokens of an answer may take to find, beside its thread's other work.
-pub(super) const BUDGET: Duration = Duration::from_secs(2);
+const BUDGET: Duration = Duration::from_secs(2);
 /// How much more each token of the answer brings.
 const PER_TOKEN: Duration = Duration::from_millis(20);
 

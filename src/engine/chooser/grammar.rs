@@ -10,7 +10,7 @@ use llguidance::{JsonCompileOptions, Matcher};
 use serde_json::Value;
 use web_time::Duration;
 
-use super::follower::{BUDGET, Follower, too_slow};
+use super::follower::{Follower, too_slow};
 use super::quiet::caught;
 use super::refused::refused;
 use super::schema::{self, Lost};
@@ -63,6 +63,9 @@ const SPACE: &str = r"( |\n[ \t]{0,16})";
 /// The lines of a grammar that are read: rules which use each other are read one within the other.
 const MOST_LINES: usize = 10_000;
 
+/// Time that the tokens of a beginning may take to find.
+const BEGINNING: Duration = Duration::from_secs(1);
+
 /// Tokens of the beginning that a grammar is followed for before an answer is, at most.
 const MOST_FORCED: usize = 16;
 
@@ -99,10 +102,11 @@ impl Grammar {
         let mut matcher = fresh.clone();
         let cancellation = matcher.cancellation_handle();
         let cancellation = cancellation.as_ref();
-        let first = wait::within(BUDGET, cancellation, || begun(&mut matcher, vocabulary));
+        let first = wait::within(BEGINNING, cancellation, || begun(&mut matcher, vocabulary));
         let first = first.map_err(refused)?.ok_or(ChooserError::Panicked)?;
         if matcher.is_cancelled() {
-            return Err(too_slow(BUDGET));
+            crate::effort::check()?;
+            return Err(too_slow(BEGINNING));
         }
         Ok(Self {
             fresh: Arc::new(fresh),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::{CancellationHandle, Matcher};
 
@@ -28,7 +28,10 @@ pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::R
     })
 }
 
-/// What `work` returns, on a thread of its own; `None` if it panicked. After some time it is cancelled.
+/// Time between two looks whether somebody waits for what is done.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What `work` returns, on a thread of its own; `None` if it panicked. It is cancelled after some time, or when nobody waits for it.
 pub(super) fn within<T: Send>(
     most: Duration,
     cancellation: Option<&CancellationHandle>,
@@ -37,15 +40,22 @@ pub(super) fn within<T: Send>(
     let effort = Effort::current();
     thread::scope(|scope| {
         let (done, over) = channel::<()>();
+        let own = effort.clone();
         let worker = thread::Builder::new().spawn_scoped(scope, move || {
-            let result = caught(|| effort.on(work));
+            let result = caught(|| own.on(work));
             drop(done);
             result
         })?;
-        if over.recv_timeout(most) == Err(RecvTimeoutError::Timeout)
-            && let Some(handle) = cancellation
-        {
-            handle.cancel();
+        let end = Instant::now() + most;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if over.recv_timeout(left.min(LOOK)) != Err(RecvTimeoutError::Timeout) {
+                break;
+            }
+            if left <= LOOK || effort.check().is_err() {
+                cancellation.iter().for_each(|handle| handle.cancel());
+                break;
+            }
         }
         Ok(worker.join().unwrap_or_default())
     })
@@ -118,5 +128,27 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_for_nobody_is_cancelled_soon() {
+        let (effort, waiting) = Effort::while_waited();
+        drop(waiting);
+        let handle = CancellationHandle::default();
+        let began = Instant::now();
+        let done = effort.on(|| {
+            within(Duration::from_secs(60), Some(&handle), || {
+                while !handle.is_cancelled() && began.elapsed() < Duration::from_secs(20) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            })
+        });
+        assert!(done.is_ok_and(|done| done.is_some()));
+        assert!(began.elapsed() < Duration::from_secs(10));
     }
 }

@@ -20,7 +20,7 @@ pub(super) const SIZE: u64 = 16 << 20;
 /// Levels of values within values. JSON that is read has at most 128.
 const DEPTH: usize = 200;
 /// Time that a template may take in all, in case a step takes far longer than is usual.
-const TIME: Duration = Duration::from_secs(3);
+const TIME: Duration = Duration::from_secs(1);
 /// Steps between two looks at the clock.
 const STEPS: u64 = 4096;
 /// Bytes that a value takes beside the text in it.

@@ -80,7 +80,6 @@ pub(super) fn of_filter(name: &str, args: &[Value]) -> Result<(), Error> {
             fits(count.saturating_mul(32))?;
             work(count)
         }
-        "format" => widths(of, args),
         _ => of_text(name, of, rest),
     }
 }
@@ -91,7 +90,6 @@ pub(super) fn of_filter(name: &str, args: &[Value]) -> Result<(), Error> {
 /// If the budget does not allow it.
 pub(super) fn of_method(name: &str, of: &Value, args: &[Value]) -> Result<(), Error> {
     match name {
-        "format" | "format_map" => widths(of, args),
         "join" => {
             let items = args.first().and_then(Value::len).unwrap_or(0) as u64;
             let size = args.first().map_or(Ok(0), read)?;
@@ -192,29 +190,4 @@ fn adds_numbers(of: &Value, rest: &[Value]) -> Result<bool, Error> {
     }
     let mut items = of.try_iter()?.checked();
     Ok(items.all(|item| item.is_ok_and(|item| item.is_number())))
-}
-
-/// Checks the widths in a text that formats others. All its numbers together are taken for one width, and so is each number that is given.
-fn widths(of: &Value, args: &[Value]) -> Result<(), Error> {
-    let text = of.as_str().unwrap_or_default();
-    let numbers = text.split(|c: char| !c.is_ascii_digit());
-    let numbers = numbers.filter(|digits| !digits.is_empty());
-    let numbers = numbers.map(|digits| digits.parse::<u64>().unwrap_or(u64::MAX));
-    let written = numbers.fold(0, u64::saturating_add);
-    let items = text.matches(['%', '{']).count() as u64;
-    // A width may be one of the arguments, and every argument may be written in every place.
-    let dynamic = text.contains('*') || text.matches('{').count() > text.matches('}').count();
-    let nested = dynamic || text.contains(":{") || text.contains("{:");
-    let mut largest = 0;
-    let mut size = len(of);
-    for arg in args {
-        size = size.max(read(arg)?);
-        let number = arg.as_i64().map_or(0, i64::unsigned_abs);
-        largest = largest.max(if nested { number } else { 0 });
-    }
-    let most = written.saturating_add(items.saturating_mul(largest));
-    match most > SIZE / 16 {
-        true => Err(too_large()),
-        false => fits(most.saturating_add(items.saturating_mul(size))),
-    }
 }

@@ -10,7 +10,7 @@ use minijinja::{Environment, Error, ErrorKind, Expression, State, Value, filters
 use super::budget::{self, flat, iterated, made, read, work};
 use super::costs;
 use super::shape::{Names, repeated};
-use super::{methods, plain, python};
+use super::{filters as own_filters, methods, plain, printf, python, slice, variadic};
 
 /// The names of the filters that stand for operators. A template can name them only in a text, and that does no harm.
 pub(super) const COMPARISONS: [&str; 7] = [":eq", ":ne", ":lt", ":le", ":gt", ":ge", ":in"];
@@ -18,6 +18,10 @@ pub(super) const PRESERVED: [&str; 8] = [
     ":eq+", ":ne+", ":lt+", ":le+", ":gt+", ":ge+", ":in+", ":notin+",
 ];
 pub(super) const MUL: &str = ":mul";
+pub(super) const REM: &str = ":rem";
+pub(super) const NEG: &str = ":neg";
+pub(super) const MACRO: &str = ":macro";
+pub(super) const UNPACKED: &str = ":unpacked";
 pub(super) const CONCAT: &str = ":concat";
 pub(super) const FLAT: &str = ":flat";
 pub(super) const ITEM: &str = ":item";
@@ -54,7 +58,8 @@ const QUICK_TESTS: [&str; 16] = [
 /// All of Jinja, without limits.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(plain);
 static PRODUCT: LazyLock<Expression<'static, 'static>> = LazyLock::new(|| expression("a * b"));
-static CUT: LazyLock<Expression<'static, 'static>> = LazyLock::new(|| expression("a[b:c:d]"));
+static REST: LazyLock<Expression<'static, 'static>> = LazyLock::new(|| expression("a % b"));
+static MINUS: LazyLock<Expression<'static, 'static>> = LazyLock::new(|| expression("-a"));
 
 fn expression(source: &'static str) -> Expression<'static, 'static> {
     let compiled = PLAIN.compile_expression(source);
@@ -75,6 +80,18 @@ fn evaluated<const N: usize>(
     })
 }
 
+/// Whether there is a filter of this name.
+pub(super) fn is_filter(name: &str) -> bool {
+    let known = PLAIN.empty_state().apply_filter(name, &[]);
+    !known.is_err_and(|error| error.kind() == ErrorKind::UnknownFilter)
+}
+
+/// Whether there is a test of this name.
+pub(super) fn is_test(name: &str) -> bool {
+    let known = PLAIN.empty_state().perform_test(name, &[]);
+    !known.is_err_and(|error| error.kind() == ErrorKind::UnknownTest)
+}
+
 /// Adds the operators, and what `names` has of filters, tests and functions.
 pub(super) fn add(environment: &mut Environment<'_>, names: &Names) {
     add_operators(environment);
@@ -84,19 +101,17 @@ pub(super) fn add(environment: &mut Environment<'_>, names: &Names) {
         costs::of_method(method, value, args)?;
         made(methods::call(state, value, method, args)?)
     });
-    let mut probe = PLAIN.empty_state();
+    let probe = PLAIN.empty_state();
     environment.add_filter(":map", filters::map);
     environment.add_filter(":select", filters::select);
     environment.add_filter(":reject", filters::reject);
     environment.add_filter(":selectattr", filters::selectattr);
     environment.add_filter(":rejectattr", filters::rejectattr);
     for name in names {
-        let known = probe.apply_filter(name, &[]);
-        if !known.is_err_and(|error| error.kind() == ErrorKind::UnknownFilter) {
+        if is_filter(name) {
             add_filter(environment, name.clone());
         }
-        let known = probe.perform_test(name, &[]);
-        if !known.is_err_and(|error| error.kind() == ErrorKind::UnknownTest) {
+        if is_test(name) {
             add_test(environment, name.clone());
         }
         if let Some(function) = probe.lookup(name) {
@@ -167,11 +182,32 @@ fn add_operators(environment: &mut Environment<'_>) {
         );
     }
     environment.add_filter(MUL, |left: Value, right: Value| -> Result<Value, Error> {
-        if repeated(&left, &right)?.is_some_and(|size| size > budget::SIZE) {
+        let size = repeated(&left, &right)?;
+        if size.is_some_and(|size| size > budget::SIZE) {
             return Err(budget::too_large());
         }
+        let [left, right] = match size {
+            Some(_) => [left, right].map(counted),
+            None => [left, right],
+        };
         flat(evaluated(&PRODUCT, [("a", left), ("b", right)])?)
     });
+    environment.add_filter(REM, |left: Value, right: Value| -> Result<Value, Error> {
+        let Some(text) = left.as_str() else {
+            return evaluated(&REST, [("a", left), ("b", right)]);
+        };
+        read(&left)?;
+        read(&right)?;
+        flat(Value::from(printf::format(text, &right)?))
+    });
+    environment.add_filter(NEG, |value: Value| {
+        let value = match value.kind() {
+            ValueKind::Bool => Value::from(i64::from(value.is_true())),
+            _ => value,
+        };
+        evaluated(&MINUS, [("a", value)])
+    });
+    environment.add_filter(MACRO, variadic::widened);
     environment.add_filter(
         CONCAT,
         |left: Value, right: Value| -> Result<Value, Error> {
@@ -193,12 +229,7 @@ fn add_operators(environment: &mut Environment<'_>) {
         SLICE,
         |of: Value, from: Value, to: Value, step: Value| -> Result<Value, Error> {
             iterated(&of)?;
-            // The interpreter panics where there is nothing to take backwards.
-            if of.len() == Some(0) && step.as_i64().is_some_and(|step| step < 0) {
-                return Ok(of);
-            }
-            let operands = [("a", of), ("b", from), ("c", to), ("d", step)];
-            flat(evaluated(&CUT, operands)?)
+            flat(slice::cut(&of, [&from, &to, &step])?)
         },
     );
     add_containers(environment);
@@ -243,6 +274,13 @@ fn add_containers(environment: &mut Environment<'_>) {
         iterated(&value)?;
         Ok(value)
     });
+    environment.add_filter(UNPACKED, |value: Value| -> Result<Value, Error> {
+        iterated(&value)?;
+        Ok(match value.as_str() {
+            Some(text) => text.chars().map(Value::from).collect(),
+            None => value,
+        })
+    });
     environment.add_filter(KEPT, |value: Value| -> Result<Value, Error> {
         kept(&value)?;
         made(value)
@@ -263,6 +301,9 @@ fn add_containers(environment: &mut Environment<'_>) {
 fn compared(place: usize, left: &Value, right: &Value) -> Result<bool, Error> {
     read(left)?;
     read(right)?;
+    if (2..6).contains(&place) {
+        ordered(place, left, right)?;
+    }
     Ok(match place {
         0 => left == right,
         1 => left != right,
@@ -275,15 +316,49 @@ fn compared(place: usize, left: &Value, right: &Value) -> Result<bool, Error> {
     })
 }
 
+/// Checks that one of two values can be less than the other: both are numbers, texts or lists.
+fn ordered(place: usize, left: &Value, right: &Value) -> Result<(), Error> {
+    let group = |value: &Value| match value.kind() {
+        ValueKind::Number | ValueKind::Bool => 1,
+        ValueKind::String => 2,
+        ValueKind::Seq | ValueKind::Iterable => 3,
+        _ => 0,
+    };
+    if group(left) != 0 && group(left) == group(right) {
+        return Ok(());
+    }
+    let sign = ["<", "<=", ">", ">="][place - 2];
+    let [left, right] = [left.kind(), right.kind()];
+    Err(python::failed(format!(
+        "tried to use the {sign} operator on {left} and {right}; two numbers, texts or lists were expected"
+    )))
+}
+
 fn contains(all: &Value, one: &Value) -> Result<bool, Error> {
-    minijinja::tests::is_in(&PLAIN.empty_state(), one, all)
+    match (all.kind(), one.kind()) {
+        (ValueKind::String, ValueKind::String)
+        | (ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Undefined, _) => {
+            minijinja::tests::is_in(&PLAIN.empty_state(), one, all)
+        }
+        (of, found) => Err(python::failed(format!(
+            "tried to look for {found} in {of}; a text in a text, or anything in a list or mapping, was expected"
+        ))),
+    }
+}
+
+/// How often something is repeated, at least not at all; or what is repeated.
+fn counted(value: Value) -> Value {
+    match value.kind() {
+        ValueKind::Bool => Value::from(i64::from(value.is_true())),
+        ValueKind::Number if value < Value::from(0) => Value::from(0),
+        _ => value,
+    }
 }
 
 /// Checks that `value`, which a namespace or a loop is to keep, holds none of these: one that keeps itself would never be forgotten.
 fn kept(value: &Value) -> Result<(), Error> {
     let keeps = value.as_object().is_some_and(|object| {
-        let name = object.type_name();
-        name.ends_with("::Namespace") || name.ends_with("::Loop")
+        own_filters::is_namespace(value) || object.type_name().ends_with("::Loop")
     });
     if keeps {
         let detail = "a namespace or a loop cannot be kept in another one";

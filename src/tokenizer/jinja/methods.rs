@@ -1,11 +1,11 @@
 //! Methods of Python's texts, mappings and lists. What `minijinja_contrib` has as Python has it is taken from there.
 
-use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Error, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::failed;
+use super::braces;
+use super::python::{self, failed};
 
 /// The answer of a method that `minijinja` has not.
 pub(super) fn call(
@@ -108,12 +108,11 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "format_map" => {
             let (values,): (&Value,) = from_args(args)?;
-            let values = values.try_iter()?.map(|key| {
-                let value = values.get_item(&key)?;
-                Ok((key.to_string(), value))
-            });
-            let values: Kwargs = values.collect::<Result<_, Error>>()?;
-            Value::from(format(FormatStyle::StrFormat, text, &[values.into()])?)
+            Value::from(braces::format_map(text, values)?)
+        }
+        "format" => {
+            let (given, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;
+            Value::from(braces::format(text, &given, &kwargs)?)
         }
         _ => {
             let Some(answer) = without_arguments(text, method) else {
@@ -194,10 +193,7 @@ fn without_arguments(text: &str, method: &str) -> Option<Value> {
             text.starts_with(|c: char| c == '_' || c.is_alphabetic())
                 && text.chars().all(|c| c == '_' || c.is_alphanumeric()),
         ),
-        "isprintable" => Value::from(
-            text.chars()
-                .all(|c| c == ' ' || !c.is_control() && !is_blank(c)),
-        ),
+        "isprintable" => Value::from(text.chars().all(python::is_printable)),
         "istitle" => Value::from(text.chars().any(is_cased) && title(text) == text),
         _ => return None,
     })
@@ -309,7 +305,7 @@ fn cut(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str)
 }
 
 /// The most characters that a text is widened to. A far larger width would take all memory.
-const MAX_WIDTH: usize = 100_000;
+pub(super) const MAX_WIDTH: usize = 100_000;
 
 pub(super) fn widened(text: &str, method: &str, width: usize, fill: char) -> Result<String, Error> {
     if width > MAX_WIDTH {
@@ -390,7 +386,7 @@ fn is_cased(c: char) -> bool {
 }
 
 /// What Python takes for white space.
-fn is_blank(c: char) -> bool {
+pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 

@@ -1,18 +1,27 @@
 //! Jinja as Hugging Face's `apply_chat_template` has it, on `minijinja`: its filters, functions and methods, and values written as Python
 //! writes them.
 
+mod braces;
 mod budget;
+#[cfg(test)]
+mod compared;
 mod costs;
 mod filters;
 mod generation;
+mod groups;
 mod guard;
 mod json;
 #[cfg(test)]
 mod limits;
 mod methods;
+mod printf;
 mod program;
 mod python;
 mod shape;
+mod slice;
+mod spec;
+mod variadic;
+mod wrap;
 
 use std::collections::HashSet;
 
@@ -49,6 +58,8 @@ impl Program {
     /// What cannot be parsed, or is too long or too deep to be.
     pub(super) fn parse(key: &str, source: &str) -> Result<Self, Error> {
         on_large_stack(|| {
+            // Python reads every end of a line as a newline.
+            let source = &source.replace("\r\n", "\n").replace('\r', "\n");
             let names = shape::check(source, &syntax())?;
             let mut environment = Environment::empty();
             environment.set_fuel(Some(FUEL));
@@ -58,7 +69,8 @@ impl Program {
             });
             guard::add(&mut environment, &names);
             let source = generation::as_scopes(source);
-            shape::constants(&parse(&source, key, syntax())?)?;
+            let source = variadic::declared(&source, &syntax())?;
+            shape::parsed(&parse(&source, key, syntax())?)?;
             Ok(Self {
                 environment,
                 key: key.to_owned(),

@@ -96,6 +96,10 @@ fn replaced<'t>(instruction: &Instruction<'t>) -> Vec<Instruction<'t>> {
             Instruction::UnpackList(2),
         ],
         Instruction::Mul => vec![op(guard::MUL, 2)],
+        Instruction::Rem => vec![op(guard::REM, 2)],
+        Instruction::Neg => vec![op(guard::NEG, 1)],
+        Instruction::BuildMacro(..) => vec![same(), op(guard::MACRO, 1)],
+        Instruction::UnpackList(_) => vec![op(guard::UNPACKED, 1), same()],
         Instruction::StringConcat => vec![op(guard::CONCAT, 2)],
         Instruction::Add => vec![same(), op(guard::FLAT, 1)],
         Instruction::GetItem => vec![op(guard::ITEM, 2)],
@@ -111,7 +115,6 @@ fn replaced<'t>(instruction: &Instruction<'t>) -> Vec<Instruction<'t>> {
             vec![op(guard::MERGED, *count), Instruction::MergeKwargs(1)]
         }
         Instruction::PushLoop(_)
-        | Instruction::UnpackList(_)
         | Instruction::FastRecurse
         // It may be the loop that is called.
         | Instruction::CallFunction(_, Some(1)) => vec![op(guard::ITERATED, 1), same()],

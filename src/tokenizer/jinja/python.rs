@@ -45,6 +45,47 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// Python's `repr`.
+pub(super) fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    append(&mut out, value, true)?;
+    Ok(out)
+}
+
+/// Python's `ascii`: a `repr` with everything beyond ASCII escaped.
+pub(super) fn ascii(repr: &str) -> String {
+    let mut out = String::with_capacity(repr.len());
+    for c in repr.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            escape(&mut out, c);
+        }
+    }
+    out
+}
+
+/// Appends a character by its number.
+fn escape(out: &mut String, c: char) {
+    let code = u32::from(c);
+    let written = match code {
+        ..0x100 => write!(out, "\\x{code:02x}"),
+        0x100..0x10000 => write!(out, "\\u{code:04x}"),
+        _ => write!(out, "\\U{code:08x}"),
+    };
+    written.expect("writing to a String cannot fail");
+}
+
+/// Whether Python shows a character as it is: it is no blank but the space, no control or format character, and for private use by nobody.
+pub(super) fn is_printable(c: char) -> bool {
+    let hidden = matches!(c,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}' | '\u{8e2}' | '\u{180e}'
+        | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{e000}'..='\u{f8ff}' | '\u{feff}'
+        | '\u{fff0}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e00ff}' | '\u{e01f0}'..);
+    c == ' ' || !hidden && !c.is_control() && !c.is_whitespace()
+}
+
 /// Python's `repr` of a float: as few digits as tell it, with an exponent outside of 1e-4 to 1e16.
 pub(super) fn float(value: f64) -> String {
     if !value.is_finite() {
@@ -134,9 +175,7 @@ fn quoted(out: &mut String, text: &str) {
                 out.push('\\');
                 out.push(c);
             }
-            c if c.is_control() => {
-                write!(out, "\\x{:02x}", u32::from(c)).expect("writing to a String cannot fail");
-            }
+            c if !is_printable(c) => escape(out, c),
             c => out.push(c),
         }
     }

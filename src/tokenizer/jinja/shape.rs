@@ -2,10 +2,12 @@
 //!
 //! `minijinja` parses, compiles and forgets expressions by recursion, and computes constants while it compiles.
 
-use minijinja::machinery::{Token, ast, tokenize};
+use minijinja::machinery::{Span, Token, ast, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
+
+use super::guard;
 
 /// Bytes of a template. Those of published models have up to 40,000.
 const BYTES: usize = 256 << 10;
@@ -95,125 +97,160 @@ fn refused(detail: String) -> Error {
     Error::new(ErrorKind::SyntaxError, detail)
 }
 
-/// Checks that no constant of a parsed template is a product that takes all memory. The compiler would compute it.
+/// Checks that no constant of a parsed template is a product that takes all memory, since the compiler would compute it, and that glimt has
+/// what the template uses in any case. What stands behind a condition may never be used.
 ///
 /// # Errors
-/// If there is one.
-pub(super) fn constants(stmt: &ast::Stmt<'_>) -> Result<(), Error> {
+/// The constant, or what is not had.
+pub(super) fn parsed(stmt: &ast::Stmt<'_>) -> Result<(), Error> {
+    checked(stmt, true)
+}
+
+fn checked(stmt: &ast::Stmt<'_>, sure: bool) -> Result<(), Error> {
     use ast::Stmt;
-    let all = |stmts: &[Stmt<'_>]| stmts.iter().try_for_each(constants);
+    let all = |stmts: &[Stmt<'_>]| stmts.iter().try_for_each(|stmt| checked(stmt, sure));
     match stmt {
         Stmt::Template(s) => all(&s.children),
-        Stmt::EmitExpr(s) => expr(&s.expr),
+        Stmt::EmitExpr(s) => expr(&s.expr, sure),
         Stmt::ForLoop(s) => {
-            expr(&s.iter)?;
-            s.filter_expr.iter().try_for_each(expr)?;
+            expr(&s.iter, sure)?;
+            s.filter_expr
+                .iter()
+                .try_for_each(|value| expr(value, sure))?;
             all(&s.body)?;
             all(&s.else_body)
         }
         Stmt::IfCond(s) => {
-            expr(&s.expr)?;
-            all(&s.true_body)?;
-            all(&s.false_body)
+            expr(&s.expr, sure)?;
+            let mut bodies = s.true_body.iter().chain(&s.false_body);
+            bodies.try_for_each(|stmt| checked(stmt, false))
         }
         Stmt::WithBlock(s) => {
-            (s.assignments.iter()).try_for_each(|(_, value)| expr(value))?;
+            (s.assignments.iter()).try_for_each(|(_, value)| expr(value, sure))?;
             all(&s.body)
         }
         Stmt::Set(s) => {
-            expr(&s.target)?;
-            expr(&s.expr)
+            expr(&s.target, sure)?;
+            expr(&s.expr, sure)
         }
         Stmt::SetBlock(s) => {
-            s.filter.iter().try_for_each(expr)?;
+            s.filter.iter().try_for_each(|value| expr(value, sure))?;
             all(&s.body)
         }
         Stmt::AutoEscape(s) => {
-            expr(&s.enabled)?;
+            expr(&s.enabled, sure)?;
+            if s.enabled.as_const().is_none_or(|value| value.is_true()) {
+                return Err(not_had(s.span(), "escapes texts for HTML (autoescape)"));
+            }
             all(&s.body)
         }
         Stmt::FilterBlock(s) => {
-            expr(&s.filter)?;
+            expr(&s.filter, sure)?;
             all(&s.body)
         }
         Stmt::Block(s) => all(&s.body),
-        Stmt::Import(s) => expr(&s.expr),
-        Stmt::FromImport(s) => expr(&s.expr),
-        Stmt::Extends(s) => expr(&s.name),
-        Stmt::Include(s) => expr(&s.name),
+        Stmt::Import(_) | Stmt::FromImport(_) | Stmt::Extends(_) | Stmt::Include(_) => match sure {
+            true => Err(refused(
+                "the template reads another one (import, extends or include); a file has one alone"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        },
         Stmt::Macro(s) => {
-            s.defaults.iter().try_for_each(expr)?;
+            s.defaults.iter().try_for_each(|value| expr(value, sure))?;
             all(&s.body)
         }
         Stmt::CallBlock(s) => {
-            expr(&s.call.expr)?;
-            arguments(&s.call.args)?;
-            s.macro_decl.defaults.iter().try_for_each(expr)?;
+            expr(&s.call.expr, sure)?;
+            arguments(&s.call.args, sure)?;
+            s.macro_decl
+                .defaults
+                .iter()
+                .try_for_each(|value| expr(value, sure))?;
             all(&s.macro_decl.body)
         }
         Stmt::Do(s) => {
-            expr(&s.call.expr)?;
-            arguments(&s.call.args)
+            expr(&s.call.expr, sure)?;
+            arguments(&s.call.args, sure)
         }
         Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => Ok(()),
     }
 }
 
-fn arguments(arguments: &[ast::CallArg<'_>]) -> Result<(), Error> {
+fn arguments(arguments: &[ast::CallArg<'_>], sure: bool) -> Result<(), Error> {
     use ast::CallArg::{Kwarg, KwargSplat, Pos, PosSplat};
     arguments.iter().try_for_each(|argument| match argument {
-        Pos(value) | Kwarg(_, value) | PosSplat(value) | KwargSplat(value) => expr(value),
+        Pos(value) | Kwarg(_, value) | PosSplat(value) | KwargSplat(value) => expr(value, sure),
     })
 }
 
-fn expr(value: &ast::Expr<'_>) -> Result<(), Error> {
+fn expr(value: &ast::Expr<'_>, sure: bool) -> Result<(), Error> {
     use ast::Expr;
     match value {
         Expr::Var(_) | Expr::Const(_) => Ok(()),
         Expr::Slice(e) => {
-            expr(&e.expr)?;
+            expr(&e.expr, sure)?;
             let bounds = [&e.start, &e.stop, &e.step];
-            bounds.into_iter().flatten().try_for_each(expr)
+            bounds
+                .into_iter()
+                .flatten()
+                .try_for_each(|value| expr(value, sure))
         }
-        Expr::UnaryOp(e) => expr(&e.expr),
+        Expr::UnaryOp(e) => expr(&e.expr, sure),
         Expr::BinOp(e) => {
-            expr(&e.left)?;
-            expr(&e.right)?;
+            expr(&e.left, sure)?;
+            expr(&e.right, sure)?;
             match e.op {
                 ast::BinOpKind::Mul => product(&e.left, &e.right),
                 _ => Ok(()),
             }
         }
         Expr::Compare(e) => {
-            expr(&e.expr)?;
-            e.ops.iter().try_for_each(|op| expr(&op.expr))
+            expr(&e.expr, sure)?;
+            e.ops.iter().try_for_each(|op| expr(&op.expr, sure))
         }
         Expr::IfExpr(e) => {
-            expr(&e.test_expr)?;
-            expr(&e.true_expr)?;
-            e.false_expr.iter().try_for_each(expr)
+            expr(&e.test_expr, sure)?;
+            expr(&e.true_expr, false)?;
+            e.false_expr.iter().try_for_each(|value| expr(value, false))
         }
         Expr::Filter(e) => {
-            e.expr.iter().try_for_each(expr)?;
-            arguments(&e.args)
+            if sure && !guard::is_filter(e.name) {
+                return Err(not_had(e.span(), &format!("uses the filter {}", e.name)));
+            }
+            e.expr.iter().try_for_each(|value| expr(value, sure))?;
+            arguments(&e.args, sure)
         }
         Expr::Test(e) => {
-            expr(&e.expr)?;
-            arguments(&e.args)
+            if sure && !guard::is_test(e.name) {
+                return Err(not_had(e.span(), &format!("uses the test {}", e.name)));
+            }
+            expr(&e.expr, sure)?;
+            arguments(&e.args, sure)
         }
-        Expr::GetAttr(e) => expr(&e.expr),
+        Expr::GetAttr(e) => expr(&e.expr, sure),
         Expr::GetItem(e) => {
-            expr(&e.expr)?;
-            expr(&e.subscript_expr)
+            expr(&e.expr, sure)?;
+            expr(&e.subscript_expr, sure)
         }
         Expr::Call(e) => {
-            expr(&e.expr)?;
-            arguments(&e.args)
+            expr(&e.expr, sure)?;
+            arguments(&e.args, sure)
         }
-        Expr::List(e) => e.items.iter().try_for_each(expr),
-        Expr::Tuple(e) => e.items.iter().try_for_each(expr),
-        Expr::Map(e) => e.keys.iter().chain(&e.values).try_for_each(expr),
+        Expr::List(e) => e.items.iter().try_for_each(|value| expr(value, sure)),
+        Expr::Tuple(e) => e.items.iter().try_for_each(|value| expr(value, sure)),
+        Expr::Map(e) => e
+            .keys
+            .iter()
+            .chain(&e.values)
+            .try_for_each(|value| expr(value, sure)),
     }
+}
+
+/// The error of what templates cannot have here.
+fn not_had(span: Span, what: &str) -> Error {
+    let line = span.start_line;
+    refused(format!("line {line} {what}, which glimt does not have"))
 }
 
 /// Checks the product of two constants, whose own products were checked.

@@ -24,7 +24,7 @@ fn variables() -> Value {
 
 /// Each case is a template, and what it writes.
 #[track_caller]
-fn check(cases: &[(&str, &str)]) {
+pub(super) fn check(cases: &[(&str, &str)]) {
     let variables = variables();
     let mut failures = String::new();
     for (source, expected) in cases {
@@ -345,4 +345,53 @@ fn what_python_refuses_is_refused_with_a_reason() {
         assert!(error.contains(reason), "{source}: {error}");
     }
     assert!(Program::parse("test", "{% generation %}x").is_err());
+}
+
+#[test]
+fn what_is_not_had_is_told_by_name_when_a_template_is_loaded() {
+    let loaded = |source: &str| Program::parse("test", source).map_err(|error| error.to_string());
+    for (source, name) in [
+        ("a\n{{ 'x' | urlize }}", "line 2 uses the filter urlize"),
+        ("{{ 1 is nosuch }}", "the test nosuch"),
+        (
+            "{% macro m() %}{{ 1 | random }}{% endmacro %}",
+            "the filter random",
+        ),
+        ("{% include 'x' %}", "include"),
+        ("{% autoescape true %}{% endautoescape %}", "autoescape"),
+    ] {
+        let found = loaded(source).expect_err(source);
+        assert!(found.contains(name), "{found}");
+    }
+    // Nobody may ever come there.
+    check(&[
+        ("{% if nothing %}{{ 'x' | urlize }}{% endif %}a", "a"),
+        ("{{ 'x' | urlize if nothing else 'b' }}", "b"),
+    ]);
+    let run = |source: &str| {
+        loaded(source)?
+            .render(variables())
+            .map_err(|error| error.to_string())
+    };
+    for source in [
+        "{{ nothing < 1 }}",
+        "{{ 'a' < floats[0] }}",
+        "{{ floats[0] in text }}",
+        "{{ 'a' in yes }}",
+        "{{ '%\u{e9}' % 1 }}",
+        "{{ '%d' % text }}",
+        "{{ '%s%s' % text }}",
+        "{{ '%s' | format(1, 2) }}",
+        "{{ '{' ~ text | format }}{{ '{'.format(1) }}",
+        "{{ '{}'.format() }}",
+        "{{ '{:d}'.format(text) }}",
+        "{{ '%99999999d' % 1 }}",
+        "{{ 'a' | wordwrap(0) }}",
+        "{{ {'a b': 1} | xmlattr }}",
+        "{{ '9' * 60 | int }}{{ ('9' * 60) | int }}",
+        "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
+    ] {
+        let found = run(source);
+        assert!(found.is_err(), "{source}: {found:?}");
+    }
 }

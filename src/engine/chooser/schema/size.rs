@@ -10,12 +10,16 @@ const MOST_VALUES: usize = 60_000;
 const MOST_LISTED: usize = 4000;
 /// Patterns of the names of an object's properties.
 const MOST_PATTERNS: usize = 500;
+/// Bytes of all patterns of a schema.
+const MOST_PATTERN: usize = 64 << 10;
+/// Look-aheads in all patterns of a schema, each of which is a pattern of its own.
+const MOST_AHEAD: usize = 500;
 /// Lists and objects among the values of an `enum`.
 const MOST_COMPOSED: usize = 2000;
 
 /// Refuses a schema that is too large.
 pub(super) fn check(schema: &Value) -> Result<(), SchemaError> {
-    let mut values = 0;
+    let (mut values, mut bytes, mut ahead) = (0, 0, 0);
     let mut left = vec![schema];
     while let Some(value) = left.pop() {
         values += 1;
@@ -23,6 +27,10 @@ pub(super) fn check(schema: &Value) -> Result<(), SchemaError> {
             Value::Object(map) => {
                 for (keyword, inner) in map {
                     listed(keyword, inner)?;
+                    for pattern in patterns(keyword, inner) {
+                        bytes += pattern.len();
+                        ahead += pattern.matches("(?=").count() + pattern.matches("(?!").count();
+                    }
                     left.push(inner);
                 }
             }
@@ -32,8 +40,23 @@ pub(super) fn check(schema: &Value) -> Result<(), SchemaError> {
         if values + left.len() > MOST_VALUES {
             return Err(large("values", MOST_VALUES));
         }
+        if bytes > MOST_PATTERN {
+            return Err(large("bytes of patterns", MOST_PATTERN));
+        }
+        if ahead > MOST_AHEAD {
+            return Err(large("look-aheads in patterns", MOST_AHEAD));
+        }
     }
     Ok(())
+}
+
+/// The patterns of a keyword.
+fn patterns<'a>(keyword: &str, value: &'a Value) -> Vec<&'a str> {
+    match (keyword, value) {
+        ("pattern", Value::String(pattern)) => vec![pattern],
+        ("patternProperties", Value::Object(map)) => map.keys().map(String::as_str).collect(),
+        _ => vec![],
+    }
 }
 
 fn listed(keyword: &str, value: &Value) -> Result<(), SchemaError> {
@@ -93,6 +116,14 @@ mod tests {
             (
                 json!({"enum": vec![json!([1]); 2001]}),
                 "2000 entries in one 'enum'",
+            ),
+            (
+                json!({"items": {"pattern": "a".repeat(70_000)}}),
+                "65536 bytes of patterns",
+            ),
+            (
+                json!({"patternProperties": {"^(?=a)b": {"pattern": format!("^{}x", "(?!a)".repeat(500))}}}),
+                "500 look-aheads in patterns",
             ),
         ] {
             let found = refused(schema).expect_err(expected);
