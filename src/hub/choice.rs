@@ -376,10 +376,14 @@ mod tests {
     #[test]
     fn a_repository_of_very_many_files_is_told_in_short() {
         // Each lacks all but one of its shards.
-        let names: Vec<_> = (0..2000).map(|i| format!("m{i}-00001-of-99999.gguf")).collect();
+        let names: Vec<_> = (0..2000)
+            .map(|i| format!("m{i}-00001-of-99999.gguf"))
+            .collect();
         let models = models(names.into_iter().map(|name| (name.clone(), name)));
         for wanted in [None, Some("m7"), Some("m1999")] {
-            let error = choose("a/b", &models, wanted).expect_err("none is whole").to_string();
+            let error = choose("a/b", &models, wanted)
+                .expect_err("none is whole")
+                .to_string();
             assert!(error.len() < 5000, "{error:.6000}");
             assert!(error.contains(" more"), "{error}");
         }

@@ -1,12 +1,14 @@
 //! Protects others from connections that are held and do nothing.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::attacked::{PATIENCE, Served, answer, chat, request};
+use super::attacked::{PATIENCE, bystander, chat, request, sent};
+use super::client::Connection;
+use super::{CHAT, Server};
 
 /// More than the places of one address, and fewer than the files that a process may usually open.
 const MANY: usize = 450;
@@ -18,11 +20,11 @@ const NO_BODY: &[u8] =
 #[test]
 fn connections_that_wait_give_their_places_to_others() {
     for bytes in [&b""[..], b"POST /v1/chat/completions HTTP/1.1\r\nX-A: "] {
-        let served = Served::start();
-        let held: Vec<_> = (0..MANY).map(|_| served.sent(bytes)).collect();
+        let server = Server::start(&[]);
+        let held: Vec<_> = (0..MANY).map(|_| sent(&server, bytes)).collect();
         let began = Instant::now();
-        assert_eq!(served.get("/health").status, 200);
-        assert!(served.bystander() < PATIENCE);
+        assert_eq!(server.get("/health").status, 200);
+        assert!(bystander(&server) < PATIENCE);
         assert!(began.elapsed() < 2 * PATIENCE);
         // The oldest was ended.
         let mut oldest = &held[0];
@@ -32,14 +34,14 @@ fn connections_that_wait_give_their_places_to_others() {
 
 #[test]
 fn an_address_that_holds_its_places_leaves_those_of_others_and_the_state_of_the_server() {
-    let served = Served::start();
-    let held: Vec<_> = (0..MANY).map(|_| served.sent(NO_BODY)).collect();
+    let server = Server::start(&[]);
+    let held: Vec<_> = (0..MANY).map(|_| sent(&server, NO_BODY)).collect();
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(served.get("/health").status, 200);
-    assert_eq!(served.get("/metrics").status, 200);
-    let refused = served.get("/v1/models");
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(server.get("/metrics").status, 200);
+    let refused = server.get("/v1/models");
     assert_eq!(
-        (refused.status, refused.code().as_str()),
+        (refused.status, refused.error().1.as_str()),
         (503, "too_many_connections")
     );
     // Others come from elsewhere.
@@ -48,23 +50,24 @@ fn an_address_that_holds_its_places_leaves_those_of_others_and_the_state_of_the_
     socket
         .bind(&elsewhere.into())
         .expect("an address of loopback");
-    socket.connect(&served.address.into()).expect("it listens");
+    socket.connect(&server.address.into()).expect("it listens");
     let mut stream = TcpStream::from(socket);
-    let body = chat(serde_json::json!({}));
-    let sent = stream.write_all(request("/v1/chat/completions", &body).as_bytes());
-    sent.expect("it reads");
-    assert_eq!(answer(stream).status, 200);
+    let body = chat(serde_json::json!({})).to_string();
+    let written = stream.write_all(request(CHAT, &body).as_bytes());
+    written.expect("it reads");
+    let answer = Connection(BufReader::new(stream)).response();
+    assert_eq!(answer.status, 200);
     drop(held);
 }
 
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn answers_that_nobody_reads_end_their_connections() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     let many = "GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
     let unread: Vec<_> = (0..20)
         .map(|_| {
-            let mut stream = TcpStream::connect(served.address).expect("it listens");
+            let mut stream = TcpStream::connect(server.address).expect("it listens");
             stream.set_nonblocking(true).expect("it can be told");
             let _ = stream.write(many.as_bytes());
             stream
@@ -80,5 +83,5 @@ fn answers_that_nobody_reads_end_their_connections() {
         assert!(began.elapsed() < Duration::from_secs(60), "they are held");
         std::thread::sleep(Duration::from_secs(1));
     }
-    assert!(served.bystander() < PATIENCE);
+    assert!(bystander(&server) < PATIENCE);
 }
