@@ -1,7 +1,8 @@
 //! Gives memory back to the system that large requests have left unused.
 //!
 //! The allocator of the GNU C library keeps what is freed for later. After a body of 16 MB and the values made of it, that is much, and it
-//! is kept in each thread's own heap.
+//! is kept in each thread's own heap: twice the size of the largest block that was freed may be left at the end of each heap, which
+//! `malloc_trim` does not reach. So the sizes are fixed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,6 +24,7 @@ impl Tidy {
 
     /// Gives memory back from time to time, for ever.
     pub(super) async fn keep(&self, metrics: &Metrics) {
+        fix_sizes();
         let mut again = false;
         loop {
             tokio::time::sleep(OFTEN).await;
@@ -34,6 +36,16 @@ impl Tidy {
             }
             again = used;
         }
+    }
+}
+
+/// Has large blocks given back as soon as they are freed, whatever was freed before.
+fn fix_sizes() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it sets two numbers of the allocator, under its lock.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
     }
 }
 

@@ -4,26 +4,25 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::attacked::{PATIENCE, Served, chat, request};
-
-const CHAT: &str = "/v1/chat/completions";
+use super::attacked::{PATIENCE, answer_to, bystander, chat, memory, request, sent};
+use super::{CHAT, Server};
 
 /// Sends a request that must be refused soon, while others are served.
-fn refused(served: &Served, name: &str, body: &str) {
+fn refused(server: &Server, name: &str, body: &Value) {
     let began = Instant::now();
-    let answer = served.post(CHAT, body);
+    let answer = server.post(CHAT, body);
     assert!((400..500).contains(&answer.status), "{name}: {answer:?}");
     assert!(
         began.elapsed() < 2 * PATIENCE,
         "{name}: {:?}",
         began.elapsed()
     );
-    assert!(served.bystander() < PATIENCE, "{name}");
+    assert!(bystander(server) < PATIENCE, "{name}");
 }
 
 #[test]
 fn forms_that_are_too_large_are_refused_at_once() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     let texts = |n: usize| (0..n).map(|i| format!("x{i}")).collect::<Vec<_>>();
     let quoted = |n: usize| texts(n).join("\" | \"");
     let map = |n: usize| -> Value {
@@ -68,52 +67,53 @@ fn forms_that_are_too_large_are_refused_at_once() {
             json!({"structured_outputs": {"regex": "(a|b)".repeat(100_000)}}),
         ),
     ] {
-        refused(&served, name, &chat(form));
+        refused(&server, name, &chat(form));
     }
 }
 
 #[test]
 fn tools_that_refer_to_themselves_end() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     let named = json!({"$ref": "#"});
     let schema = json!({"type": "object", "anyOf": vec![named; 12], "properties": {"a": {}}});
     let tool = json!({"name": "f", "input_schema": schema});
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": [tool]});
     let began = Instant::now();
-    let answer = served.post("/v1/messages/count_tokens", &body.to_string());
+    let answer = server.post("/v1/messages/count_tokens", &body);
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(began.elapsed() < 2 * PATIENCE);
 }
 
 #[test]
 fn work_whose_client_has_left_keeps_nobody_waiting() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     let choices: Vec<_> = (0..50_000).map(|i| format!("c{i}")).collect();
-    let form = request(CHAT, &chat(json!({"guided_choice": choices})));
+    let form = request(CHAT, &chat(json!({"guided_choice": choices})).to_string());
     let text = request(
         CHAT,
-        &chat(json!({"messages": [{"role": "user", "content": "zq".repeat(4_000_000)}]})),
+        &chat(json!({"messages": [{"role": "user", "content": "zq".repeat(4_000_000)}]}))
+            .to_string(),
     );
     for bomb in [form, text] {
         // Bytes behind the request must not hide that the client has left.
         let bomb = format!("{bomb}GET");
-        let sent: Vec<_> = (0..8).map(|_| served.sent(bomb.as_bytes())).collect();
+        let left: Vec<_> = (0..8).map(|_| sent(&server, bomb.as_bytes())).collect();
         std::thread::sleep(Duration::from_millis(300));
-        drop(sent);
-        assert!(served.bystander() < PATIENCE);
+        drop(left);
+        assert!(bystander(&server) < PATIENCE);
     }
 }
 
 #[test]
 fn texts_that_are_too_long_are_not_read_to_their_end() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     for piece in ["zq", " ", "😀", "the fox ", "\n", "<|user|>", "<"] {
         let content = piece.repeat(4_000_000 / piece.len());
         let body = chat(json!({"messages": [{"role": "user", "content": content}]}));
         let began = Instant::now();
-        let answer = served.post(CHAT, &body);
+        let answer = server.post(CHAT, &body);
         assert_eq!(
-            (answer.status, answer.code().as_str()),
+            (answer.status, answer.error().1.as_str()),
             (400, "context_length_exceeded"),
             "{piece:?}"
         );
@@ -127,31 +127,50 @@ fn texts_that_are_too_long_are_not_read_to_their_end() {
 
 #[test]
 fn small_bodies_are_read_beside_large_ones_that_do_not_come() {
-    let served = Served::start();
+    let server = Server::start(&[]);
     let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15000000\r\n\r\n{";
-    let stalled: Vec<_> = (0..20).map(|_| served.sent(head.as_bytes())).collect();
+    let stalled: Vec<_> = (0..20).map(|_| sent(&server, head.as_bytes())).collect();
     std::thread::sleep(Duration::from_millis(300));
-    assert!(served.bystander() < PATIENCE);
+    assert!(bystander(&server) < PATIENCE);
     let middle = chat(json!({"user": "a".repeat(200_000)}));
-    assert_eq!(served.post(CHAT, &middle).status, 200);
+    assert_eq!(server.post(CHAT, &middle).status, 200);
     drop(stalled);
 }
 
 #[test]
 fn values_that_nothing_reads_take_no_memory_and_too_many_are_refused() {
-    let served = Served::start();
-    assert_eq!(served.post(CHAT, &chat(json!({}))).status, 200);
-    let before = served.memory();
+    let server = Server::start(&[]);
+    assert_eq!(server.post(CHAT, &chat(json!({}))).status, 200);
+    let before = memory(&server, "VmRSS");
     let many = format!("[{}0]", "{\"\":0},".repeat(1_000_000));
-    let unknown = chat(json!({})).replacen('{', &format!("{{\"x\":{many},"), 1);
-    assert_eq!(served.post(CHAT, &unknown).status, 200);
-    let known = chat(json!({})).replacen('{', &format!("{{\"metadata\":{many},"), 1);
-    let answer = served.post(CHAT, &known);
+    let short = chat(json!({})).to_string();
+    let with = |name: &str| short.replacen('{', &format!("{{\"{name}\":{many},"), 1);
+    assert_eq!(answer_to(&server, &with("x")).status, 200);
+    let answer = answer_to(&server, &with("metadata"));
     assert_eq!(
-        (answer.status, answer.code().as_str()),
+        (answer.status, answer.error().1.as_str()),
         (413, "request_too_large")
     );
-    if let (Some(before), Some(after)) = (before, served.memory()) {
-        assert!(after < before + 50, "{before} MB before, {after} MB after");
+    if let (Some(before), Some(after)) = (before, memory(&server, "VmRSS")) {
+        assert!(
+            after < before + (50 << 20),
+            "{before} before, {after} after"
+        );
     }
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn long_texts_leave_no_memory() {
+    let server = Server::start(&[]);
+    server.answer(CHAT, &chat(json!({})));
+    let before = memory(&server, "VmRSS").expect("the system tells it");
+    for piece in ["a", " ", "😀", "<"] {
+        let content = piece.repeat(12_000_000 / piece.len());
+        let body = chat(json!({"messages": [{"role": "user", "content": content}]}));
+        assert_eq!(server.post(CHAT, &body).status, 400);
+    }
+    server.until("its memory is given back", |server| {
+        memory(server, "VmRSS").is_some_and(|after| after < before + (50 << 20))
+    });
 }

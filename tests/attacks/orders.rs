@@ -5,21 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::attacked::memory;
 use super::{CHAT, COMPLETIONS, Server, friendly};
 
 /// Bytes of memory that a refusal may take for a moment.
-#[cfg(target_os = "linux")]
 const FEW: u64 = 64 << 20;
 
-/// The most bytes of memory that a server had so far.
-#[cfg(target_os = "linux")]
-fn most_memory(server: &Server) -> u64 {
-    let path = format!("/proc/{}/status", server.child.id());
-    let text = std::fs::read_to_string(path).expect("it runs");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let size = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    size.expect("a size") << 10
-}
+/// The most memory that a process had so far.
+const MOST: &str = "VmHWM";
 
 /// Many answers to many prompts, with something that each of them would have a copy of.
 fn orders() -> Vec<(&'static str, Value)> {
@@ -52,8 +45,7 @@ fn orders() -> Vec<(&'static str, Value)> {
 fn answers_are_counted_before_they_are_made() {
     let server = Server::start(&[]);
     friendly(&server);
-    #[cfg(target_os = "linux")]
-    let before = most_memory(&server);
+    let before = memory(&server, MOST);
     for (field, more) in orders() {
         let mut body = json!({"prompt": vec!["a"; 128], "n": 128, "max_tokens": 1});
         let fields = body.as_object_mut().expect("it is an object");
@@ -75,10 +67,8 @@ fn answers_are_counted_before_they_are_made() {
             assert!(told.contains("16384") && told.contains("1024"), "{told}");
         }
     }
-    #[cfg(target_os = "linux")]
-    {
-        let grown = most_memory(&server).saturating_sub(before);
-        assert!(grown < FEW, "{grown} bytes more");
+    if let (Some(before), Some(after)) = (before, memory(&server, MOST)) {
+        assert!(after < before + FEW, "{before} before, {after} after");
     }
     // More than there are places, but not more than a request may ask for.
     let refused = server.post(
@@ -97,8 +87,7 @@ fn answers_are_counted_before_they_are_made() {
 fn many_answers_of_a_large_form_take_the_memory_of_few() {
     let server = Server::start(&["--parallel", "2"]);
     friendly(&server);
-    #[cfg(target_os = "linux")]
-    let before = most_memory(&server);
+    let before = memory(&server, MOST);
     let choices: Vec<String> = (0..1000).map(|i| format!("choice {i}")).collect();
     let body = json!({"prompt": "a", "n": 60, "max_tokens": 1, "guided_choice": choices, "temperature": 1, "seed": 1});
     let answer = server.answer(COMPLETIONS, &body);
@@ -110,10 +99,8 @@ fn many_answers_of_a_large_form_take_the_memory_of_few() {
             .all(|choice| choice["finish_reason"] == "length"),
         "{answer}"
     );
-    #[cfg(target_os = "linux")]
-    {
-        let grown = most_memory(&server).saturating_sub(before);
-        assert!(grown < FEW, "{grown} bytes more");
+    if let (Some(before), Some(after)) = (before, memory(&server, MOST)) {
+        assert!(after < before + FEW, "{before} before, {after} after");
     }
 }
 

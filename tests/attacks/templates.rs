@@ -1,14 +1,13 @@
 //! Protects against templates that are harmless for one message and never end for two: they refuse the requests that they are too much for,
 //! and no other.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use glimt::gguf::Value as Meta;
 use serde_json::{Value, json};
+
+use super::{CHAT, Server};
 
 #[path = "../cli/edited.rs"]
 #[allow(dead_code)]
@@ -36,64 +35,10 @@ const HOSTILE: [&str; 6] = [
 /// How long a template may take, with the time in which a build for tests computes everything else.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-struct Served {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Served {
-    fn start(model: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_glimt"))
-            .args(["serve", "--port", "0", "-c", "256", "-m", model])
-            .env("GLIMT_DEVICE", "cpu")
-            .env("GLIMT_CONFIG", "")
-            .env_remove("GLIMT_API_KEY")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary was built with this test");
-        let stderr = child.stderr.take().expect("it is piped");
-        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
-        let address = lines.find_map(|line| {
-            let (_, rest) = line.split_once("listening on http://")?;
-            rest.split(' ').next()?.parse().ok()
-        });
-        std::thread::spawn(move || lines.for_each(drop));
-        let address = address.expect("it tells where it listens");
-        Self { child, address }
-    }
-
-    /// The status of an answer to a conversation of so many messages, and its body.
-    fn chat(&self, messages: usize) -> (u16, String) {
-        let message = json!({"role": "user", "content": "a"});
-        let body = json!({"messages": vec![message; messages], "max_tokens": 1});
-        self.post("/v1/chat/completions", &body)
-    }
-
-    fn post(&self, path: &str, body: &Value) -> (u16, String) {
-        let body = body.to_string();
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
-        let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        let status = answer
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
-        (status.expect("it has a status"), answer)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A request with a conversation of so many messages.
+fn conversation(messages: usize) -> Value {
+    let message = json!({"role": "user", "content": "a"});
+    json!({"messages": vec![message; messages], "max_tokens": 1})
 }
 
 #[test]
@@ -106,18 +51,18 @@ fn a_template_refuses_the_requests_that_it_is_too_much_for() {
         );
         let template = ("tokenizer.chat_template", Meta::from(template));
         let model = edited::edited(folder.path(), &format!("{i}.gguf"), &[template], |_, _| {});
-        let server = Served::start(&model);
-        assert_eq!(server.chat(1).0, 200, "{hostile}");
+        let server = Server::start(&["-c", "256", "-m", &model]);
+        server.answer(CHAT, &conversation(1));
         let begin = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let (status, body) = server.chat(2);
-                    assert_eq!(status, 400, "{hostile}: {body}");
-                    assert!(body.contains("tokenizer.chat_template"), "{body}");
-                });
-            }
-        });
+        let refused: Vec<_> = (0..4)
+            .map(|_| server.begin(CHAT, &conversation(2)))
+            .collect();
+        for refused in refused {
+            let answer = refused.response();
+            assert_eq!(answer.status, 400, "{hostile}: {answer:?}");
+            let names_it = answer.body.contains("tokenizer.chat_template");
+            assert!(names_it, "{answer:?}");
+        }
         assert!(
             begin.elapsed() < PATIENCE,
             "{hostile}: {:?}",
@@ -125,7 +70,7 @@ fn a_template_refuses_the_requests_that_it_is_too_much_for() {
         );
         // It computes nothing for them any more, and answers others.
         let begin = Instant::now();
-        assert_eq!(server.chat(1).0, 200, "{hostile}");
+        server.answer(CHAT, &conversation(1));
         assert!(begin.elapsed() < PATIENCE / 3, "{hostile}");
     }
 }
