@@ -13,19 +13,16 @@ use super::ChooserError;
 use super::quiet::caught;
 use super::state::Found;
 
-use crate::effort::Effort;
+use crate::effort::{Standing, apart};
 
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
 
 /// What `read` returns, on a thread with much stack; `None` if it panicked.
 pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<Option<T>> {
-    let effort = Effort::current();
-    thread::scope(|scope| {
-        let reader = thread::Builder::new().stack_size(STACK);
-        let reader = reader.spawn_scoped(scope, || caught(|| effort.on(read)))?;
-        Ok(reader.join().unwrap_or_default())
-    })
+    let builder = thread::Builder::new().stack_size(STACK);
+    let done = apart(builder, Duration::MAX, || {}, || caught(read))?;
+    Ok(done.unwrap_or_default())
 }
 
 /// What `work` returns, on a thread of its own; `None` if it panicked. After some time it is cancelled.
@@ -34,21 +31,13 @@ pub(super) fn within<T: Send>(
     cancellation: Option<&CancellationHandle>,
     work: impl FnOnce() -> T + Send,
 ) -> io::Result<Option<T>> {
-    let effort = Effort::current();
-    thread::scope(|scope| {
-        let (done, over) = channel::<()>();
-        let worker = thread::Builder::new().spawn_scoped(scope, move || {
-            let result = caught(|| effort.on(work));
-            drop(done);
-            result
-        })?;
-        if over.recv_timeout(most) == Err(RecvTimeoutError::Timeout)
-            && let Some(handle) = cancellation
-        {
+    let cancel = || {
+        if let Some(handle) = cancellation {
             handle.cancel();
         }
-        Ok(worker.join().unwrap_or_default())
-    })
+    };
+    let done = apart(thread::Builder::new(), most, cancel, || caught(work))?;
+    Ok(done.unwrap_or_default())
 }
 
 /// A thread with a matcher. Dropped, it is told to end.
@@ -56,6 +45,7 @@ pub(super) struct Worker {
     tokens: Sender<u32>,
     found: Receiver<Found>,
     cancellation: Arc<OnceLock<CancellationHandle>>,
+    standing: Standing,
 }
 
 impl Worker {
@@ -68,8 +58,11 @@ impl Worker {
         let (told, found) = channel();
         let cancellation = Arc::new(OnceLock::new());
         let cancelled = Arc::clone(&cancellation);
+        let standing = Standing::default();
+        let entered = standing.clone();
         let thread = thread::Builder::new().name("grammar".to_owned());
         thread.spawn(move || {
+            entered.enter();
             let Some(mut matcher) = make() else {
                 return;
             };
@@ -87,7 +80,13 @@ impl Worker {
             tokens,
             found,
             cancellation,
+            standing,
         })
+    }
+
+    /// From now on it leaves the processors to others.
+    pub(super) fn stand_back(&self) {
+        self.standing.back();
     }
 
     /// Hands a token on.
