@@ -155,3 +155,34 @@ fn values_that_nothing_reads_take_no_memory_and_too_many_are_refused() {
         assert!(after < before + 50, "{before} MB before, {after} MB after");
     }
 }
+
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[ignore = "long: scripts/test --all"]
+fn memory_of_large_bodies_and_forms_goes_back() {
+    let served = Served::start();
+    assert_eq!(served.post(CHAT, &chat(json!({}))).status, 200);
+    let before = served.memory().expect("the system tells it");
+    let many = format!("[{}0]", "{\"\":0},".repeat(1_000_000));
+    let unknown = chat(json!({})).replacen('{', &format!("{{\"x\":{many},"), 1);
+    let rules = |n: usize| -> String {
+        let names: Vec<_> = (0..n).map(|i| format!("r{i}")).collect();
+        let rules = (0..n).map(|i| format!("r{i} ::= \"x{i}\"\n"));
+        format!(
+            "root ::= {}\n{}",
+            names.join(" | "),
+            rules.collect::<String>()
+        )
+    };
+    let forms = [9000, 1000].map(|n| chat(json!({"grammar": rules(n)})));
+    for round in 0..6 {
+        served.post(CHAT, &unknown);
+        let form = request(CHAT, &forms[round % 2]);
+        let sent: Vec<_> = (0..4).map(|_| served.sent(form.as_bytes())).collect();
+        sent.into_iter().map(super::attacked::answer).for_each(drop);
+    }
+    // It is given back for all that was used every 5 seconds.
+    std::thread::sleep(Duration::from_secs(8));
+    let after = served.memory().expect("the system tells it");
+    assert!(after < before + 50, "{before} MB before, {after} MB after");
+}

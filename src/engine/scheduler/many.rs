@@ -5,7 +5,8 @@
 //! of that is left out, and its pages go to others only when no step in flight names them.
 //!
 //! If there is no page for the next token of a sequence, the youngest one of the peer that holds most pages is taken back. It waits with its
-//! tokens so far, and is computed again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as if nothing had been.
+//! tokens so far, and is computed again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as
+//! if nothing had been.
 
 mod admission;
 mod landing;
