@@ -10,7 +10,7 @@ use super::desk::{Answering, Desk, Order};
 use super::error::{ApiError, TooMany};
 use super::kept::Kept;
 use super::log::Log;
-use super::memory::Tidy;
+use super::memory::{self, Tidy};
 use super::metrics::Metrics;
 use super::model::Model;
 use super::peer::Peer;
@@ -53,6 +53,7 @@ pub(super) struct App {
 
 impl App {
     pub(super) fn new(settings: Settings) -> std::io::Result<Self> {
+        memory::keep_little();
         Ok(Self {
             reading: Reading::new(settings.max_body)?,
             tidy: Arc::default(),

@@ -3,7 +3,7 @@
 //! Whoever has sent much work does not keep others waiting: while a pool has several threads, one sender never has all of them. Work that
 //! nobody waits for any more is left out, or ends early if it has begun ([`effort`](crate::effort)).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::error::ApiError;
-use crate::effort::Effort;
+use crate::effort::{Effort, apart};
 
-/// Work that waits for a thread at most.
+/// Work that waits for a thread at most. Twice as much may wait where its sender has none that waits.
 const MOST_WAITING: usize = 256;
-/// How much less often a thread of slow work gets a processor: a step of the scale from 0 to 19.
+/// How much less often a thread of slow work gets a processor from its beginning on: a step of the scale from 0 to 19.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
@@ -33,19 +33,34 @@ struct State {
     waiting: VecDeque<Job>,
     /// The sender whose work each thread does now.
     running: Vec<Sender>,
+    /// Work that has begun so far, and when that of each sender with waiting work did last.
+    begun: u64,
+    last: HashMap<u64, u64>,
     ended: bool,
 }
 
 impl State {
-    /// The next work: the oldest whose sender has not all threads but one already.
+    /// The next work: of those senders that have not all threads but one already, the oldest of the one that has fewest, and of equal ones
+    /// of the one whose work began longest ago.
     fn next(&mut self, threads: usize) -> Option<Job> {
         let most = threads.saturating_sub(1).max(1);
-        let may = |job: &Job| {
-            let of_sender = |running: &&Sender| **running == job.sender;
-            job.sender.is_none() || self.running.iter().filter(of_sender).count() < most
-        };
-        let place = self.waiting.iter().position(may)?;
-        self.waiting.remove(place)
+        let running = |sender: Sender| self.running.iter().filter(|of| **of == sender).count();
+        let last = |sender: Sender| sender.and_then(|sender| self.last.get(&sender)).copied();
+        let all = self.waiting.iter().enumerate();
+        let may = all.filter(|(_, job)| job.sender.is_none() || running(job.sender) < most);
+        let next = may.min_by_key(|(place, job)| (running(job.sender), last(job.sender), *place));
+        let (place, _) = next?;
+        let job = self.waiting.remove(place)?;
+        self.begun += 1;
+        if let Some(sender) = job.sender {
+            self.last.insert(sender, self.begun);
+        }
+        // Whoever has come anew is known from when its work came.
+        let waiting = &self.waiting;
+        self.last.retain(|sender, _| {
+            job.sender == Some(*sender) || waiting.iter().any(|job| job.sender == Some(*sender))
+        });
+        Some(job)
     }
 
     fn done(&mut self, sender: Sender) {
@@ -67,7 +82,7 @@ impl Shared {
     }
 
     /// Does work until the pool has ended.
-    fn work(&self, threads: usize) {
+    fn work(&self, threads: usize, is_slow: bool) {
         loop {
             let mut state = self.state();
             let job = loop {
@@ -91,7 +106,13 @@ impl Shared {
             drop(state);
             // What nobody waits for is left out.
             if effort.check().is_ok() {
-                effort.on(work);
+                effort.on(|| match is_slow {
+                    true => {
+                        let thread = std::thread::Builder::new();
+                        let _ = apart(thread, Duration::MAX, || {}, work);
+                    }
+                    false => work(),
+                });
             }
             self.state().done(sender);
             self.changed.notify_all();
@@ -122,7 +143,7 @@ impl Pool {
                 if is_slow {
                     stand_back();
                 }
-                shared.work(threads);
+                shared.work(threads, is_slow);
             })?;
         }
         Ok(pool)
@@ -167,8 +188,16 @@ impl Pool {
             let mut state = self.0.state();
             let of_sender = |job: &&Job| sender.is_some() && job.sender == sender;
             let own = state.waiting.iter().filter(of_sender).count();
-            if state.waiting.len() >= MOST_WAITING || own >= MOST_WAITING / 2 {
+            let most = match own {
+                0 => 2 * MOST_WAITING,
+                _ => MOST_WAITING,
+            };
+            if state.waiting.len() >= most || own >= MOST_WAITING / 2 {
                 return Err(ApiError::overloaded());
+            }
+            if let Some(sender) = sender {
+                let begun = state.begun;
+                state.last.entry(sender).or_insert(begun);
             }
             state.waiting.push_back(job);
         }
@@ -268,5 +297,44 @@ mod tests {
             let (first, second, ()) = tokio::join!(slow(), slow(), other);
             assert_eq!((first, second), (Ok(1), Ok(1)), "one after the other");
         });
+    }
+    #[test]
+    fn senders_of_much_work_have_their_turns_as_others_do() {
+        let work = |sender| Job {
+            sender: Some(sender),
+            effort: Effort::default(),
+            work: Box::new(|| ()),
+        };
+        let mut state = State::default();
+        let come = |state: &mut State, sender| {
+            let begun = state.begun;
+            state.last.entry(sender).or_insert(begun);
+            state.waiting.push_back(work(sender));
+        };
+        (0..10).for_each(|_| come(&mut state, 1));
+        (0..10).for_each(|_| come(&mut state, 2));
+        let next = |state: &mut State| {
+            let sender = state.next(2).expect("there is work").sender;
+            state.running.push(sender);
+            sender
+        };
+        let first = [next(&mut state), next(&mut state)];
+        assert_eq!(first, [Some(1), Some(2)], "each has one thread");
+        assert!(state.next(2).is_none_or(|job| job.sender.is_none()));
+        come(&mut state, 3);
+        state.done(Some(2));
+        let second = next(&mut state);
+        state.done(second);
+        let third = next(&mut state);
+        assert!(
+            [second, third].contains(&Some(3)),
+            "{second:?} {third:?} before one that came anew"
+        );
+        assert!(state.last.len() <= 3);
+        // Whoever is not there any more is forgotten.
+        while let Some(job) = state.next(usize::MAX) {
+            state.done(job.sender);
+        }
+        assert!(state.last.len() <= 1);
     }
 }

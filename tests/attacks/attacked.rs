@@ -1,12 +1,12 @@
 //! What a server is attacked with, and what others see of it.
 
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::client::{Response, send};
+use super::client::{Connection, Response, send};
 use super::{CHAT, Server};
 
 /// How long others may wait for a short answer. A build for tests computes slowly.
@@ -18,6 +18,11 @@ pub fn sent(server: &Server, bytes: &[u8]) -> TcpStream {
     // A server that refuses a request may not read all of it.
     let _ = stream.write_all(bytes);
     stream
+}
+
+/// What comes on a connection.
+pub fn answered(stream: TcpStream) -> Response {
+    Connection(BufReader::new(stream)).response()
 }
 
 /// A request with a body, as it is sent.

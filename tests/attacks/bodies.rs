@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::attacked::{PATIENCE, answer_to, bystander, chat, memory, request, sent};
+use super::attacked::{PATIENCE, answer_to, answered, bystander, chat, memory, request, sent};
 use super::{CHAT, Server};
 
 /// Sends a request that must be refused soon, while others are served.
@@ -173,4 +173,35 @@ fn long_texts_leave_no_memory() {
     server.until("its memory is given back", |server| {
         memory(server, "VmRSS").is_some_and(|after| after < before + (50 << 20))
     });
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[ignore = "long: scripts/test --all"]
+fn memory_of_large_bodies_and_forms_goes_back() {
+    let server = Server::start(&[]);
+    server.answer(CHAT, &chat(json!({})));
+    let before = memory(&server, "VmRSS").expect("the system tells it");
+    let many = format!("[{}0]", "{\"\":0},".repeat(1_000_000));
+    let unknown = chat(json!({})).to_string().replacen('{', &format!("{{\"x\":{many},"), 1);
+    let rules = |n: usize| -> String {
+        let names: Vec<_> = (0..n).map(|i| format!("r{i}")).collect();
+        let rules = (0..n).map(|i| format!("r{i} ::= \"x{i}\"\n"));
+        format!(
+            "root ::= {}\n{}",
+            names.join(" | "),
+            rules.collect::<String>()
+        )
+    };
+    let forms = [9000, 1000].map(|n| chat(json!({"grammar": rules(n)})).to_string());
+    for round in 0..6 {
+        answer_to(&server, &unknown);
+        let form = request(CHAT, &forms[round % 2]);
+        let sent: Vec<_> = (0..4).map(|_| sent(&server, form.as_bytes())).collect();
+        sent.into_iter().map(answered).for_each(drop);
+    }
+    // It is given back for all that was used every 5 seconds.
+    std::thread::sleep(Duration::from_secs(8));
+    let after = memory(&server, "VmRSS").expect("the system tells it");
+    assert!(after < before + (50 << 20), "{before} bytes before, {after} after");
 }

@@ -1,6 +1,6 @@
 //! Protects others from connections that are held and do nothing.
 
-use std::io::{BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::attacked::{PATIENCE, bystander, chat, request, sent};
-use super::client::{Connection, Response};
+use super::attacked::{PATIENCE, answered, bystander, chat, request, sent};
 use super::{CHAT, Server};
 
 /// More than the places of one address, and fewer than the files that a process may usually open.
@@ -19,11 +18,6 @@ const MANY: usize = 450;
 /// The head of a request whose body never comes.
 const NO_BODY: &[u8] =
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
-
-/// What comes on a connection.
-fn answered(stream: TcpStream) -> Response {
-    Connection(BufReader::new(stream)).response()
-}
 
 /// Sends bytes on each of these connections, again and again, until it is dropped.
 struct Sending(Arc<AtomicBool>, Option<JoinHandle<()>>);

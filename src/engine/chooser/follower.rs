@@ -14,6 +14,8 @@ use super::{ChooserError, quiet};
 const BUDGET: Duration = Duration::from_secs(2);
 /// How much more each token of the answer brings.
 const PER_TOKEN: Duration = Duration::from_millis(20);
+/// Time for all tokens of an answer after which its thread leaves the processors to others.
+const LONG: Duration = Duration::from_millis(200);
 
 /// Follows an answer.
 pub(super) struct Follower {
@@ -25,6 +27,7 @@ pub(super) struct Follower {
     /// Time that all states may take together, and took.
     budget: Duration,
     took: Duration,
+    stands_back: bool,
     state: Result<State, ChooserError>,
 }
 
@@ -39,6 +42,7 @@ impl Follower {
             since: Instant::now(),
             budget: BUDGET,
             took: Duration::ZERO,
+            stands_back: false,
             state: Err(ChooserError::Panicked),
         })
     }
@@ -56,14 +60,23 @@ impl Follower {
         let began = Instant::now();
         while self.pending > 0 {
             let left = most.saturating_sub(began.elapsed());
-            let spare = self.budget.saturating_sub(self.took + self.since.elapsed());
-            match self.worker.found(left.min(spare)) {
+            let spent = self.took + self.since.elapsed();
+            let spare = self.budget.saturating_sub(spent);
+            let patience = match self.stands_back {
+                true => Duration::MAX,
+                false => LONG.saturating_sub(spent),
+            };
+            match self.worker.found(left.min(spare).min(patience)) {
                 Some((state, took)) => {
                     self.pending -= 1;
                     self.took += took;
                     self.state = state;
                     // The next one is computed from here on.
                     self.since = Instant::now();
+                }
+                None if patience <= left.min(spare) => {
+                    self.worker.stand_back();
+                    self.stands_back = true;
                 }
                 None if spare > left => return false,
                 None => self.took = self.budget,
@@ -179,7 +192,7 @@ mod tests {
             chooser.accept(token).expect("nobody has noticed");
             let following = chooser.following.as_mut().expect("it has a grammar");
             let follower = following.follower.as_mut().expect("it has begun");
-            follower.budget = follower.budget.min(Duration::from_millis(100));
+            follower.budget = follower.budget.min(LONG + Duration::from_millis(100));
             if let Err(error) = chooser.choose(&mut logits, &[]) {
                 break error;
             }
@@ -189,6 +202,8 @@ mod tests {
             matches!(failed, ChooserError::GrammarTooSlow { .. }),
             "{failed}"
         );
+        let follower = chooser.following.as_ref().and_then(|f| f.follower.as_ref());
+        assert!(follower.is_some_and(|follower| follower.stands_back));
         assert!(
             chooser.is_ready(Duration::ZERO),
             "there is nothing to wait for"

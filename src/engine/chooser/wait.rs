@@ -5,31 +5,24 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use llguidance::{CancellationHandle, Matcher};
 
 use super::ChooserError;
 use super::quiet::caught;
 use super::state::Found;
-
-use crate::effort::Effort;
+use crate::effort::{Standing, apart};
 
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
 
 /// What `read` returns, on a thread with much stack; `None` if it panicked.
 pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<Option<T>> {
-    let effort = Effort::current();
-    thread::scope(|scope| {
-        let reader = thread::Builder::new().stack_size(STACK);
-        let reader = reader.spawn_scoped(scope, || caught(|| effort.on(read)))?;
-        Ok(reader.join().unwrap_or_default())
-    })
+    let builder = thread::Builder::new().stack_size(STACK);
+    let done = apart(builder, Duration::MAX, || {}, || caught(read))?;
+    Ok(done.unwrap_or_default())
 }
-
-/// Time between two looks whether somebody waits for what is done.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What `work` returns, on a thread of its own; `None` if it panicked. It is cancelled after some time, or when nobody waits for it.
 pub(super) fn within<T: Send>(
@@ -37,28 +30,13 @@ pub(super) fn within<T: Send>(
     cancellation: Option<&CancellationHandle>,
     work: impl FnOnce() -> T + Send,
 ) -> io::Result<Option<T>> {
-    let effort = Effort::current();
-    thread::scope(|scope| {
-        let (done, over) = channel::<()>();
-        let own = effort.clone();
-        let worker = thread::Builder::new().spawn_scoped(scope, move || {
-            let result = caught(|| own.on(work));
-            drop(done);
-            result
-        })?;
-        let end = Instant::now() + most;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if over.recv_timeout(left.min(LOOK)) != Err(RecvTimeoutError::Timeout) {
-                break;
-            }
-            if left <= LOOK || effort.check().is_err() {
-                cancellation.iter().for_each(|handle| handle.cancel());
-                break;
-            }
+    let cancel = || {
+        if let Some(handle) = cancellation {
+            handle.cancel();
         }
-        Ok(worker.join().unwrap_or_default())
-    })
+    };
+    let done = apart(thread::Builder::new(), most, cancel, || caught(work))?;
+    Ok(done.unwrap_or_default())
 }
 
 /// A thread with a matcher. Dropped, it is told to end.
@@ -66,6 +44,7 @@ pub(super) struct Worker {
     tokens: Sender<u32>,
     found: Receiver<Found>,
     cancellation: Arc<OnceLock<CancellationHandle>>,
+    standing: Standing,
 }
 
 impl Worker {
@@ -78,8 +57,11 @@ impl Worker {
         let (told, found) = channel();
         let cancellation = Arc::new(OnceLock::new());
         let cancelled = Arc::clone(&cancellation);
+        let standing = Standing::default();
+        let entered = standing.clone();
         let thread = thread::Builder::new().name("grammar".to_owned());
         thread.spawn(move || {
+            entered.enter();
             let Some(mut matcher) = make() else {
                 return;
             };
@@ -97,7 +79,13 @@ impl Worker {
             tokens,
             found,
             cancellation,
+            standing,
         })
+    }
+
+    /// From now on it leaves the processors to others.
+    pub(super) fn stand_back(&self) {
+        self.standing.back();
     }
 
     /// Hands a token on.
@@ -134,6 +122,8 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effort::Effort;
+    use std::time::Instant;
 
     #[test]
     fn work_for_nobody_is_cancelled_soon() {

@@ -1,6 +1,6 @@
-//! Who is next where several wait. Places and tokens of prompts are shared among peers, and the share of a peer among its orders.
+//! Who is next where several wait. Places, tokens of prompts and pages are shared among peers, and the share of a peer among its orders.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Tokens of a prompt that are worth a piece of their own, where there are so many.
 const PIECE: usize = 8;
@@ -68,13 +68,28 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
+    /// A request has come. A peer that is new stands behind those who have waited for longer, or peers who always come anew could keep
+    /// the others waiting.
+    pub(super) fn came(&mut self, owner: Owner) {
+        self.forget_many();
+        self.last.entry(owner.peer).or_insert(self.taken);
+    }
+
     /// A request was taken up.
     pub(super) fn took(&mut self, owner: Owner) {
-        if self.last.len() >= MOST_PEERS {
-            self.last.clear();
-        }
+        self.forget_many();
         self.taken += 1;
         self.last.insert(owner.peer, self.taken);
+    }
+
+    /// Forgets the half of the peers whose turn was longest ago, where they are too many. These count as first from then on.
+    fn forget_many(&mut self) {
+        if self.last.len() >= MOST_PEERS {
+            let mut all: Vec<u64> = self.last.values().copied().collect();
+            let (_, median, _) = all.select_nth_unstable(MOST_PEERS / 2);
+            let median = *median;
+            self.last.retain(|_, last| *last > median);
+        }
     }
 
     fn of(&self, owner: Owner) -> u64 {
@@ -112,20 +127,25 @@ pub(super) fn shares(room: usize, prompts: &[(Owner, usize)], turn: usize) -> Ve
         }
     }
     // Where pieces would be too small, not all have one in each step.
-    let most = (room / PIECE).max(1);
-    if peers.len() > most {
-        let first = turn.wrapping_mul(most) % peers.len();
-        peers.rotate_left(first);
-        peers.truncate(most);
-    }
+    let (all, most) = (peers.len(), (room / PIECE).max(1));
+    let before = match all > most {
+        true => turn.wrapping_mul(most),
+        false => turn.wrapping_mul(all),
+    };
+    peers.rotate_left(before.checked_rem(all).unwrap_or(0));
+    peers.truncate(most);
+    // Each peer counts the pieces that it had. If all counted the steps, a peer that has a piece in every second step would always be given
+    // the same half of its share.
+    let pieces = (before..).map(|place| place / all.max(1));
+    let mut peers: Vec<_> = peers.into_iter().zip(pieces).collect();
     // Whoever needs least is served first, and leaves the rest of its share to the others.
     let need = |own: &[usize]| own.iter().map(|&index| prompts[index].1).sum::<usize>();
-    peers.sort_by_key(|(_, own)| need(own));
+    peers.sort_by_key(|((_, own), _)| need(own));
     let mut given = vec![0; prompts.len()];
     let (mut left, mut others) = (room, peers.len());
-    for (_, own) in &peers {
+    for ((_, own), piece) in &peers {
         let share = (left / others.max(1)).min(need(own));
-        among_own(share, own, prompts, turn, &mut given);
+        among_own(share, own, prompts, *piece, &mut given);
         left -= share;
         others -= 1;
     }
@@ -133,12 +153,13 @@ pub(super) fn shares(room: usize, prompts: &[(Owner, usize)], turn: usize) -> Ve
 }
 
 /// Divides the share of a peer. One half is for the prompts of the order that has the fewest tokens left, so that a short one does not wait
-/// for long ones or for many. The other is for the oldest ones, so that all come to their end.
+/// for long ones or for many. The other is for the oldest ones, so that all come to their end. Where the halves would be too small, pieces
+/// of the peer go to either in turn.
 fn among_own(
     share: usize,
     own: &[usize],
     prompts: &[(Owner, usize)],
-    turn: usize,
+    piece: usize,
     given: &mut [usize],
 ) {
     let mut orders = HashMap::new();
@@ -148,7 +169,7 @@ fn among_own(
     let mut shortest = own.to_vec();
     shortest.sort_by_key(|&index| (orders.get(&prompts[index].0.order), index));
     let half = match share < 2 * PIECE {
-        true if turn.is_multiple_of(2) => share,
+        true if piece.is_multiple_of(2) => share,
         true => 0,
         false => share / 2,
     };
@@ -164,6 +185,20 @@ fn among_own(
     };
     fill(&shortest, half);
     fill(own, share);
+}
+
+/// Which of those that run gives its pages back, if there are none left: the youngest of the peer that holds most of them. They are given
+/// with their owners and pages, the oldest first. A page that several of a peer share counts once.
+pub(super) fn gives_pages<'p>(running: impl Iterator<Item = (Owner, &'p [u32])>) -> Option<usize> {
+    let mut peers: HashMap<u64, (HashSet<u32>, usize)> = HashMap::new();
+    for (index, (owner, pages)) in running.enumerate() {
+        let (held, youngest) = peers.entry(owner.peer).or_default();
+        held.extend(pages);
+        *youngest = index;
+    }
+    let most = peers.into_values();
+    let most = most.max_by_key(|(held, youngest)| (held.len(), *youngest));
+    most.map(|(_, youngest)| youngest)
 }
 
 #[cfg(test)]
@@ -244,5 +279,83 @@ mod tests {
             }
         }
         assert_eq!(sums, [16; 9]);
+    }
+    #[test]
+    fn peers_that_always_come_anew_keep_nobody_waiting() {
+        let mut rounds = Rounds::default();
+        rounds.came(owner(1, 1));
+        rounds.took(owner(1, 1));
+        rounds.came(owner(1, 2));
+        let held = Held::default();
+        let mut waiting = vec![owner(1, 2)];
+        for stranger in 2..9 {
+            rounds.came(owner(stranger, stranger));
+            waiting.push(owner(stranger, stranger));
+            let (next, standing) = held.sorted(waiting.iter().copied(), &rounds)[0];
+            rounds.took(standing.owner);
+            waiting.remove(next);
+            if standing.owner.peer == 1 {
+                return;
+            }
+        }
+        panic!("{waiting:?} are behind all who came later");
+    }
+
+    #[test]
+    fn peers_whose_turn_was_long_ago_are_forgotten_first() {
+        let mut rounds = Rounds::default();
+        for peer in 0..2 * MOST_PEERS as u64 {
+            rounds.took(owner(peer, 0));
+        }
+        assert!(rounds.last.len() <= MOST_PEERS);
+        let last = 2 * MOST_PEERS as u64 - 1;
+        assert!(rounds.of(owner(last, 0)) > rounds.of(owner(0, 0)));
+        // Whoever only waits may be all of them.
+        let mut rounds = Rounds::default();
+        (0..2 * MOST_PEERS as u64).for_each(|peer| rounds.came(owner(peer, 0)));
+        assert!(rounds.last.len() <= MOST_PEERS);
+    }
+
+    #[test]
+    fn the_halves_of_small_shares_change_for_each_peer() {
+        let own = |peer: u64| [(owner(peer, peer), 500), (owner(peer, peer + 10), 300)];
+        for peers in 1..7 {
+            let prompts: Vec<_> = (1..=peers).flat_map(own).collect();
+            for room in [8, 15, 16, 24, 31] {
+                let mut sums = vec![0; prompts.len()];
+                for turn in 0..4 * peers as usize {
+                    for (sum, more) in sums.iter_mut().zip(shares(room, &prompts, turn)) {
+                        *sum += more;
+                    }
+                }
+                let least = sums.iter().min().copied();
+                let most = sums.iter().max().copied();
+                assert!(
+                    least > Some(0) && most <= least.map(|least| least + least / 2 + 8),
+                    "{peers} peers, {room} tokens: {sums:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_peer_with_most_pages_gives_back_those_of_its_youngest() {
+        let find = |running: &[(u64, &[u32])]| {
+            let running = running.iter();
+            gives_pages(running.map(|(peer, pages)| (owner(*peer, 0), *pages)))
+        };
+        assert_eq!(find(&[]), None);
+        let of_greedy: [(u64, &[u32]); 2] = [(1, &[0, 1, 2]), (1, &[3, 4])];
+        let [first, second] = of_greedy;
+        assert_eq!(find(&[first, second, (2, &[5])]), Some(1));
+        assert_eq!(find(&[first, (2, &[5]), second, (3, &[6, 7])]), Some(2));
+        assert_eq!(
+            find(&[(1, &[0]), (2, &[1])]),
+            Some(1),
+            "the youngest of equal ones"
+        );
+        // Pages that its own share are held once.
+        let shared: [(u64, &[u32]); 3] = [(1, &[0, 1]), (1, &[0, 1]), (2, &[2, 3, 4])];
+        assert_eq!(find(&shared), Some(2));
     }
 }

@@ -4,8 +4,9 @@
 //! submitted: the device writes the tokens it chooses to where that one reads them. So a sequence may be computed past its end. What comes
 //! of that is left out, and its pages go to others only when no step in flight names them.
 //!
-//! If there is no page for the next token of a sequence, the youngest one is taken back. It waits with its tokens so far, and is computed
-//! again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as if nothing had been.
+//! If there is no page for the next token of a sequence, the youngest one of the peer that holds most pages is taken back. It waits with its
+//! tokens so far, and is computed again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as
+//! if nothing had been.
 
 mod admission;
 mod landing;
@@ -134,6 +135,7 @@ impl<'a> Many<'a> {
             owner,
         } = request;
         self.engine.check_cache(prompt.len())?;
+        self.rounds.came(owner);
         let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
             id,

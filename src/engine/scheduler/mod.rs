@@ -110,7 +110,7 @@ impl<'a> Scheduler<'a> {
         }
         let id = RequestId(self.submitted);
         match &mut self.work {
-            Work::Turns(turns) => turns.waiting.push_back((id, request)),
+            Work::Turns(turns) => turns.submit(id, request),
             Work::Many(many) => many.submit(id, request)?,
         }
         self.submitted += 1;

@@ -3,7 +3,7 @@
 
 mod wait;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,10 +16,11 @@ use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session, StopR
 
 /// Tokens of the prompts that warm a session up: each takes another step.
 const PROMPTS: [usize; 5] = [1, 8, 32, 128, 512];
-/// How long one is computed while others wait for their turn, as far as it can be foretold.
-pub(super) const TURN: Duration = Duration::from_millis(200);
-/// Tokens of the first turn of a prompt beside others, when no time is known.
-const FIRST: f64 = 8.0;
+/// How long one is computed while others of its peer wait for their turn, and while other peers do, as far as it can be foretold.
+const TURNS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(50)];
+/// Tokens of the first turn of a prompt beside others, when no time is known. A shorter piece is worth it only if this many would take longer
+/// than the longest turn: most of what a piece takes is the same for a few tokens.
+const FIRST: usize = 8;
 /// So long after others were there, prompts are still computed in pieces. An interrupted piece is computed again, so whoever comes often
 /// could keep a long one from its end.
 const ALERT: Duration = Duration::from_secs(10);
@@ -74,6 +75,8 @@ struct Spent {
     /// Seconds that it was computed for, from where the others stood when it came.
     seconds: f64,
     turns: usize,
+    /// Seconds that each of its orders should have had so far.
+    level: f64,
 }
 
 /// Requests that are answered in turns.
@@ -84,13 +87,17 @@ pub(super) struct Turns<'a> {
     /// In the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) running: Vec<Running<'a>>,
-    /// How many run at the same time. Twice as many if those who run have more than their share, or much longer
-    /// prompts.
+    /// How many run at the same time. Half as many more if those who run have much longer prompts, and twice as many if they have more than
+    /// their share: a peer's short prompts leave others their places.
     places: usize,
     /// Whether somebody has come during a turn.
     pub(super) bell: Arc<AtomicBool>,
     rounds: Rounds,
     of_peers: HashMap<u64, Spent>,
+    /// Seconds that each peer should have had so far: those of each turn, divided by the peers that were there. Whoever comes begins with so
+    /// many. If it began with the least that another one has had, those who come one after the other would hand that on for ever, and
+    /// whoever has had more would wait for all of them.
+    level: f64,
     /// Seconds that each order was computed for, from where the others of its peer stood when it came.
     of_orders: HashMap<Owner, f64>,
     /// Seconds for each token of a prompt.
@@ -117,8 +124,9 @@ impl<'a> Turns<'a> {
             bell,
             rounds: Rounds::default(),
             of_peers: HashMap::new(),
+            level: 0.0,
             of_orders: HashMap::new(),
-            per_token: TURN.as_secs_f64() / FIRST,
+            per_token: TURNS[0].as_secs_f64() / FIRST as f64,
             shared: None,
             prefix_asked: 0,
             prefix_found: 0,
@@ -163,6 +171,12 @@ impl<'a> Turns<'a> {
 
     pub(super) fn slots(&self) -> usize {
         self.places
+    }
+
+    /// Takes a request.
+    pub(super) fn submit(&mut self, id: RequestId, request: Request) {
+        self.rounds.came(request.owner);
+        self.waiting.push_back((id, request));
     }
 
     pub(super) fn cancel(&mut self, id: RequestId) {
@@ -216,7 +230,9 @@ impl<'a> Turns<'a> {
         let longest = prompts.map(|r| r.pending.len()).max().unwrap_or(0);
         let waiting = self.waiting.iter().enumerate();
         let shortest = waiting.min_by_key(|(_, (_, request))| request.prompt.len());
-        let shortest = shortest.filter(|(_, (_, r))| longest >= MUCH_MORE * r.prompt.len());
+        let shortest = shortest.filter(|(_, (_, r))| {
+            running < self.places + self.places / 2 && longest >= MUCH_MORE * r.prompt.len()
+        });
         match self.running.iter().any(is_less) {
             true => Some(next),
             false => shortest.map(|(index, _)| index),
@@ -234,26 +250,28 @@ impl<'a> Turns<'a> {
         self.of_orders.retain(|order, _| all().any(|o| o == *order));
         let peers = self.of_peers.values().map(|spent| spent.seconds);
         let new = Spent {
-            seconds: peers.reduce(f64::min).unwrap_or(0.0),
-            turns: 0,
+            seconds: peers.reduce(f64::min).unwrap_or(0.0).max(self.level),
+            ..Spent::default()
         };
-        self.of_peers.entry(owner.peer).or_insert(new);
+        let level = self.of_peers.entry(owner.peer).or_insert(new).level;
         let own = self.of_orders.iter().filter(|(o, _)| o.peer == owner.peer);
         let orders = own.map(|(_, spent)| *spent).reduce(f64::min);
-        self.of_orders.entry(owner).or_insert(orders.unwrap_or(0.0));
+        let new = orders.unwrap_or(0.0).max(level);
+        self.of_orders.entry(owner).or_insert(new);
     }
 
-    /// Whose turn it is. That is the peer that was computed for the shortest time. Every second of its turns goes to the order that has the
+    /// Whose turn it is, of those `may` tells of. That is the peer that was computed for the shortest time. Every second of its turns goes to the order that has the
     /// fewest tokens of prompts left, so that a short prompt does not wait for long ones or for many. The others go to the order that was
     /// computed for the shortest time.
-    pub(super) fn next_turn(&self) -> Option<usize> {
+    pub(super) fn next_turn(&self, may: &[bool]) -> Option<usize> {
         let of_peer = |peer: u64| self.of_peers.get(&peer).copied().unwrap_or_default();
-        let peers = self.running.iter().map(|running| running.owner.peer);
-        let peer = peers.min_by(|a, b| of_peer(*a).seconds.total_cmp(&of_peer(*b).seconds))?;
-        let own = || {
+        let may_run = || {
             let all = self.running.iter().enumerate();
-            all.filter(|(_, running)| running.owner.peer == peer)
+            all.filter(|(index, _)| may.get(*index) == Some(&true))
         };
+        let peers = may_run().map(|(_, running)| running.owner.peer);
+        let peer = peers.min_by(|a, b| of_peer(*a).seconds.total_cmp(&of_peer(*b).seconds))?;
+        let own = || may_run().filter(|(_, running)| running.owner.peer == peer);
         let prompts = || own().filter(|(_, running)| running.first.is_none());
         let left = |owner: Owner| -> usize {
             let all = prompts().filter(|(_, running)| running.owner == owner);
@@ -277,8 +295,8 @@ impl<'a> Turns<'a> {
         shortest.or_else(least).map(|(index, _)| index)
     }
 
-    /// Tokens of `left` ones that the next turn of a request has, and how long it takes; `None` is until somebody comes.
-    pub(super) fn share(&mut self, left: usize) -> (usize, Option<Duration>) {
+    /// Tokens of `left` ones that the next turn of a request of `peer` has, and how long it takes; `None` is until somebody comes.
+    pub(super) fn share(&mut self, left: usize, peer: u64) -> (usize, Option<Duration>) {
         if self.places == 1 {
             return (left, None);
         }
@@ -286,13 +304,19 @@ impl<'a> Turns<'a> {
         if !self.running.is_empty() || !self.waiting.is_empty() {
             self.shared = Some(Instant::now());
         }
-        match self.shared.is_some_and(|at| at.elapsed() < ALERT) {
-            true => {
-                let most = (TURN.as_secs_f64() / self.per_token) as usize;
-                (left.min(most.max(1)), Some(TURN))
-            }
-            false => (left, None),
+        if self.shared.is_none_or(|at| at.elapsed() >= ALERT) {
+            return (left, None);
         }
+        let running = self.running.iter().map(|running| running.owner.peer);
+        let waiting = self.waiting.iter().map(|(_, request)| request.owner.peer);
+        let [longest, beside_others] = TURNS;
+        let time = match running.chain(waiting).any(|other| other != peer) {
+            true => beside_others,
+            false => longest,
+        };
+        let tokens = |time: Duration| (time.as_secs_f64() / self.per_token) as usize;
+        let most = tokens(time).max(tokens(longest).min(FIRST));
+        (left.min(most.max(1)), Some(time))
     }
 
     /// Whether somebody who comes can be served during a turn.
@@ -303,8 +327,19 @@ impl<'a> Turns<'a> {
     /// A request had its turn of so many seconds.
     pub(super) fn had(&mut self, running: &mut Running<'a>, seconds: f64) {
         running.turns += 1;
-        let peer = self.of_peers.entry(running.owner.peer).or_default();
+        let owner = running.owner;
+        let all = || {
+            self.running
+                .iter()
+                .map(|running| running.owner)
+                .chain([owner])
+        };
+        let peers: HashSet<u64> = all().map(|owner| owner.peer).collect();
+        let orders: HashSet<Owner> = all().filter(|o| o.peer == owner.peer).collect();
+        self.level += seconds / peers.len() as f64;
+        let peer = self.of_peers.entry(owner.peer).or_default();
         peer.seconds += seconds;
+        peer.level += seconds / orders.len() as f64;
         peer.turns += 1;
         *self.of_orders.entry(running.owner).or_default() += seconds;
     }

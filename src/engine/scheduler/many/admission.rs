@@ -4,7 +4,7 @@ use web_time::Instant;
 
 use super::Many;
 use super::sequence::{Answer, Sequence};
-use crate::engine::scheduler::fair::{Held, MUCH_MORE, Owner, Standing};
+use crate::engine::scheduler::fair::{Held, MUCH_MORE, Owner, Standing, gives_pages};
 use crate::engine::scheduler::pages::{ROWS, Table, common};
 use crate::engine::scheduler::request::{Event, Told};
 
@@ -172,10 +172,10 @@ impl Many<'_> {
             .insert(place.unwrap_or(self.waiting.len()), answer);
     }
 
-    /// Gives a sequence pages for so many rows. If there are none, the youngest sequence is taken back, which may be the one itself.
-    /// Whether it has them now; otherwise it may have them when a step has landed.
-    pub(super) fn make_room(&mut self, index: usize, rows: usize) -> bool {
-        loop {
+    /// Gives a sequence pages for so many rows, where none of the next step is planned yet. If there are none, a sequence of the peer that
+    /// holds most is taken back, which may be the one itself. Whether it has them now; otherwise it may have them when a step has landed.
+    pub(super) fn make_room(&mut self, run: u64, rows: usize) -> bool {
+        while let Some(index) = self.find(run) {
             let sequence = &mut self.running[index];
             let before = sequence.table.pages.len();
             if self.pages.grow(&mut sequence.table, rows) {
@@ -186,12 +186,11 @@ impl Many<'_> {
             if !self.leaving.is_empty() {
                 return false;
             }
-            let youngest = self.running.len() - 1;
-            let answer = self.remove(youngest);
+            let running = self.running.iter();
+            let running = running.map(|s| (s.answer.owner, &s.table.pages[..]));
+            let answer = self.remove(gives_pages(running).unwrap_or(index));
             self.wait_again(answer);
-            if youngest == index {
-                return false;
-            }
         }
+        false
     }
 }

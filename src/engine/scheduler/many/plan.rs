@@ -100,17 +100,16 @@ impl Many<'_> {
             .running
             .iter()
             .filter(|s| s.is_ready() && s.left() == 1);
-        let decoding: Vec<u64> = decoding.map(|s| s.run).collect();
+        let mut decoding: Vec<u64> = decoding.map(|s| s.run).take(most).collect();
+        // Whoever needs a page may have one of another sequence taken back, which must not be planned then.
+        decoding.retain(|&run| {
+            let rows = self
+                .find(run)
+                .map(|index| self.running[index].submitted + 1);
+            rows.is_some_and(|rows| self.make_room(run, rows))
+        });
         for run in decoding {
-            if plan.len() == most {
-                break;
-            }
-            // Whoever needs a page may have it taken back.
-            let Some(index) = self.find(run) else {
-                continue;
-            };
-            let rows = self.running[index].submitted + 1;
-            if self.make_room(index, rows) {
+            if let Some(index) = self.find(run) {
                 self.add(&mut plan, index, 1);
             }
         }

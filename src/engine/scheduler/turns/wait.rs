@@ -9,8 +9,11 @@ use super::super::pages::common;
 use super::super::request::{Choice, Event, Request, RequestId, Told};
 use super::{Running, Turns};
 use crate::engine::backend::BackendError;
+use crate::engine::chooser::{Chooser, ChooserError};
 use crate::engine::{Biases, EngineError, Sampling, Session, StopReason};
 
+/// How long a chooser is waited for before somebody else is computed, or new requests are looked at.
+const LISTEN: Duration = Duration::from_millis(2);
 /// Rows that are worth copying from the session of somebody else.
 const WORTH_COPYING: usize = 8;
 
@@ -22,6 +25,26 @@ enum Turn {
     Ended(StopReason),
     /// Nobody wants it any more.
     Cancelled,
+}
+
+/// A chooser that tells whether it has to be waited for before the next token, so that somebody else can be computed.
+struct Watched<'c> {
+    inner: &'c mut (dyn Chooser + Send),
+    may_share: bool,
+    waits: &'c Cell<bool>,
+}
+
+impl Chooser for Watched<'_> {
+    fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError> {
+        self.inner.choose(logits, context)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
+        self.inner.accept(token)?;
+        self.waits
+            .set(self.may_share && !self.inner.is_ready(LISTEN));
+        Ok(())
+    }
 }
 
 /// What a session did in a turn.
@@ -52,7 +75,7 @@ impl<'a> Turns<'a> {
                 break;
             }
         }
-        let Some(index) = self.next_turn() else {
+        let Some(index) = self.next_ready() else {
             return Ok(());
         };
         let mut running = self.running.remove(index);
@@ -79,6 +102,26 @@ impl<'a> Turns<'a> {
         self.keep(running.session);
         let (ControlFlow::Continue(()) | ControlFlow::Break(())) = told(id, last);
         Ok(())
+    }
+
+    /// Whose turn it is, without those whose choosers are not ready. Where that is so for all, one of them is waited for.
+    fn next_ready(&mut self) -> Option<usize> {
+        let is_ready = |running: &mut Running<'_>, most| match &mut running.choice {
+            Choice::Device(..) => true,
+            Choice::Host(chooser) => chooser.is_ready(most),
+        };
+        let ready: Vec<bool> = self
+            .running
+            .iter_mut()
+            .map(|r| is_ready(r, Duration::ZERO))
+            .collect();
+        let next = self.next_turn(&ready);
+        if next.is_none()
+            && let Some(first) = self.running.first_mut()
+        {
+            is_ready(first, LISTEN);
+        }
+        next
     }
 
     /// Begins with a request; returns it where there is no memory for it now.
@@ -160,7 +203,7 @@ impl<'a> Turns<'a> {
         running: &mut Running<'a>,
         told: &mut Told<'_>,
     ) -> Result<Turn, EngineError> {
-        let (count, time) = self.share(running.pending.len());
+        let (count, time) = self.share(running.pending.len(), running.owner.peer);
         let came = self.compute(running, (count, time), told)?;
         if came.cancelled {
             return Ok(Turn::Cancelled);
@@ -213,7 +256,7 @@ impl<'a> Turns<'a> {
             false => ControlFlow::Continue(()),
         };
         let told = RefCell::new(told);
-        let cancelled = Cell::new(false);
+        let (cancelled, waits) = (Cell::new(false), Cell::new(false));
         let tell = |event| {
             let flow = (told.borrow_mut())(id, event);
             cancelled.set(flow.is_break());
@@ -244,7 +287,7 @@ impl<'a> Turns<'a> {
             }
             said.push(token);
             tell(Event::Token(token))?;
-            goes_on(is_over())
+            goes_on(waits.get() || is_over())
         };
         let (session, rest) = (&mut running.session, &running.pending[..count]);
         let done = match &mut running.choice {
@@ -255,7 +298,12 @@ impl<'a> Turns<'a> {
                 session.generate_watched(rest, sampling, limit, on_prompt, on_token)
             }
             Choice::Host(chooser) => {
-                session.generate_chosen(rest, chooser.as_mut(), limit, on_prompt, on_token)
+                let mut watched = Watched {
+                    inner: chooser.as_mut(),
+                    may_share: self.places > 1,
+                    waits: &waits,
+                };
+                session.generate_chosen(rest, &mut watched, limit, on_prompt, on_token)
             }
         };
         let stop = done?.stop;

@@ -97,3 +97,39 @@ fn a_short_prompt_takes_the_place_of_a_long_one_that_is_not_the_oldest() {
     (0..7).for_each(|id| many.cancel(RequestId(id)));
     assert_eq!(many.pages.held(), 0);
 }
+
+#[test]
+fn who_holds_most_pages_gives_them_back_whoever_is_the_youngest() {
+    let Some(engine) = engine(Tier::Subgroup, 5 * ROWS) else {
+        return;
+    };
+    let mut many = many(&engine);
+    // Two of a peer and a younger one of another need a second page each, of which there are two.
+    let near = ROWS - 4;
+    let jobs = [
+        job(&engine, (1, 1), 0, near, 30),
+        job(&engine, (1, 2), 31, near, 30),
+        job(&engine, (2, 3), 62, near, 20),
+    ];
+    for (id, job) in (0..).zip(&jobs) {
+        many.submit(RequestId(id), job.request()).expect("it fits");
+    }
+    let mut ended = vec![];
+    let mut taken_back = vec![];
+    while !many.is_idle() {
+        let told = &mut |id: RequestId, event| {
+            if matches!(event, Event::Ended(_)) {
+                ended.push(id.0);
+            }
+            ControlFlow::Continue(())
+        };
+        complete(many.step(told)).expect("the device works");
+        check(&many);
+        taken_back.extend(many.waiting.iter().map(|answer| answer.id.0));
+    }
+    taken_back.dedup();
+    assert_eq!(taken_back, [1], "the younger one of the peer that has two");
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 2]);
+    assert!(assert_alone(&engine, &mut many, &jobs) > 3);
+}
