@@ -85,7 +85,7 @@ pub(super) fn choice(settings: &Settings, opened: &Opened) -> Result<Choice, Cli
 /// The number of tokens in `ctx N`, under the names of the flag.
 fn context(text: &str) -> Option<&str> {
     let (name, number) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    let is_context = ["ctx", "--ctx", "ctx-size", "--ctx-size", "-c"].contains(&name);
+    let is_context = ["ctx", "--ctx", "ctx-size", "--ctx-size", "-c", "num_ctx"].contains(&name);
     is_context.then_some(number.trim())
 }
 
