@@ -344,7 +344,10 @@ mod tests {
         let tales = publisher((6, 4096), &["tales 16m".to_owned()]);
         (known.publisher, known.file) = (tales, SamplingValues::default());
         let expected = Sampling {
-            repeat_penalty: 1.1,
+            temperature: 0.5,
+            top_k: 20,
+            min_p: 0.2,
+            repeat_penalty: 1.05,
             ..Sampling::DEFAULT
         };
         assert_eq!(known.sampling(true), expected);

@@ -146,6 +146,7 @@ impl<'a> Console<'a> {
         }
         console.talk.measure();
         if !before.is_begun {
+            detail(format_args!("{}", load::context(engine)));
             console.talk.choice.tell(detail);
             if console.lines.is_terminal() {
                 tty::remember();
