@@ -17,8 +17,8 @@ Examples:
   glimt generate --device nvidia \"...\"
   glimt generate --device cpu \"...\"
 
-The adapters stand in the order in which --device auto prefers them; the CPU reference is used only when it is asked \
-for or when there is no adapter at all.";
+The adapters stand in the order in which --device auto prefers them; the CPU reference is used when it is asked for, or \
+when there is no GPU: no adapter at all, or only software.";
 
 /// List every GPU adapter, and the CPU reference
 #[derive(Args)]

@@ -138,6 +138,7 @@ impl Generate {
             SessionFile::check(path, &opened)?;
         }
         let engine = load::weights(opened)?;
+        detail(format_args!("{}", load::context(&engine)));
         choice.tell(detail);
         let Some(path) = &self.session else {
             let begun = (engine.session()?, tokens, None);

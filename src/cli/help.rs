@@ -122,7 +122,7 @@ pub(super) fn tell(definition: Command, words: &[OsString]) -> ! {
         false => definition,
     };
     let error = match (definition.try_get_matches_from(words), else_asked) {
-        (Err(error), None) => error.exit(),
+        (Err(error), None) => output::end(&error),
         (Err(error), Some(other)) => {
             output::complain(format_args!("{}", error.render()));
             let (help, other) = (

@@ -131,21 +131,48 @@ impl Lines {
     }
 }
 
-/// `text` in lines of at most so many columns, broken at blanks alone: a path or a flag that is longer stays whole.
+/// `text` in lines of at most so many columns, broken at blanks alone: a path or a flag that is longer stays whole. Escape sequences that
+/// style text fill no columns.
 pub(super) fn wrapped(text: &str, columns: usize) -> String {
+    wrapped_behind(text, columns, |_| 0)
+}
+
+/// A page in lines of at most so many columns. The rest of a line stands below its text: behind its blanks, or behind the name that
+/// several blanks end. Rows of Markdown's tables stay whole.
+pub(super) fn wrapped_page(text: &str, columns: usize) -> String {
+    wrapped_behind(text, columns, |line| {
+        let text = line.trim_start();
+        if text.starts_with('|') {
+            return usize::MAX;
+        }
+        let indent = line.len() - text.len();
+        let named = text.split_once("  ").filter(|_| indent == 0);
+        let begin = named.map(|(_, value)| text.len() - value.trim_start().len());
+        begin.unwrap_or(indent).min(columns / 2)
+    })
+}
+
+/// `text` in lines of at most so many columns. `indent` tells how far what follows in a line is indented; [`usize::MAX`] leaves it whole.
+fn wrapped_behind(text: &str, columns: usize, indent: impl Fn(&str) -> usize) -> String {
     let mut lines = String::with_capacity(text.len());
     for (at, line) in text.split('\n').enumerate() {
         if at > 0 {
             lines.push('\n');
         }
+        let indent = indent(line);
+        if indent == usize::MAX {
+            lines += line;
+            continue;
+        }
         let mut filled = 0;
         for (at, word) in line.split(' ').enumerate() {
-            let width = word.width();
+            let width = seen_width(word);
             if at == 0 {
                 filled = width;
-            } else if filled > 0 && filled + 1 + width > columns {
+            } else if filled > indent && filled + 1 + width > columns {
                 lines.push('\n');
-                filled = width;
+                lines.extend(std::iter::repeat_n(' ', indent));
+                filled = indent + width;
             } else {
                 lines.push(' ');
                 filled += 1 + width;
@@ -154,6 +181,17 @@ pub(super) fn wrapped(text: &str, columns: usize) -> String {
         }
     }
     lines
+}
+
+/// Columns of a word without its escape sequences.
+fn seen_width(word: &str) -> usize {
+    let mut parts = word.split('\x1b');
+    let plain = parts.next().map_or(0, UnicodeWidthStr::width);
+    let styled = parts.map(|part| {
+        let text = part.split_once(|c: char| c.is_ascii_alphabetic());
+        text.map_or(0, |(_, text)| text.width())
+    });
+    plain + styled.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -211,6 +249,19 @@ mod tests {
         );
         assert_eq!(wrapped("狐と烏が 森に行き", 10), "狐と烏が\n森に行き");
         assert_eq!(wrapped("", 10), "");
+        assert_eq!(
+            wrapped("\x1b[1m\x1b[31merror:\x1b[0m a fox", 12),
+            "\x1b[1m\x1b[31merror:\x1b[0m a fox"
+        );
+    }
+
+    #[test]
+    fn lines_of_pages_go_on_below_their_text() {
+        let text = "experts   8, 2 used, 1 shared\n    features: f16, subgroup\nIt is a page of text.\n| a table | stays as it is |";
+        assert_eq!(
+            wrapped_page(text, 20),
+            "experts   8, 2 used,\n          1 shared\n    features: f16,\n    subgroup\nIt is a page of\ntext.\n| a table | stays as it is |"
+        );
     }
 
     #[test]

@@ -156,7 +156,6 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         engine.model().config().name,
         engine.device_name(),
     ));
-    detail(format_args!("{}", context(&engine)));
     if let Some(trial) = engine.tier_trial() {
         detail(format_args!("{trial}"));
     }

@@ -239,17 +239,17 @@ fn parse() -> Result<Parsed, CliError> {
     let typed = match bare.try_get_matches_from(&all) {
         Ok(typed) => typed,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => help::tell(definition, &all),
-        Err(error) => error.exit(),
+        Err(error) => output::end(&words::with_tip(error, &all)),
     };
     let mut definition = config::with_defaults(&definition, &typed, &off)?;
     let mut matches = definition
         .try_get_matches_from_mut(&all)
-        .unwrap_or_else(|error| error.exit());
+        .unwrap_or_else(|error| output::end(&error));
     let typed = matches.subcommand();
     let is = |name| typed.is_some_and(|(_, typed)| typed.get_flag(name));
     let threads = typed.and_then(|(_, typed)| typed.try_get_one("threads").ok().flatten());
     let (quiet, verbose, threads) = (is("quiet"), is("verbose"), threads.copied());
-    let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| output::end(&error));
     Ok(Parsed {
         command: cli.command,
         quiet,

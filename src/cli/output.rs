@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use super::error::CliError;
-use super::lines::{Lines, wrapped};
+use super::lines::{Lines, wrapped, wrapped_page};
 use super::screen;
 use crate::pictures::terminal::{self, is_styled};
 
@@ -60,8 +60,7 @@ fn tell(line: &str, begin: &str, end: &str) {
     let text = clean(line);
     let _ = screen::beside(|| {
         let mut err = io::stderr().lock();
-        let columns = terminal::columns().filter(|_| err.is_terminal() && !terminal::is_dumb());
-        let text = columns.map_or(text.clone(), |columns| wrapped(&text, columns));
+        let text = columns(&err).map_or(text.clone(), |columns| wrapped(&text, columns));
         writeln!(err, "{begin}{text}{end}")
     });
 }
@@ -114,9 +113,34 @@ pub(super) fn answer(text: &str) -> Result<(), CliError> {
     print(&shown(text, io::stdout().is_terminal()))
 }
 
-/// Writes a table or report, which may have names from files in it, to standard output.
+/// Writes a table or report, which may have names from files in it, to standard output. A terminal gets it broken between words.
 pub(super) fn page(text: &str) -> Result<(), CliError> {
-    print(&clean(text))
+    let text = clean(text);
+    match columns(&io::stdout()) {
+        Some(columns) => print(&wrapped_page(&text, columns)),
+        None => print(&text),
+    }
+}
+
+/// Columns of the terminal that `to` is, if lines are broken there.
+fn columns(to: &impl IsTerminal) -> Option<usize> {
+    terminal::columns().filter(|_| to.is_terminal() && !terminal::is_dumb())
+}
+
+/// Ends the process with what the parser of the command line says: help, the version, or an error.
+pub(super) fn end(said: &clap::Error) -> ! {
+    match columns(&io::stderr()).filter(|_| said.use_stderr()) {
+        Some(columns) => {
+            let text = said.render();
+            let text = match is_styled(true) {
+                true => text.ansi().to_string(),
+                false => text.to_string(),
+            };
+            eprint!("{}", wrapped(&text, columns));
+            std::process::exit(said.exit_code())
+        }
+        None => said.exit(),
+    }
 }
 
 /// Writes `text` to standard output and flushes it, so that a streamed answer is seen token by token.

@@ -44,7 +44,9 @@ pub(super) struct Perplexity {
 }
 
 fn chunk_argument(argument: clap::Arg) -> clap::Arg {
-    argument.help("Tokens of a chunk; 0 is the model's full context [default: 512]")
+    argument
+        .help("Tokens of a chunk; 0 is the model's full context [default: 512]")
+        .long_help(None)
 }
 
 impl Perplexity {

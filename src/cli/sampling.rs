@@ -28,7 +28,7 @@ pub(super) struct SamplingArgs {
     min_p: Option<f32>,
     /// Make recent tokens less probable; 1 is off [default: what is recommended for the model, else 1]
     ///
-    /// For the built-in model it is 1.1 where --temp is above 0.
+    /// For the built-in model it is 1.05 where --temp is above 0.
     #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true, help_heading = SAMPLING)]
     repeat_penalty: Option<f32>,
     /// Lower the logits of recent tokens by X; 0 is off [default: 0]

@@ -80,6 +80,7 @@ impl ServedArgs {
         let thinking = Choice::new(&self.sampling, &opened, !may_think)?;
         let answering = Choice::new(&self.sampling, &opened, true)?;
         let engine = load::weights(opened)?;
+        note(format_args!("{}", load::context(&engine)));
         if let Some(sizes) = engine.batch_sizes() {
             note_cache(sizes);
         }

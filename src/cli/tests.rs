@@ -208,3 +208,23 @@ fn the_tables_of_flags_are_those_of_the_definitions() {
         "docs/cli.md is not what the definitions give; {REWRITE} writes it anew:\n{difference}"
     );
 }
+
+/// The long help of a flag says what the short one does: a command that changes one of them must not leave the other as it was.
+#[test]
+fn both_helps_of_a_flag_say_the_same() {
+    for command in definition().get_subcommands() {
+        for flag in command.get_arguments() {
+            let (Some(short), Some(long)) = (flag.get_help(), flag.get_long_help()) else {
+                continue;
+            };
+            let (short, long) = (short.to_string(), long.to_string());
+            let told = short.split(" [default: ").next().unwrap_or_default();
+            assert!(
+                long.starts_with(told),
+                "{} --{}: {told:?}, but {long:?}",
+                command.get_name(),
+                flag.get_id()
+            );
+        }
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Id};
 
 use super::config::{self, is_switch};
@@ -182,6 +183,30 @@ impl<'a> Reader<'a> {
             ));
         }
     }
+}
+
+/// `error` with advice, where a prompt stands in the command line as no command takes it.
+pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let is_word = |kind| matches!(error.get(kind), Some(ContextValue::String(word)) if !word.starts_with('-'));
+    let command = words.get(1).and_then(|name| name.to_str());
+    let tip = match (error.kind(), command) {
+        (ErrorKind::UnknownArgument, _) if !is_word(ContextKind::InvalidArg) => return error,
+        (ErrorKind::UnknownArgument, Some("generate" | "tokenize" | "logits")) => {
+            "a text of several words is put in quotes"
+        }
+        (ErrorKind::UnknownArgument, Some("chat")) => {
+            "-p asks a first question: glimt chat -p \"...\""
+        }
+        (ErrorKind::InvalidSubcommand, _)
+            if error.get(ContextKind::SuggestedSubcommand).is_none() =>
+        {
+            "glimt generate \"...\" answers a prompt, and glimt -h lists all commands"
+        }
+        _ => return error,
+    };
+    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tip);
+    error
 }
 
 /// A flag of this program or another one that is written with underscores, with hyphens in their place.
@@ -369,6 +394,23 @@ mod tests {
         ] {
             let error = read_all(words).expect_err("it is refused");
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_where_none_is_taken_gets_advice() {
+        for (words, advice) in [
+            (&["generate", "Why", "is"][..], "put in quotes"),
+            (&["tokenize", "Why", "is"], "put in quotes"),
+            (&["chat", "Hi"], "glimt chat -p"),
+            (&["Why is the sky blue?"], "glimt generate"),
+            (&["generat", "Hi"], "'generate'"),
+            (&["generate", "--warmth", "3"], "'--raw'"),
+        ] {
+            let words: Vec<_> = ["glimt"].iter().chain(words).map(OsString::from).collect();
+            let read = crate::cli::definition().try_get_matches_from(&words);
+            let error = with_tip(read.expect_err("it is refused"), &words).to_string();
+            assert!(error.contains("tip:") && error.contains(advice), "{error}");
         }
     }
 

@@ -21,7 +21,15 @@ pub(super) fn without_drivers(args: &[&str]) -> Output {
 fn only_the_default_device_is_replaced_and_not_silently() {
     let output = without_drivers(&["generate", "-n", "4", "Tell me a story."]);
     assert!(output.status.success(), "{}", stderr(&output));
-    for expected in ["no GPU adapter found", "CPU reference", "driver"] {
+    let told = stderr(&output);
+    let expected = "device: CPU reference (no GPU found: see glimt devices)";
+    assert!(told.contains(expected), "{told}");
+    // The command that it names tells what to do, and so does a run that tells all.
+    for (args, expected) in [
+        (&["devices"][..], "no GPU adapter found: install the driver"),
+        (&["generate", "-v", "-n", "1", "A"], "install its driver"),
+    ] {
+        let output = without_drivers(args);
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
     for choice in [
@@ -51,7 +59,15 @@ fn software_is_taken_only_where_it_is_asked_for() {
         eprintln!("skipped: the adapters here are {kinds:?}");
         return;
     }
-    let prompt = ["generate", "-n", "2", "--temp", "0", "Tell me a story."];
+    let prompt = [
+        "generate",
+        "-v",
+        "-n",
+        "2",
+        "--temp",
+        "0",
+        "Tell me a story.",
+    ];
     let output = run(&prompt);
     assert!(output.status.success(), "{}", stderr(&output));
     for expected in ["only software", "device: CPU reference", "--device 0"] {

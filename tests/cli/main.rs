@@ -191,7 +191,7 @@ fn every_command_has_help_with_examples() {
         "PROMPT",
         "GLIMT_MODEL",
         "GLIMT_DEVICE",
-        "1.1",
+        "1.05",
         "0.8",
         "0.95",
         "0.05",

@@ -71,6 +71,33 @@ fn tables_fit_80_columns() {
 }
 
 #[test]
+fn errors_and_pages_are_broken_between_words() {
+    let home = home();
+    for (args, words) in [
+        // An error of glimt, one of the parser, a warning, two pages.
+        (&["generate"][..], "standard input"),
+        (&["generate", "--tier", "int9", "A"], "plain, subgroup"),
+        (
+            &["inspect", "--device", "cpu", "nothing-of-this-name"],
+            "can be fetched",
+        ),
+        (&["inspect", "--device", "cpu"], "normalised and"),
+        (&["devices"], "CPU reference"),
+    ] {
+        for variables in [&[][..], &[("CLICOLOR_FORCE", "1")], &[("NO_COLOR", "1")]] {
+            let (text, _) = shown(args, home.path(), variables);
+            let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+            assert!(
+                lines.iter().all(|line| line.chars().count() <= 80),
+                "{args:?}: {text}"
+            );
+            let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(joined.contains(words), "{args:?}: {text}");
+        }
+    }
+}
+
+#[test]
 #[ignore = "long: scripts/test --all"]
 fn the_table_of_verify_fits_80_columns() {
     let home = home();
@@ -145,11 +172,37 @@ fn a_dumb_terminal_gets_plain_lines() {
 fn notes_are_dim_and_quiet_leaves_nothing() {
     let home = home();
     let generate = ["generate", "--device", "cpu", "-n", "3", "A"];
-    let (_, raw) = shown(&generate, home.path(), &[]);
+    let (text, raw) = shown(&generate, home.path(), &[]);
     assert!(
-        raw.contains("\x1b[2mmodel: ") && raw.contains("\x1b[2msampling: "),
+        raw.contains("\x1b[2mmodel: ") && raw.contains("\x1b[2mprompt: "),
         "{raw:?}"
     );
+    // All is well, so a note tells what answers, and another one how fast.
+    assert_eq!(raw.matches("\x1b[2m").count(), 2, "{raw:?}");
+    // Bars are drawn in a line before it is cleared.
+    let mut lines = text.lines().filter(|line| !line.contains('░'));
+    assert!(
+        lines.all(|line| line.trim_end().chars().count() <= 80),
+        "{text}"
+    );
+    let (text, _) = shown(&[&generate[..], &["-v"]].concat(), home.path(), &[]);
+    for detail in [
+        "context: 1024 of",
+        "sampling: temperature",
+        "stopped: limit",
+    ] {
+        assert!(text.contains(detail), "{detail}: {text}");
+    }
+    let mut chat = Terminal::start(&[&CHAT[..], &["-n", "3"]].concat(), home.path(), [24, 80]);
+    let before = chat.wait("> ");
+    for note in ["model: ", "/help lists"] {
+        assert!(before.contains(note), "{before}");
+    }
+    for detail in ["sampling: ", "context: ", "seed"] {
+        assert!(!before.contains(detail), "{before}");
+    }
+    chat.keys("\x04");
+    assert_eq!(chat.end(), 0);
     for args in [
         &["generate", "-n", "3", "A", "--device", "cpu"][..],
         &["chat", "-n", "3", "-p", "A", "--device", "cpu"],

@@ -79,7 +79,7 @@ fn a_model_that_thinks_has_room_for_it() {
         (&["-n", "2", "--raw"], 4096),
         (&["-n", "2", "-c", "300"], 300),
     ] {
-        let output = run(&[&ASK[..], &[&model], args].concat());
+        let output = run(&[&ASK[..], &[&model, "-v"], args].concat());
         let expected = format!("context: {context} of 100000 tokens");
         assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     }

@@ -108,7 +108,7 @@ fn a_new_conversation_samples_as_is_recommended() {
     let engine = engine(16);
     let [one, other] = [0; 2].map(|_| Chat::new(&engine).expect("there is memory").sampling);
     let recommended = engine.recommended().sampling(false);
-    assert_eq!(recommended.repeat_penalty, 1.1);
+    assert_eq!(recommended.repeat_penalty, 1.05);
     assert_eq!(Sampling { seed: 0, ..one }, recommended);
     assert_ne!(one.seed, other.seed);
 }

@@ -101,10 +101,22 @@ pub(super) fn parse(line: &str) -> Option<Result<Command<'_>, &str>> {
         "/thoughts" => Command::Thoughts,
         "/copy" => Command::Copy,
         "/stats" => Command::Stats,
-        "/set" => Command::Set(rest),
+        "/set" => set(rest),
         "/bye" | "/quit" | "/exit" => Command::Leave,
         unknown => return Some(Err(unknown)),
     }))
+}
+
+/// The command `/set TEXT`, also as ollama has it: `/set system TEXT`, `/set parameter NAME VALUE`, `/set nothink`.
+fn set(text: &str) -> Command<'_> {
+    let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    match (name, rest.trim()) {
+        ("system", rest) => Command::System(rest),
+        ("parameter", rest) => Command::Set(rest),
+        ("think", "") => Command::Set("think on"),
+        ("nothink", "") => Command::Set("think off"),
+        _ => Command::Set(text),
+    }
 }
 
 /// The file that is meant by what follows a command. As in a shell, quotes may stand around it, and `~` for the home folder.
@@ -150,6 +162,16 @@ mod tests {
         );
         assert_eq!(parse("/edit a\nb"), Some(Ok(Command::Edit("a\nb"))));
         assert_eq!(parse("/hlep me"), Some(Err("/hlep")));
+        for (text, command) in [
+            ("/set temp 0.5", Command::Set("temp 0.5")),
+            ("/set parameter top_k 5", Command::Set("top_k 5")),
+            ("/set system Be kind.", Command::System("Be kind.")),
+            ("/set nothink", Command::Set("think off")),
+            ("/set think", Command::Set("think on")),
+            ("/set think hide", Command::Set("think hide")),
+        ] {
+            assert_eq!(parse(text), Some(Ok(command)), "{text}");
+        }
         assert_eq!(parse("/ help"), Some(Err("/")));
     }
 

@@ -85,7 +85,7 @@ pub(super) fn choice(settings: &Settings, opened: &Opened) -> Result<Choice, Cli
 /// The number of tokens in `ctx N`, under the names of the flag.
 fn context(text: &str) -> Option<&str> {
     let (name, number) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    let is_context = ["ctx", "--ctx", "ctx-size", "--ctx-size", "-c"].contains(&name);
+    let is_context = ["ctx", "--ctx", "ctx-size", "--ctx-size", "-c", "num_ctx"].contains(&name);
     is_context.then_some(number.trim())
 }
 
@@ -146,6 +146,7 @@ impl<'a> Console<'a> {
         }
         console.talk.measure();
         if !before.is_begun {
+            detail(format_args!("{}", load::context(engine)));
             console.talk.choice.tell(detail);
             if console.lines.is_terminal() {
                 tty::remember();

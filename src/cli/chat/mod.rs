@@ -27,7 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   glimt chat
   glimt chat -m GLM-4.7-Flash-Q4_K_M.gguf --think hide
-  glimt chat -p \"Tell me a story.\"
+  glimt chat -p \"Tell me a story about a king.\"
   glimt chat --system \"Answer in one sentence.\" < questions.txt > answers.txt
 
 In a terminal glimt without a command does the same. /help lists what can be done while talking. Ctrl-C stops an answer, \

@@ -86,11 +86,19 @@ impl Settings {
     pub(super) fn set(&mut self, text: &str) -> Result<(), CliError> {
         let (word, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let (name, value) = (word.trim_start_matches('-'), value.trim());
+        // The names that ollama and Python's programs have.
+        let hyphened = name.replace('_', "-");
+        let name = match &*hyphened {
+            "temperature" => "temp",
+            "num-predict" | "max-tokens" => "n-predict",
+            name => name,
+        };
         let definition =
             Self::augment_args(Command::new("/set").no_binary_name(true)).disable_help_flag(true);
         let flag = config::flag(&definition, name);
+        let is_short = word.starts_with('-') && !word.starts_with("--");
         let refused = |problem: String| Err(config::wrong("/set", problem));
-        let Some(flag) = flag.filter(|_| word != format!("-{name}")) else {
+        let Some(flag) = flag.filter(|_| !is_short) else {
             return refused(format!(
                 "there is no setting {word}; names are ctx and those of the flags of glimt chat, such as temp"
             ));
@@ -137,7 +145,10 @@ mod tests {
     #[test]
     fn settings_change_alone_and_wrong_ones_say_why() {
         let mut settings = Flags::parse_from(["chat", "--temp", "0.5", "-n", "9"]).settings;
-        settings.set("top-k 7").expect("it is a flag");
+        settings.set("top_k 7").expect("it is a flag");
+        settings
+            .set("num_predict 9")
+            .expect("it is ollama's name of a flag");
         settings.set("--think hide").expect("it is a flag");
         assert_eq!((settings.sampling.temp, settings.limit()), (Some(0.5), 9));
         assert_eq!(
