@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::names::is_known;
 use crate::effort;
+use crate::tokenizer::exact;
 
 /// Bytes that the values of any text may take.
 const MOST: usize = 24 << 20;
@@ -22,6 +23,8 @@ const NAME: usize = 64;
 /// Fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
 const MOST_UNKNOWN: usize = 100;
 const LONGEST_UNKNOWN: usize = 128;
+/// Fields of a body that have earlier calls and their results, which a template reads.
+const CONVERSATIONS: [&str; 2] = ["messages", "input"];
 /// Values after which it is looked whether somebody waits for them.
 const CHECKED: usize = 1 << 12;
 
@@ -50,7 +53,10 @@ pub(super) enum TreeError {
 /// # Errors
 /// [`TreeError`].
 pub(super) fn body(text: &[u8]) -> Result<Value, TreeError> {
-    made(text, true)
+    match std::str::from_utf8(text) {
+        Ok(text) => made(exact::with_texts(text).as_bytes(), true),
+        Err(_) => made(text, true),
+    }
 }
 
 /// The value of a text within a body.
@@ -87,6 +93,7 @@ fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
     let seed = Seed {
         count: &count,
         is_body,
+        is_exact: !is_body,
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = seed.deserialize(&mut deserializer);
@@ -134,6 +141,8 @@ struct Seed<'a> {
     count: &'a Count,
     /// Whether it is a whole body.
     is_body: bool,
+    /// Whether numbers that no value holds stay texts that stand for them. Elsewhere they become floats.
+    is_exact: bool,
 }
 
 impl Seed<'_> {
@@ -181,10 +190,21 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        if let Some(digits) = exact::digits(value).filter(|_| !self.is_exact) {
+            let number = digits
+                .parse()
+                .ok()
+                .filter(|number: &f64| number.is_finite());
+            let number = number.ok_or_else(|| E::custom("number out of range"))?;
+            return self.visit_f64(number);
+        }
         self.count.take(value.len()).map(|()| value.into())
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        if exact::digits(&value).is_some() {
+            return self.visit_str(&value);
+        }
         self.count.take(value.len()).map(|()| value.into())
     }
 
@@ -203,7 +223,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
         while let Some(name) = entries.next_key::<String>()? {
             self.count.take(NAME + name.len())?;
             if !self.is_body || is_known(&name) {
-                let value = entries.next_value_seed(self.inner())?;
+                let mut inner = self.inner();
+                inner.is_exact |= self.is_body && CONVERSATIONS.contains(&name.as_str());
+                let value = entries.next_value_seed(inner)?;
                 all.insert(name, value);
                 continue;
             }
@@ -293,6 +315,22 @@ mod tests {
         assert!(body(long.as_bytes()).is_ok());
         let tokens = json!({"prompt": vec![123_456; 300_000]}).to_string();
         assert!(body(tokens.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn conversations_keep_numbers_that_no_value_holds() {
+        let big = "12345678901234567890123";
+        let text = format!(
+            "{{\"messages\": [{{\"n\": {big}, \"m\": 1e400}}], \"tools\": [{big}], \"zzz\": 1e400}}"
+        );
+        let found = body(text.as_bytes()).expect("it is JSON");
+        assert_eq!(
+            exact::json(&found["messages"]),
+            format!("[{{\"n\":{big},\"m\":1e400}}]")
+        );
+        assert_eq!(found["tools"], json!([1.2345678901234568e22]));
+        let found = body(b"{\"tools\": [1e400]}");
+        assert!(matches!(found, Err(TreeError::Syntax(_))), "{found:?}");
     }
 
     #[test]
