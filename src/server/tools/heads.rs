@@ -512,7 +512,8 @@ impl Heads<'_> {
         }
         let rest = rest.trim_start_matches('`');
         let rest = rest.strip_prefix("json").unwrap_or(rest).trim_start();
-        let may_go_on = "json".starts_with(rest) || settled(rest, &marks) == 0;
+        let begins = |word: &str| word.starts_with(rest);
+        let may_go_on = begins("json") || begins("null") || settled(rest, &marks) == 0;
         match rest.starts_with('{') {
             true => self.arguments(text, tool, text.len() - rest.len()),
             false if !may_go_on => Head::Text,
