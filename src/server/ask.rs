@@ -101,7 +101,9 @@ impl Ask {
     /// # Errors
     /// If it names another.
     pub(super) fn demand(&mut self, field: &'static str, form: Language) -> Result<(), ApiError> {
-        if let Some((other, _)) = self.form.replace((field, form)) {
+        // A call is free of the form that answers have.
+        let other = self.form.replace((field, form));
+        if let Some((other, _)) = other.filter(|(other, _)| *other != "response_format") {
             let message = format!("'{field}' demands a call, and '{other}' another answer");
             return Err(ApiError::field(field, message));
         }

@@ -44,7 +44,6 @@ impl Tidy {
 
     /// Gives memory back from time to time, for ever.
     pub(super) async fn keep(&self, metrics: &Metrics) {
-        fix_sizes();
         let mut again = false;
         loop {
             tokio::time::sleep(OFTEN).await;
@@ -56,16 +55,6 @@ impl Tidy {
             }
             again = used;
         }
-    }
-}
-
-/// Has large blocks given back as soon as they are freed, whatever was freed before.
-fn fix_sizes() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it sets two numbers of the allocator, under its lock.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
     }
 }
 

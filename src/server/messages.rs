@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::tools;
-use crate::tokenizer::{Message, ToolCall};
+use crate::tokenizer::{Message, ToolCall, exact};
 
 const ROLES: [&str; 6] = [
     "system",
@@ -65,7 +65,7 @@ fn message(fields: &Fields<'_>) -> Result<Message, ApiError> {
     let is_written = |value: &&Value| role == "tool" && !is_content(value);
     let content = match fields.get("content").filter(is_written) {
         // Results that clients have not written as texts.
-        Some(value) => Some(value.to_string()),
+        Some(value) => Some(exact::json(value)),
         None => content_and_thoughts(fields, "content", &mut thoughts)?,
     };
     // Clients send back answers that have only thoughts or nothing, and results of tools that return nothing.
@@ -182,7 +182,7 @@ fn arguments(function: &Fields<'_>) -> Map<String, Value> {
         None => Map::new(),
         Some(Value::Object(map)) => map.clone(),
         Some(Value::String(text)) => tools::arguments(text),
-        Some(other) => tools::arguments(&other.to_string()),
+        Some(other) => tools::arguments(&exact::json(other)),
     }
 }
 
@@ -296,6 +296,16 @@ mod tests {
             (json!(" "), json!({})),
             (json!(null), json!({})),
             (json!({"query": "x"}), json!({"query": "x"})),
+            (json!("{\"query\": \"x\"}}"), json!({"query": "x"})),
+            (json!("{}{\"query\": \"x\"}"), json!({"query": "x"})),
+            (
+                json!("{\"a\": NaN, \"query\": \"x\"}"),
+                json!({"a": null, "query": "x"}),
+            ),
+            (
+                json!("{\"a\": 1}, [1]"),
+                json!({"arguments": "{\"a\": 1}, [1]"}),
+            ),
         ] {
             let call = json!({"function": {"name": "f", "arguments": arguments}});
             let found = read_all(json!([{"role": "assistant", "tool_calls": [call]}]));
@@ -303,6 +313,26 @@ mod tests {
             let found = json!(found[0].tool_calls[0].arguments);
             assert_eq!(found, expected, "{arguments}");
         }
+    }
+
+    #[test]
+    fn numbers_of_earlier_calls_stay_exact() {
+        let big = "12345678901234567890123";
+        let arguments = format!("{{\"n\":[{big},-{big},1e400],\"t\":\"{big}\"}}");
+        let body = format!(
+            "{{\"messages\": [{{\"role\": \"assistant\", \"tool_calls\": [\
+             {{\"function\": {{\"name\": \"f\", \"arguments\": {arguments}}}}},\
+             {{\"function\": {{\"name\": \"f\", \"arguments\": {}}}}}]}},\
+             {{\"role\": \"tool\", \"content\": {arguments}}}]}}",
+            Value::from(arguments.as_str())
+        );
+        let body = crate::server::tree::body(body.as_bytes()).expect("it is JSON");
+        let found = read(&Fields::of_body(&body).expect("it is an object"));
+        let found = found.expect("they are right");
+        for call in &found[0].tool_calls {
+            assert_eq!(exact::json(&json!(call.arguments)), arguments);
+        }
+        assert_eq!(found[1].content, arguments);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::names::is_known;
 use crate::effort;
+use crate::tokenizer::exact;
 
 /// Bytes that the values of any text may take.
 const MOST: usize = 24 << 20;
@@ -22,6 +23,8 @@ const NAME: usize = 64;
 /// Fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
 const MOST_UNKNOWN: usize = 100;
 const LONGEST_UNKNOWN: usize = 128;
+/// Fields of a body that have earlier calls and their results, which a template reads.
+const CONVERSATIONS: [&str; 2] = ["messages", "input"];
 /// Values after which it is looked whether somebody waits for them.
 const CHECKED: usize = 1 << 12;
 
@@ -61,7 +64,10 @@ const ONCE: &str = "logit_bias";
 /// # Errors
 /// [`TreeError`].
 pub(super) fn body(text: &[u8]) -> Result<Value, TreeError> {
-    made(text, true)
+    match std::str::from_utf8(text) {
+        Ok(text) => made(exact::with_texts(text).as_bytes(), true),
+        Err(_) => made(text, true),
+    }
 }
 
 /// The value of a text within a body.
@@ -98,10 +104,15 @@ fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
     };
     let seed = Seed {
         count: &count,
+<<<<<<< HEAD
         place: match is_body {
             true => Place::Body,
             false => Place::Within,
         },
+=======
+        is_body,
+        is_exact: !is_body,
+>>>>>>> w-cases
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = seed.deserialize(&mut deserializer);
@@ -163,7 +174,14 @@ enum Place {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     count: &'a Count,
+<<<<<<< HEAD
     place: Place,
+=======
+    /// Whether it is a whole body.
+    is_body: bool,
+    /// Whether numbers that no value holds stay texts that stand for them. Elsewhere they become floats.
+    is_exact: bool,
+>>>>>>> w-cases
 }
 
 impl Seed<'_> {
@@ -217,10 +235,21 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        if let Some(digits) = exact::digits(value).filter(|_| !self.is_exact) {
+            let number = digits
+                .parse()
+                .ok()
+                .filter(|number: &f64| number.is_finite());
+            let number = number.ok_or_else(|| E::custom("number out of range"))?;
+            return self.visit_f64(number);
+        }
         self.count.take(value.len()).map(|()| value.into())
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        if exact::digits(&value).is_some() {
+            return self.visit_str(&value);
+        }
         self.count.take(value.len()).map(|()| value.into())
     }
 
@@ -238,11 +267,18 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let (mut all, mut unknown) = (Map::new(), 0);
         while let Some(name) = entries.next_key::<String>()? {
             self.count.take(NAME + name.len())?;
+<<<<<<< HEAD
             if self.place == Place::Once && all.contains_key(&name) {
                 return Err(self.count.stop(TreeError::Twice { field: ONCE, name }));
             }
             if self.place != Place::Body || is_known(&name) {
                 let value = entries.next_value_seed(self.of(&name))?;
+=======
+            if !self.is_body || is_known(&name) {
+                let mut inner = self.inner();
+                inner.is_exact |= self.is_body && CONVERSATIONS.contains(&name.as_str());
+                let value = entries.next_value_seed(inner)?;
+>>>>>>> w-cases
                 all.insert(name, value);
                 continue;
             }
@@ -335,6 +371,7 @@ mod tests {
     }
 
     #[test]
+<<<<<<< HEAD
     fn a_token_that_has_two_biases_is_refused_and_elsewhere_the_last_value_counts() {
         for text in [
             r#"{"logit_bias": {"7": 1, "8": 2, "7": -100}}"#,
@@ -351,6 +388,21 @@ mod tests {
         let text = r#"{"logit_bias": {"7": 1}, "logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 1, "a": 2}}]}"#;
         let expected = json!({"logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 2}}]});
         assert_eq!(body(text.as_bytes()), Ok(expected));
+=======
+    fn conversations_keep_numbers_that_no_value_holds() {
+        let big = "12345678901234567890123";
+        let text = format!(
+            "{{\"messages\": [{{\"n\": {big}, \"m\": 1e400}}], \"tools\": [{big}], \"zzz\": 1e400}}"
+        );
+        let found = body(text.as_bytes()).expect("it is JSON");
+        assert_eq!(
+            exact::json(&found["messages"]),
+            format!("[{{\"n\":{big},\"m\":1e400}}]")
+        );
+        assert_eq!(found["tools"], json!([1.2345678901234568e22]));
+        let found = body(b"{\"tools\": [1e400]}");
+        assert!(matches!(found, Err(TreeError::Syntax(_))), "{found:?}");
+>>>>>>> w-cases
     }
 
     #[test]

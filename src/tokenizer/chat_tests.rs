@@ -5,6 +5,7 @@ use minijinja::context;
 use super::constructs::{render_with, variables};
 use super::*;
 use crate::tokenizer::testing::fixture;
+use crate::tokenizer::{ToolCall, exact};
 
 // Expected texts below come from Jinja2 with the settings of `transformers`' `apply_chat_template`.
 
@@ -166,6 +167,33 @@ fn tools_their_calls_and_their_results() {
         parse(TOOLS).render(&conversation(), true, None).unwrap(),
         "<system>Be brief.\n<user>Hi\n<assistant>Hello!\n<user>Why?\n<assistant>"
     );
+}
+
+#[test]
+fn numbers_that_no_value_holds_are_written_digit_by_digit() {
+    let large = format!(
+        "{{\"n\":[12345678901234567890123,-{},1e400]}}",
+        "7".repeat(60)
+    );
+    let arguments = serde_json::from_str(&exact::with_texts(&large)).expect("it is JSON");
+    let call = ToolCall {
+        id: "c".to_owned(),
+        name: "f".to_owned(),
+        arguments,
+    };
+    let message = Message {
+        tool_calls: vec![call],
+        ..Message::new("assistant", "")
+    };
+    let json = "{{ messages[0].tool_calls[0].function.arguments | tojson(separators=(',', ':')) }}";
+    let texts = "{% for n in messages[0].tool_calls[0].function.arguments.n %}{{ n if n is not string }},{% endfor %}";
+    let as_text = "{{ messages[0].tool_calls[0].function.arguments + '' }}";
+    let listed = large.trim_start_matches("{\"n\":[").replace("]}", ",");
+    for (source, expected) in [(json, &large), (texts, &listed), (as_text, &large)] {
+        let rendered =
+            parse(source).render_with(std::slice::from_ref(&message), &Rendering::default());
+        assert_eq!(&rendered.expect("it can be rendered"), expected);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use minijinja::{Value, context};
 use serde_json::{Map, Value as Json};
 
+use super::exact;
 use super::jinja::mapping;
 
 /// One turn of a conversation.
@@ -36,7 +37,7 @@ impl ToolCall {
     fn value(&self, as_text: bool) -> Value {
         let Self { id, name, .. } = self;
         let arguments = match as_text {
-            true => Value::from(Json::Object(self.arguments.clone()).to_string()),
+            true => Value::from(exact::json(&Json::Object(self.arguments.clone()))),
             false => mapping(&self.arguments),
         };
         context! { id, type => "function", function => context! { name, arguments } }

@@ -6,6 +6,7 @@
 mod bytes;
 mod chat;
 mod error;
+pub(crate) mod exact;
 mod jinja;
 mod message;
 mod pre;

@@ -196,8 +196,10 @@ fn templates_that_know_no_tools_have_a_system_message() {
         assert!(told.contains("\"name\":\"weather\""), "{told}");
         assert!(told.contains(form), "{told}");
         assert!(rest.ends_with(history), "{rest}");
-        let body =
-            chat(json!({"tools": [weather()], "tool_choice": "required", "max_tokens": 120}));
+        let body = chat(
+            json!({"tools": [weather()], "tool_choice": "required", "max_tokens": 120,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}}),
+        );
         let answer = server.answer(CHAT, &body);
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");

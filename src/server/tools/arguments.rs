@@ -3,9 +3,10 @@
 use std::mem::take;
 
 use super::heads::{Head, Key};
-use super::literal::write_escaped;
+use super::literal::{self, write_escaped};
+use super::marks::{TAG_END, VALUE_END};
 use super::parser::{Parser, State};
-use super::tags::{Next, Tag, next};
+use super::tags::{Next, Tag, next, without_begun};
 use super::typed::{self, Kinds};
 
 /// The meaning of the next tag in a value.
@@ -76,7 +77,8 @@ impl Parser {
                     Some(())
                 }
                 _ => {
-                    self.held.drain(..at);
+                    let text: String = self.held.drain(..at).collect();
+                    self.tell_object(&text);
                     Some(())
                 }
             };
@@ -210,12 +212,37 @@ impl Parser {
         self.arguments += 1;
     }
 
+    /// Tells the arguments of an object that stands among those in tags, if a text is one.
+    fn tell_object(&mut self, text: &str) {
+        let read = literal::read(text, false);
+        let inner = read.as_deref().and_then(|json| json.strip_prefix('{'));
+        let inner = inner.and_then(|inner| inner.strip_suffix('}'));
+        if let Some(inner) = inner.map(str::trim).filter(|inner| !inner.is_empty()) {
+            let before = if self.arguments == 0 { "{" } else { ", " };
+            self.more(format!("{before}{inner}"));
+            self.arguments += 1;
+        }
+    }
+
     /// Tells more of a text.
     fn more_text(&mut self, text: &str) {
         let mut json = String::new();
         text.chars().for_each(|c| write_escaped(&mut json, c));
         self.value += text.len();
         self.more(json);
+    }
+
+    /// Tells a value that was written as text, and was cut if `cut` is true.
+    fn more_json(&mut self, key: &str, text: &str, cut: bool) {
+        let parameters = &self.known.tool(self.tool).parameters;
+        self.more(typed::argument(parameters, key, text, cut));
+    }
+
+    /// The rest of a value in which the answer ends, without a tag that was begun.
+    fn cut_value(&mut self) -> String {
+        let mut text = take(&mut self.held);
+        text.truncate(without_begun(&text, &[VALUE_END, TAG_END]));
+        text
     }
 
     pub(super) fn in_text(&mut self) -> Option<()> {
@@ -243,7 +270,7 @@ impl Parser {
                 self.state = State::Arguments;
             }
             Ending::Cut => {
-                let text = take(&mut self.held);
+                let text = self.cut_value();
                 self.more_text(&text);
                 self.more("\"");
                 self.end_arguments(false);
@@ -282,20 +309,36 @@ impl Parser {
                 // Nothing is no number, no list and no object.
                 if kinds.has_text() || !text[..at].trim().is_empty() {
                     self.tell_key(key);
-                    self.more(typed::json(&text[..at], kinds, false));
+                    self.more_json(key, &text[..at], false);
                 }
                 self.state = State::Arguments;
             }
             Ending::Cut => {
-                let text = take(&mut self.held);
+                let text = self.cut_value();
                 if !text.trim().is_empty() {
                     self.tell_key(key);
-                    self.more(typed::json(&text, kinds, true));
+                    self.more_json(key, &text, true);
                 }
                 self.end_arguments(false);
             }
         }
         Some(())
+    }
+
+    /// Where a whole call in a value ends, if the value goes on behind it; `None` if that is not certain yet.
+    fn quoted_call(&self, from: usize) -> Option<Option<usize>> {
+        let open = match self.over {
+            true => Some(None),
+            false => None,
+        };
+        let Some(at) = self.held[from..].find(TAG_END) else {
+            return open;
+        };
+        let end = from + at + TAG_END.len();
+        match next(&self.held, end) {
+            Next::Open(_) => open,
+            Next::Tag { tag, .. } => Some((tag == Tag::ValueEnd).then_some(end)),
+        }
     }
 
     /// The meaning of the first tag from a place of the value on. A tag that the call does not need belongs to the value, such as in a
@@ -357,7 +400,11 @@ impl Parser {
             },
             Tag::Call => match (self.begins_call(end), tag_behind) {
                 (None, _) => Ending::More,
-                (Some(true), _) => ends(at),
+                (Some(true), _) => match self.quoted_call(end) {
+                    None => Ending::More,
+                    Some(Some(end)) => Ending::Literal(end),
+                    Some(None) => ends(at),
+                },
                 (_, Some(Tag::KeyEnd)) if self.is_likely_key(text_behind) => ends(at),
                 (_, None) if may_go_on && self.known.may_be_likely_key(self.tool, text_behind) => {
                     Ending::More

@@ -103,6 +103,73 @@ fn tags_that_are_missing_doubled_or_others_lose_nothing() {
 }
 
 #[test]
+fn json_beside_tags_loses_nothing() {
+    let both = json!({"query": "last days", "limit": 3});
+    for answer in [
+        format!("<tool_call>search{{\"query\": \"last days\"}}{SECOND}</tool_call>"),
+        format!("<tool_call>search{{\"query\": \"last days\"}}\n{SECOND}"),
+        format!("<tool_call>search{{}}{FIRST}{SECOND}</tool_call>"),
+        format!("<tool_call>search{FIRST}{{\"limit\": 3}}</tool_call>"),
+        format!("<tool_call>{{\"name\": \"search\"{FIRST}{SECOND}</tool_call>"),
+        format!("<tool_call>{{\"name\": \"search\",\n{FIRST}{SECOND}</tool_call>"),
+        format!("<tool_call>{{\"name\": \"search\"}}\n{FIRST}{SECOND}</tool_call>"),
+        format!("<tool_call>search<arg_key>query: last days</arg_key>{SECOND}</tool_call>"),
+        format!("<tool_call>search<arg_key>query=last days</arg_key>{SECOND}</tool_call>"),
+        format!("<tool_call>search\nsearch{FIRST}{SECOND}</tool_call>"),
+    ] {
+        is(Format::Tagged, &answer, "", &[searched(both.clone())]);
+    }
+    let unknown = "<tool_call>search<arg_key>the query</arg_key></tool_call>";
+    is(Format::Tagged, unknown, unknown, &[]);
+    let big = "<tool_call>{\"arguments\": {\"query\": \"x\", \"limit\": 98765432109876543210}, \"name\": \"search\"}</tool_call>";
+    let found = found(Format::Json, &[], &[big], true);
+    assert_eq!(
+        found.calls[0].1,
+        "{\"query\":\"x\",\"limit\":98765432109876543210}"
+    );
+}
+
+#[test]
+fn tags_that_are_half_written_at_the_end_are_left_out() {
+    let call = [searched(json!({"query": "last days"}))];
+    for end in [
+        "</arg_value></tool_call",
+        "</arg_value></",
+        "</arg_value",
+        "</arg",
+        "</tool_",
+    ] {
+        let answer = format!("<tool_call>search<arg_key>query</arg_key><arg_value>last days{end}");
+        is(Format::Tagged, &answer, "", &call);
+    }
+    let answer = "<tool_call>search<arg_key>query</arg_key><arg_value>a <";
+    is(
+        Format::Tagged,
+        answer,
+        "",
+        &[searched(json!({"query": "a <"}))],
+    );
+}
+
+#[test]
+fn fences_around_calls() {
+    let call = format!("<tool_call>search{FIRST}</tool_call>");
+    let first = [searched(json!({"query": "last days"}))];
+    for fence in ["```", "```xml"] {
+        // The answer is nothing but the call.
+        let answer = format!("{fence}\n{call}\n```");
+        is(Format::Tagged, &answer, &format!("{fence}\n```"), &first);
+        for text in [
+            format!("So:\n{fence}\n{call}\n```"),
+            format!("{fence}\n{call}\n```\nThat is all."),
+            format!("{fence}\nSo {call}\n```"),
+        ] {
+            is(Format::Tagged, &text, &text, &[]);
+        }
+    }
+}
+
+#[test]
 fn a_call_ends_where_the_next_one_begins() {
     let first = || searched(json!({"query": "last days"}));
     for (answer, calls) in [
@@ -216,6 +283,8 @@ fn texts_about_tags_are_values() {
         "use </arg_value> in docs",
         "A call ends with </tool_call> here.",
         "<tool_call>x</tool_call>",
+        "<tool_call>now</tool_call>",
+        "so <tool_call>search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call> it is",
         "<tool_call>",
         "<arg_key>{k}</arg_key>",
         "a < b && c </arg",
@@ -342,6 +411,28 @@ fn deepseek_leaves_marks_out() {
             vec![now(), first()],
         ),
         (format!("{all}{one}now<｜tool▁sep｜>"), vec![now()]),
+        (
+            format!("{all}{one}now<｜tool▁sep｜>null{one_end}{all_end}"),
+            vec![now()],
+        ),
+        (
+            format!(
+                "{all}{one}search<｜tool▁sep｜>\"{{\\\"query\\\": \\\"last days\\\"}}\"{one_end}{all_end}"
+            ),
+            vec![first()],
+        ),
+        (
+            format!(
+                "{all}{one}{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
+            ),
+            vec![first()],
+        ),
+        (
+            format!(
+                "{all}{one}function<｜tool▁sep｜>{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
+            ),
+            vec![first()],
+        ),
     ] {
         for format in [Format::DeepSeek, Format::DeepSeekFenced] {
             is(format, &answer, "", &calls);

@@ -8,7 +8,7 @@ use super::marks::{
     KIMI_CALL_END, KIMI_CALLS_END, KIMI_SEPARATOR, SEPARATOR, TAG_BEGIN, TAG_END, VALUE_BEGIN,
     VALUE_END,
 };
-use crate::tokenizer::Message;
+use crate::tokenizer::{Message, exact};
 
 impl Format {
     /// A call in this form, with the arguments as JSON.
@@ -82,7 +82,7 @@ pub(in crate::server) fn as_texts(messages: &mut [Message]) {
             message.tool_call_id = None;
         }
         let calls = std::mem::take(&mut message.tool_calls).into_iter();
-        let calls = calls.map(|call| json_call(&call.name, &json!(call.arguments).to_string()));
+        let calls = calls.map(|call| json_call(&call.name, &exact::json(&json!(call.arguments))));
         let texts = [message.content.clone()].into_iter().chain(calls);
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
         message.content = texts.join("\n");

@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::Format;
 use super::known::{Known, may_be_key};
 use super::literal::{self, Literal, Reading};
-use super::marks::{BEGINS, ENDS, KEY_END, SEPARATORS, TAG_BEGIN, TAG_END, VALUE_BEGIN};
+use super::marks::{BEGINS, ENDS, KEY_BEGIN, KEY_END, SEPARATORS, TAG_BEGIN, VALUE_BEGIN};
 use super::tags::{Next, Tag, next, settled};
+use crate::tokenizer::exact;
 
 /// The marks that fence JSON.
 const TICKS: &str = "```";
@@ -264,6 +265,18 @@ impl Heads<'_> {
                 // A stray tag, or one that is doubled.
                 _ if key.is_empty() && tag != Tag::ValueEnd && tag != Tag::CallEnd => from = end,
                 Tag::Key => from = end,
+                // A key of the tool's own may come without a value.
+                Tag::KeyEnd if !is_known(&key) => {
+                    return match next(text, end) {
+                        Next::Open(text) if text.trim().is_empty() && !self.over => more,
+                        Next::Tag {
+                            text,
+                            tag: Tag::Key | Tag::CallEnd,
+                            ..
+                        } if text.trim().is_empty() => glued,
+                        _ => Key::Found(key, end),
+                    };
+                }
                 Tag::KeyEnd => return Key::Found(key, end),
                 Tag::Value => {
                     let rest = text[end..].trim_start();
@@ -317,6 +330,10 @@ impl Heads<'_> {
             Some((name, begins)) => {
                 return self.named(name, |tool| self.arguments(text, tool, at + begins));
             }
+            None if text[at..].starts_with('{') => match self.named_alone(text, at) {
+                Some(head) => return head,
+                None => {}
+            },
             None if text.len() == at => return Head::More,
             None if !text[at..].starts_with(['{', '[']) => return Head::Text,
             None => {}
@@ -326,10 +343,11 @@ impl Heads<'_> {
         let mut used = text.len();
         let certain = match self.over {
             true => text.len(),
-            false => at + settled(&text[at..], &[TAG_END]),
+            false => at + settled(&text[at..], self.format.ends()),
         };
+        let is_end = |text: &str| self.format.ends().iter().any(|end| text.starts_with(end));
         for (place, c) in text[at..certain].char_indices() {
-            let ends = !literal.in_text() && text[at + place..].starts_with(TAG_END);
+            let ends = !literal.in_text() && is_end(&text[at + place..]);
             whole = ends || literal.push(c) == Reading::Done;
             if whole {
                 used = at + place + if ends { 0 } else { c.len_utf8() };
@@ -343,7 +361,8 @@ impl Heads<'_> {
             return Head::More;
         }
         literal.close();
-        let value = serde_json::from_str(&literal.take()).unwrap_or(Value::Null);
+        let value =
+            serde_json::from_str(&exact::with_texts(&literal.take())).unwrap_or(Value::Null);
         let calls: Option<Vec<_>> = match &value {
             Value::Array(calls) => calls.iter().map(|call| self.call(call)).collect(),
             call => self.call(call).map(|call| vec![call]),
@@ -351,6 +370,24 @@ impl Heads<'_> {
         match calls.filter(|calls| !calls.is_empty()) {
             Some(calls) => Head::Calls { calls, used, whole },
             None => Head::Text,
+        }
+    }
+
+    /// A call whose name stands in an object, and whose arguments in tags. An object that is not closed yet may become one.
+    fn named_alone(&self, text: &str, at: usize) -> Option<Head> {
+        let (name, end) = name_in_object(&text[at..])?;
+        let rest = text[at + end..].trim_start().trim_start_matches([',', '}']);
+        let rest = rest.trim_start();
+        match rest.strip_prefix(KEY_BEGIN) {
+            Some(behind) => Some(self.named(name, |tool| {
+                match self.key(tool, text, text.len() - behind.len()) {
+                    Key::More => Head::More,
+                    Key::None => Head::Text,
+                    Key::Found(key, used) => Head::Key { tool, key, used },
+                }
+            })),
+            None if !self.over && KEY_BEGIN.starts_with(rest) => Some(Head::More),
+            None => None,
         }
     }
 
@@ -366,7 +403,9 @@ impl Heads<'_> {
             let mut all = call.iter();
             let (name, arguments) = all.next().filter(|_| call.len() == 1)?;
             let tool = self.known.named(name)?;
-            return arguments.is_object().then(|| (tool, arguments.to_string()));
+            return arguments
+                .is_object()
+                .then(|| (tool, exact::json(arguments)));
         };
         let tool = self.known.named(name)?;
         let is_own = |name: &str| self.known.has_key(tool, name);
@@ -379,12 +418,12 @@ impl Heads<'_> {
             None => {
                 let mut own = call.clone();
                 own.retain(|name, _| name != place && is_own(name));
-                Value::Object(own).to_string()
+                exact::json(&Value::Object(own))
             }
             Some(Value::Null) => "{}".to_owned(),
             Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
             Some(Value::String(text)) => literal::read(text, false)?,
-            Some(other) => other.to_string(),
+            Some(other) => exact::json(other),
         };
         arguments.starts_with('{').then_some((tool, arguments))
     }
@@ -394,6 +433,9 @@ impl Heads<'_> {
         let start = behind(text, 0, &BEGINS);
         let body = &text[start..];
         let marks = [&SEPARATORS[..], &ENDS, &BEGINS].concat();
+        if body.starts_with(['{', '[']) {
+            return self.object(text, start);
+        }
         let found = first(body, &[&marks[..], &["{", "`"]].concat());
         let Some((at, mark)) = found else {
             let name = &body[..settled(body, &marks)];
@@ -411,6 +453,9 @@ impl Heads<'_> {
         let at = at + mark.len();
         let rest = text[at..].trim_start();
         let is_kind = ["", "function"].contains(&name.trim());
+        if is_kind && rest.starts_with('{') {
+            return self.object(text, text.len() - rest.len());
+        }
         if !is_kind || rest.starts_with(['{', '`']) {
             return self.named(name, |tool| self.fenced(text, tool, at));
         }
@@ -424,16 +469,51 @@ impl Heads<'_> {
         }
     }
 
+    /// Arguments that are an object within a text in quotes.
+    fn quoted(&self, text: &str, tool: usize, at: usize) -> Head {
+        let mut literal = Literal::new();
+        let end = text[at..].char_indices().find_map(|(place, c)| {
+            let reading = literal.push(c);
+            (reading != Reading::Open).then_some((reading, at + place + c.len_utf8()))
+        });
+        let Some((Reading::Done, used)) = end else {
+            return if end.is_none() {
+                Head::More
+            } else {
+                Head::Text
+            };
+        };
+        let inner = serde_json::from_str::<String>(&literal.take()).ok();
+        let arguments = inner.and_then(|inner| literal::read(&inner, false));
+        match arguments.filter(|json| json.starts_with('{')) {
+            Some(json) => Head::Calls {
+                calls: vec![(tool, json)],
+                used,
+                whole: true,
+            },
+            None => Head::Text,
+        }
+    }
+
     /// Arguments behind a mark, which may stand in a fenced block.
     fn fenced(&self, text: &str, tool: usize, from: usize) -> Head {
         let rest = text[from..].trim_start();
         let marks = [&ENDS[..], &BEGINS].concat();
-        if marks.iter().any(|mark| rest.starts_with(mark)) {
+        if rest.starts_with('"') {
+            return self.quoted(text, tool, text.len() - rest.len());
+        }
+        let (rest, is_null) = match rest.strip_prefix("null") {
+            Some(rest) => (rest.trim_start(), true),
+            None => (rest, false),
+        };
+        let from = text.len() - rest.len();
+        if marks.iter().any(|mark| rest.starts_with(mark)) || is_null && self.over {
             return Head::Bare { tool, used: from };
         }
         let rest = rest.trim_start_matches('`');
         let rest = rest.strip_prefix("json").unwrap_or(rest).trim_start();
-        let may_go_on = "json".starts_with(rest) || settled(rest, &marks) == 0;
+        let begins = |word: &str| word.starts_with(rest);
+        let may_go_on = begins("json") || begins("null") || settled(rest, &marks) == 0;
         match rest.starts_with('{') {
             true => self.arguments(text, tool, text.len() - rest.len()),
             false if !may_go_on => Head::Text,
@@ -474,34 +554,42 @@ fn unfenced(text: &str) -> Option<&str> {
     ("json".starts_with(language) && ticks).then_some(name)
 }
 
-/// The name in an object that begins with a name and arguments, and the place where those begin.
-fn named_object(text: &str) -> Option<(&str, usize)> {
-    let sign = |text: &str, c: char| -> Option<usize> {
-        let rest = text.trim_start().strip_prefix(c)?;
-        Some(text.len() - rest.len())
-    };
-    let quoted = |text: &str| -> Option<(usize, usize)> {
-        let begin = sign(text, '"').or_else(|| sign(text, '\''))?;
-        let quote = text[..begin].chars().last()?;
-        Some((begin, begin + text[begin..].find(quote)?))
-    };
-    let mut at = sign(text, '{')?;
-    let (begin, end) = quoted(&text[at..])?;
+/// The text behind a sign, which white space may stand before.
+fn behind_sign(text: &str, c: char) -> Option<usize> {
+    let rest = text.trim_start().strip_prefix(c)?;
+    Some(text.len() - rest.len())
+}
+
+/// The beginning and the end of a text in quotes.
+fn in_quotes(text: &str) -> Option<(usize, usize)> {
+    let begin = behind_sign(text, '"').or_else(|| behind_sign(text, '\''))?;
+    let quote = text[..begin].chars().last()?;
+    Some((begin, begin + text[begin..].find(quote)?))
+}
+
+/// The name in an object that begins with one, and the place behind it.
+fn name_in_object(text: &str) -> Option<(&str, usize)> {
+    let mut at = behind_sign(text, '{')?;
+    let (begin, end) = in_quotes(&text[at..])?;
     if !NAMES.contains(&&text[at + begin..at + end]) {
         return None;
     }
     at += end + 1;
-    at += sign(&text[at..], ':')?;
-    let (begin, end) = quoted(&text[at..])?;
-    let name = &text[at + begin..at + end];
-    at += end + 1;
-    at += sign(&text[at..], ',')?;
-    let (begin, end) = quoted(&text[at..])?;
+    at += behind_sign(&text[at..], ':')?;
+    let (begin, end) = in_quotes(&text[at..])?;
+    Some((&text[at + begin..at + end], at + end + 1))
+}
+
+/// The name in an object that begins with a name and arguments, and the place where those begin.
+fn named_object(text: &str) -> Option<(&str, usize)> {
+    let (name, mut at) = name_in_object(text)?;
+    at += behind_sign(&text[at..], ',')?;
+    let (begin, end) = in_quotes(&text[at..])?;
     if !ARGUMENTS.contains(&&text[at + begin..at + end]) {
         return None;
     }
     at += end + 1;
-    at += sign(&text[at..], ':')?;
+    at += behind_sign(&text[at..], ':')?;
     let rest = text[at..].trim_start();
     rest.starts_with('{')
         .then_some((name, text.len() - rest.len()))

@@ -59,7 +59,12 @@ impl Known {
         let numbered = || numbered().strip_suffix(':');
         let found = exact(name).or_else(|| exact(unprefixed(name)));
         let found = found.or_else(|| exact(bare()));
-        found.or_else(|| exact(numbered()?))
+        let found = found.or_else(|| exact(numbered()?));
+        // It may be written twice.
+        found.or_else(|| {
+            let (first, rest) = name.split_once(char::is_whitespace)?;
+            exact(unprefixed(first)).filter(|_| rest.trim() == first)
+        })
     }
 
     /// The tools whose names a text begins with, and what follows the name.
@@ -78,6 +83,7 @@ impl Known {
             let goes_on = |c: char| is_behind_name(c) || c.is_ascii_digit();
             rest.starts_with(is_behind_name) && rest.chars().all(goes_on)
                 || rest.is_empty()
+                || self.0[tool].tool.name.starts_with(rest)
                 || keys.any(|key| key.starts_with(rest))
         };
         PREFIX.starts_with(text)
@@ -121,7 +127,10 @@ impl Known {
         let key = keys
             .filter(|key| begin.starts_with(key.as_str()))
             .max_by_key(|key| key.len())?;
-        let rest = begin[key.len()..].trim_start();
+        let rest = begin[key.len()..]
+            .trim_start()
+            .trim_start_matches([':', '=']);
+        let rest = rest.trim_start();
         (!rest.is_empty()).then(|| (key.clone(), text.len() - rest.len()))
     }
 

@@ -213,14 +213,20 @@ impl Literal {
             self.place = Place::Colon;
             return;
         }
-        match in_json(&word) {
+        match self.word_in_json(&word) {
             Some(json) => {
                 self.written += &take(&mut self.pending);
-                self.written += json;
+                self.written += &json;
                 self.end_value();
             }
             None => self.reading = Reading::Wrong,
         }
+    }
+
+    /// A word as JSON writes it. One that stands alone may be a text.
+    fn word_in_json(&self, word: &str) -> Option<String> {
+        let json = in_json(word).map(str::to_owned);
+        json.or_else(|| (!self.open.is_empty()).then(|| meant(word))?)
     }
 
     /// The text that is being written.
@@ -321,9 +327,9 @@ impl Literal {
                 self.written.push('"');
             }
             Place::Word { is_key: false } if self.reading == Reading::Open => {
-                if let Some(json) = in_json(&self.word) {
+                if let Some(json) = self.word_in_json(&self.word) {
                     self.written += &take(&mut self.pending);
-                    self.written += json;
+                    self.written += &json;
                 }
             }
             _ => {}
@@ -333,6 +339,14 @@ impl Literal {
         }
         self.reading = Reading::Done;
     }
+}
+
+/// The JSON of the object or the list that a text begins with, and what follows it.
+pub(super) fn first(text: &str) -> Option<(String, &str)> {
+    let mut literal = Literal::new();
+    let mut chars = text.chars();
+    while literal.push(chars.next()?) == Reading::Open {}
+    (literal.reading == Reading::Done).then(|| (literal.take(), chars.as_str()))
 }
 
 /// The JSON of a text that is one value; of a value that was cut, if `cut` is true.
@@ -374,6 +388,37 @@ fn in_json(word: &str) -> Option<&str> {
             (is_number && whole).then_some(word)
         }
     }
+}
+
+/// A word as JSON writes it where only a number, a truth value or null can be meant.
+pub(super) fn meant(word: &str) -> Option<String> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" => return Some("true".to_owned()),
+        "false" => return Some("false".to_owned()),
+        // As JavaScript writes numbers that JSON has not.
+        "null" | "none" | "nan" | "infinity" | "-infinity" => return Some("null".to_owned()),
+        _ => {}
+    }
+    let word = word.strip_prefix('+').unwrap_or(word);
+    let (sign, number) = match word.strip_prefix('-') {
+        Some(number) => ("-", number),
+        None => ("", word),
+    };
+    let digits = number.find(|c: char| !c.is_ascii_digit());
+    let (whole, rest) = number.split_at(digits.unwrap_or(number.len()));
+    let digits = whole.len() + rest.chars().filter(char::is_ascii_digit).count();
+    let whole = match whole.trim_start_matches('0') {
+        "" => "0",
+        whole => whole,
+    };
+    let point = rest
+        .strip_prefix('.')
+        .filter(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
+    let json = match point {
+        Some(rest) => format!("{sign}{whole}.0{rest}"),
+        None => format!("{sign}{whole}{rest}"),
+    };
+    (digits > 0).then(|| in_json(&json).map(str::to_owned))?
 }
 
 /// Appends a text in quotes.

@@ -37,6 +37,7 @@ pub(super) use parser::{Delta, Offered, Parser};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::tree;
+use crate::tokenizer::exact;
 
 /// A tool.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,7 +118,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
 
 /// The arguments of an earlier call. What is cut is closed, and a text that is no object is the only argument.
 pub(super) fn arguments(text: &str) -> Map<String, Value> {
-    let read = |text: &str| tree::value(text).ok();
+    let read = |text: &str| tree::value(&exact::with_texts(text)).ok();
     let value = read(text).or_else(|| read(&literal::read(text, true)?));
     match value {
         Some(Value::Object(map)) => map,
@@ -125,9 +126,27 @@ pub(super) fn arguments(text: &str) -> Map<String, Value> {
         Some(Value::Null) => Map::new(),
         // Some clients write the object as a text twice.
         Some(Value::String(inner)) if inner.trim_start().starts_with('{') => arguments(&inner),
-        _ => [("arguments".to_owned(), Value::from(text))]
-            .into_iter()
-            .collect(),
+        _ => objects(text).unwrap_or_else(|| {
+            [("arguments".to_owned(), Value::from(text))]
+                .into_iter()
+                .collect()
+        }),
+    }
+}
+
+/// The fields of several objects, which clients make where parts of a stream are put together wrongly. Brackets may follow.
+fn objects(text: &str) -> Option<Map<String, Value>> {
+    let (mut all, mut rest) = (Map::new(), text.trim());
+    loop {
+        let (json, behind) = literal::first(rest)?;
+        match tree::value(&exact::with_texts(&json)).ok()? {
+            Value::Object(map) => all.extend(map),
+            _ => return None,
+        }
+        rest = behind.trim_start_matches(|c: char| c.is_whitespace() || c == '}');
+        if rest.is_empty() {
+            return Some(all);
+        }
     }
 }
 

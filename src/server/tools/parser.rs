@@ -12,7 +12,7 @@ use super::known::Known;
 use super::literal::{Literal, Reading};
 use super::marks::KEY_BEGIN;
 use super::quoting::Quoting;
-use super::tags::settled;
+use super::tags::{settled, without_begun};
 use super::typed::Kinds;
 use super::{Format, Tool};
 
@@ -58,6 +58,8 @@ pub(super) enum State {
     InValue(String, Kinds),
     /// In arguments that are one object of JSON.
     InJson,
+    /// Behind an object of arguments, which tags may go on with.
+    BehindJson,
     /// Behind arguments that cannot be read further.
     Damaged,
     /// Behind a call, before the text or the call that follows.
@@ -259,6 +261,7 @@ impl Parser {
             State::InText => self.in_text(),
             State::InValue(key, kinds) => self.in_value(&key, kinds),
             State::InJson => self.in_json(),
+            State::BehindJson => self.behind_json(),
             State::Damaged => self.damaged(),
             State::Behind => self.behind(),
         }
@@ -285,11 +288,11 @@ impl Parser {
         let text = self.held.drain(..text_end).collect();
         self.emit_text(text);
         let before: String = self.held.drain(..at - text_end + length).collect();
-        let is_quoted = match at == text_end {
-            true => self.quoting.behind_backtick(),
-            false => false,
-        };
-        let in_fence = self.quoting.in_fence() && self.format != Format::Json;
+        // A line break ends the line of a fence.
+        let mut quoting = self.quoting.clone();
+        quoting.push(&before[..at - text_end]);
+        let is_quoted = quoting.behind_backtick();
+        let in_fence = quoting.in_fence() && self.format != Format::Json;
         self.state = State::Head;
         if self.thinking || is_quoted || in_fence {
             let mut parser = Self::of(self.offered(), self.one_call);
@@ -416,7 +419,14 @@ impl Parser {
         if self.over {
             aside.deltas.extend(aside.parser.finish(self.whole));
         }
-        let has_text = aside.deltas.iter().any(|d| matches!(d, Delta::Text(_)));
+        let texts = aside.deltas.iter().filter_map(|delta| match delta {
+            Delta::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let texts: String = texts.collect();
+        // A call in a fence is not quoted where the answer has nothing else.
+        let is_fence = || self.quoting.is_only_fence() && texts.trim().trim_matches('`').is_empty();
+        let has_text = !texts.is_empty() && (self.thinking || !is_fence());
         if !has_text && !self.over {
             return None;
         }
@@ -521,7 +531,16 @@ impl Parser {
         if reading == Reading::Wrong || reading == Reading::Open && (is_cut || is_marked) {
             self.json.close();
         }
-        let json = self.json.take();
+        let mut json = self.json.take();
+        if reading == Reading::Done && self.format == Format::Tagged {
+            json.pop();
+            self.arguments = usize::from(self.json.has_key());
+            if self.arguments > 0 {
+                self.more(json);
+            }
+            self.state = State::BehindJson;
+            return Some(());
+        }
         self.more(json);
         self.ended += usize::from(reading == Reading::Done || is_marked);
         self.loose = true;
@@ -530,6 +549,23 @@ impl Parser {
             Reading::Open if !is_cut && !is_marked => return None,
             _ => State::Behind,
         };
+        Some(())
+    }
+
+    /// Goes on with arguments in tags, or ends the object.
+    fn behind_json(&mut self) -> Option<()> {
+        let rest = self.held.trim_start();
+        let goes_on = rest.starts_with(KEY_BEGIN);
+        if !goes_on && !self.over && KEY_BEGIN.starts_with(rest) {
+            return None;
+        }
+        match goes_on {
+            true => self.state = State::Arguments,
+            false => {
+                self.end_arguments(true);
+                self.loose = true;
+            }
+        }
         Some(())
     }
 
@@ -577,6 +613,10 @@ impl Parser {
             }
         } else if !self.over && ends.iter().chain(loose).any(|mark| mark.starts_with(rest)) {
             return None;
+        } else if self.over && !rest.is_empty() && without_begun(rest, ends) == 0 {
+            // An end that is half written.
+            self.held.clear();
+            self.state = State::Outside;
         } else {
             self.state = State::Outside;
         }

@@ -13,6 +13,8 @@ pub(super) struct Quoting {
     /// Whether the line had only white space and backticks so far.
     at_start: bool,
     last: char,
+    /// Whether there was nothing but the line that opens a fence.
+    is_only_fence: bool,
 }
 
 impl Quoting {
@@ -23,6 +25,7 @@ impl Quoting {
             run: 0,
             at_start: true,
             last: '\n',
+            is_only_fence: true,
         }
     }
 
@@ -34,6 +37,9 @@ impl Quoting {
     fn character(&mut self, c: char) {
         self.last = c;
         let fences = self.at_start && self.run >= FENCE;
+        // The name of a language may stand behind it.
+        let is_of_fence = self.fence == 0 || self.run > 0;
+        self.is_only_fence &= is_of_fence && (c == '`' || c.is_whitespace() || self.run >= FENCE);
         if c == '\n' {
             match self.fence {
                 0 if fences => self.fence = self.run,
@@ -55,6 +61,11 @@ impl Quoting {
     /// Whether the place is in a fenced block.
     pub(super) fn in_fence(&self) -> bool {
         self.fence > 0
+    }
+
+    /// Whether there was nothing but the line that opens the block.
+    pub(super) fn is_only_fence(&self) -> bool {
+        self.is_only_fence && (self.fence > 0 || self.run >= FENCE)
     }
 
     /// Whether the place is right behind a backtick.

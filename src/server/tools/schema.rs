@@ -38,6 +38,13 @@ pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Parts<'a> {
 /// The schema that a `$ref` names.
 fn referenced<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
     let pointer = name.strip_prefix('#')?;
+    if !pointer.is_empty() && !pointer.starts_with('/') {
+        let definitions = [DEFINITIONS, "definitions"].into_iter();
+        let mut all = definitions
+            .filter_map(|key| root[key].as_object())
+            .flatten();
+        return all.find_map(|(_, schema)| (schema["$anchor"] == pointer).then_some(schema));
+    }
     root.pointer(pointer)
         .or_else(|| root.pointer(&percent_decoded(pointer)))
 }

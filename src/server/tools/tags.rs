@@ -54,6 +54,15 @@ pub(super) fn next(text: &str, from: usize) -> Next<'_> {
     Next::Open(&rest[..settled(rest, &TAGS.map(|(_, name)| name))])
 }
 
+/// The end of a text without a mark that begins there. One character of a mark may be text.
+pub(super) fn without_begun(text: &str, marks: &[&str]) -> usize {
+    let end = settled(text, marks);
+    match text[end..].chars().count() {
+        0 | 1 => text.len(),
+        _ => end,
+    }
+}
+
 /// Length of the text in which none of the marks can begin any more.
 pub(super) fn settled(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);

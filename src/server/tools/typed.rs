@@ -8,6 +8,9 @@ use super::schema::parts;
 /// Schemas that are followed one within the other.
 const DEEPEST: usize = 24;
 
+/// Patterns of names that are looked at.
+const MOST_PATTERNS: usize = 64;
+
 /// The types that a value may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kinds(u8);
@@ -55,9 +58,9 @@ impl Kinds {
         match name.to_ascii_lowercase().as_str() {
             "string" | "str" | "text" => Self::TEXT,
             "null" => Self::NULL,
-            "boolean" => Self::FLAG,
-            "integer" => Self::INTEGER,
-            "number" => Self::INTEGER.or(Self::FRACTION),
+            "boolean" | "bool" => Self::FLAG,
+            "integer" | "int" => Self::INTEGER,
+            "number" | "float" => Self::INTEGER.or(Self::FRACTION),
             "array" => Self::LIST,
             "object" => Self::OBJECT,
             _ => Self::ANY,
@@ -100,12 +103,71 @@ fn of_property(root: &Value, schema: &Value, name: &str, depth: usize) -> Option
     let all = parts.all.into_iter().filter_map(inner);
     let one_of = parts.one_of.into_iter();
     let one_of = one_of.filter_map(|some| some.iter().filter_map(inner).reduce(Kinds::or));
-    let said = own.into_iter().chain(all).chain(one_of);
+    let patterns = matching(schema, name).map(|schema| of_schema_at(root, schema, depth + 1));
+    let said = own.into_iter().chain(patterns).chain(all).chain(one_of);
     let others = || {
         let others = schema.get("additionalProperties").filter(|s| s.is_object());
         others.map(|schema| of_schema_at(root, schema, depth + 1))
     };
     said.reduce(Kinds::and).or_else(others)
+}
+
+/// The schemas of `patternProperties` whose patterns match a name.
+fn matching<'a>(schema: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    let patterns = schema["patternProperties"]
+        .as_object()
+        .into_iter()
+        .flatten();
+    let matches = move |pattern: &str| {
+        let regex = fancy_regex::Regex::new(pattern);
+        regex.is_ok_and(|regex| regex.is_match(name).unwrap_or(false))
+    };
+    let found = patterns
+        .take(MOST_PATTERNS)
+        .filter(move |(pattern, _)| matches(pattern));
+    found.map(|(_, schema)| schema)
+}
+
+/// Whether the schema of a tool's arguments lets one of them be a value, as far as types and listed values tell.
+fn admits(root: &Value, schema: &Value, name: &str, value: &Value, depth: usize) -> bool {
+    if depth > DEEPEST {
+        return true;
+    }
+    let inner = |schema| admits(root, schema, name, value, depth + 1);
+    let is = |schema| is_of(root, schema, value, depth + 1);
+    let parts = parts(root, schema);
+    schema["properties"].get(name).is_none_or(is)
+        && matching(schema, name).all(is)
+        && parts.all.into_iter().all(inner)
+        && parts.one_of.into_iter().all(|some| some.iter().any(inner))
+}
+
+/// Whether a schema lets a value be, as far as types and listed values tell.
+fn is_of(root: &Value, schema: &Value, value: &Value, depth: usize) -> bool {
+    let listed = |values: &Vec<Value>| values.contains(value);
+    let inner = |schema| is_of(root, schema, value, depth + 1);
+    let parts = parts(root, schema);
+    depth > DEEPEST
+        || of_schema_at(root, schema, depth).has(Kinds::of_value(value))
+            && schema["enum"].as_array().is_none_or(listed)
+            && schema.get("const").is_none_or(|only| only == value)
+            && parts.all.into_iter().all(inner)
+            && parts.one_of.into_iter().all(|some| some.iter().any(inner))
+}
+
+/// The JSON of an argument that was written as text: of a text and another value the one that the schema lists.
+pub(super) fn argument(parameters: &Value, name: &str, text: &str, cut: bool) -> String {
+    let kinds = kinds(parameters, name);
+    let json = json(text, kinds, cut);
+    if kinds.has_text() && !kinds.is_text() && !json.starts_with('"') {
+        let value = serde_json::from_str(&json).unwrap_or(Value::Null);
+        let admits = |value| admits(parameters, parameters, name, value, 0);
+        let as_text = Value::from(text);
+        if !admits(&value) && admits(&as_text) {
+            return as_text.to_string();
+        }
+    }
+    json
 }
 
 /// The types that a schema allows.
@@ -196,12 +258,14 @@ pub(super) fn may_be_null(text: &str, goes_on: bool) -> bool {
 }
 
 /// The JSON of a value that was written as text, and was cut if `cut` is true.
-pub(super) fn json(text: &str, kinds: Kinds, cut: bool) -> String {
+fn json(text: &str, kinds: Kinds, cut: bool) -> String {
     let as_text = || Value::from(text).to_string();
     if kinds.is_text() {
         return as_text();
     }
-    let Some(read) = literal::read(text, cut) else {
+    let meant = || literal::meant(text.trim()).filter(|_| !kinds.has_text());
+    let meant = || meant().filter(|json| kinds.has(Kinds::of_json(json)));
+    let Some(read) = literal::read(text, cut).or_else(meant) else {
         return as_text();
     };
     let kind = Kinds::of_json(&read);
@@ -328,6 +392,83 @@ mod tests {
         }
         assert_eq!(json("[1, 2", Kinds::LIST, true), "[1, 2]");
         assert_eq!(json("{\"a\": \"x", Kinds::OBJECT, true), "{\"a\": \"x\"}");
+    }
+
+    #[test]
+    fn numbers_and_words_of_other_languages_are_read_where_nothing_else_is_meant() {
+        let whole_or_null = Kinds::INTEGER.or(Kinds::NULL);
+        for (text, kinds, expected) in [
+            ("007", Kinds::INTEGER, "7"),
+            ("-007", NUMBER, "-7"),
+            ("00", Kinds::INTEGER, "0"),
+            (".5", NUMBER, "0.5"),
+            ("-.5", NUMBER, "-0.5"),
+            ("5.", NUMBER, "5.0"),
+            ("+5.e3", NUMBER, "5.0e3"),
+            ("1e400", NUMBER, "1e400"),
+            ("TRUE", Kinds::FLAG, "true"),
+            ("NULL", whole_or_null, "null"),
+            (
+                "[007, .5, TRUE, NaN, -Infinity]",
+                Kinds::LIST,
+                "[7, 0.5, true, null, null]",
+            ),
+            // A text, or something else.
+            ("007", Kinds::ANY, "\"007\""),
+            ("007", Kinds::TEXT, "\"007\""),
+            ("TRUE", Kinds::ANY, "\"TRUE\""),
+            ("NaN", NUMBER, "\"NaN\""),
+            (".", NUMBER, "\".\""),
+            ("", NUMBER, "\"\""),
+            ("1.2.3", NUMBER, "\"1.2.3\""),
+        ] {
+            assert_eq!(json(text, kinds, false), expected, "{text} {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_the_one_that_the_schema_lists() {
+        for (schema, text, expected) in [
+            (value!({"enum": ["1", 2]}), "1", "\"1\""),
+            (value!({"enum": ["1", 2]}), "2", "2"),
+            (value!({"enum": [true, "false"]}), "false", "\"false\""),
+            (value!({"enum": [1, 2]}), "2", "2"),
+            (value!({"enum": ["1", 2]}), "3", "3"),
+            (value!({"$ref": "#/$defs/E"}), "3", "\"3\""),
+            (value!({"$ref": "#two"}), "3", "\"3\""),
+            (
+                value!({"anyOf": [{"const": "10"}, {"const": 11}]}),
+                "10",
+                "\"10\"",
+            ),
+            (
+                value!({"anyOf": [{"const": "10"}, {"const": 11}]}),
+                "11",
+                "11",
+            ),
+            (value!({"type": ["string", "integer"]}), "5", "5"),
+        ] {
+            let parameters = value!({
+                "properties": {"v": schema},
+                "$defs": {"E": {"enum": [1, 2, "3"]}, "T": {"$anchor": "two", "type": "string"}},
+            });
+            assert_eq!(
+                argument(&parameters, "v", text, false),
+                expected,
+                "{parameters}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_may_match_patterns() {
+        let parameters = value!({
+            "patternProperties": {"^s_": {"type": "string"}, "(?=n)^n_": {"type": "integer"}, "(": {"type": "null"}},
+            "additionalProperties": {"type": "boolean"},
+        });
+        assert_eq!(kinds(&parameters, "s_a"), Kinds::TEXT);
+        assert_eq!(kinds(&parameters, "n_a"), Kinds::INTEGER);
+        assert_eq!(kinds(&parameters, "a"), Kinds::FLAG);
     }
 
     #[test]

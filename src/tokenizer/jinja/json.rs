@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
+use super::super::exact::Exact;
 use super::budget;
 use super::python::{self, Number, failed};
 
@@ -104,6 +105,9 @@ impl JsonText {
         match value.kind() {
             ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                 self.text += &plain(value).expect("these are written without quotes");
+            }
+            ValueKind::Plain if value.downcast_object_ref::<Exact>().is_some() => {
+                self.text += &value.to_string();
             }
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {

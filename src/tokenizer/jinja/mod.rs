@@ -32,6 +32,7 @@ use serde_json::{Map, Value as Json};
 
 use python::failed;
 
+use super::exact::{self, Exact};
 use super::strftime::strftime_now;
 
 /// Instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a second.
@@ -176,7 +177,10 @@ pub(super) fn value_of(json: &Json) -> Value {
             (None, Some(whole)) => Value::from(whole),
             (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::from(text.as_str()),
+        Json::String(text) => match exact::digits(text) {
+            Some(digits) => Exact::value(digits),
+            None => Value::from(text.as_str()),
+        },
         Json::Array(items) => items.iter().map(value_of).collect(),
         Json::Object(items) => mapping(items),
     }
