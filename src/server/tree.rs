@@ -104,15 +104,11 @@ fn made(text: &[u8], is_body: bool) -> Result<Value, TreeError> {
     };
     let seed = Seed {
         count: &count,
-<<<<<<< HEAD
         place: match is_body {
             true => Place::Body,
             false => Place::Within,
         },
-=======
-        is_body,
         is_exact: !is_body,
->>>>>>> w-cases
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = seed.deserialize(&mut deserializer);
@@ -174,14 +170,9 @@ enum Place {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     count: &'a Count,
-<<<<<<< HEAD
     place: Place,
-=======
-    /// Whether it is a whole body.
-    is_body: bool,
     /// Whether numbers that no value holds stay texts that stand for them. Elsewhere they become floats.
     is_exact: bool,
->>>>>>> w-cases
 }
 
 impl Seed<'_> {
@@ -267,18 +258,14 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let (mut all, mut unknown) = (Map::new(), 0);
         while let Some(name) = entries.next_key::<String>()? {
             self.count.take(NAME + name.len())?;
-<<<<<<< HEAD
             if self.place == Place::Once && all.contains_key(&name) {
                 return Err(self.count.stop(TreeError::Twice { field: ONCE, name }));
             }
-            if self.place != Place::Body || is_known(&name) {
-                let value = entries.next_value_seed(self.of(&name))?;
-=======
-            if !self.is_body || is_known(&name) {
-                let mut inner = self.inner();
-                inner.is_exact |= self.is_body && CONVERSATIONS.contains(&name.as_str());
+            let is_body = self.place == Place::Body;
+            if !is_body || is_known(&name) {
+                let mut inner = self.of(&name);
+                inner.is_exact |= is_body && CONVERSATIONS.contains(&name.as_str());
                 let value = entries.next_value_seed(inner)?;
->>>>>>> w-cases
                 all.insert(name, value);
                 continue;
             }
@@ -371,7 +358,6 @@ mod tests {
     }
 
     #[test]
-<<<<<<< HEAD
     fn a_token_that_has_two_biases_is_refused_and_elsewhere_the_last_value_counts() {
         for text in [
             r#"{"logit_bias": {"7": 1, "8": 2, "7": -100}}"#,
@@ -388,7 +374,9 @@ mod tests {
         let text = r#"{"logit_bias": {"7": 1}, "logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 1, "a": 2}}]}"#;
         let expected = json!({"logit_bias": {"7": 2}, "tools": [{"logit_bias": {"a": 2}}]});
         assert_eq!(body(text.as_bytes()), Ok(expected));
-=======
+    }
+
+    #[test]
     fn conversations_keep_numbers_that_no_value_holds() {
         let big = "12345678901234567890123";
         let text = format!(
@@ -402,7 +390,6 @@ mod tests {
         assert_eq!(found["tools"], json!([1.2345678901234568e22]));
         let found = body(b"{\"tools\": [1e400]}");
         assert!(matches!(found, Err(TreeError::Syntax(_))), "{found:?}");
->>>>>>> w-cases
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn weights(gpu: &Gpu, model: &Model) -> Weights {
     weights
 }
 
-/// `context` in blocks of a page, with a cache of NaN and these ids.
+/// `context` in blocks of two pages, with a cache of NaN and these ids.
 fn filled(gpu: &Gpu, context: Context, ids: &[u32]) -> Context {
     let cache = |range: &Range| {
         let nan = vec![f16::NAN; range.size as usize / 2];
@@ -54,7 +54,7 @@ fn filled(gpu: &Gpu, context: Context, ids: &[u32]) -> Context {
     };
     let expanded = context.expanded.map(|expanded| {
         let mut scratch = expanded.scratch;
-        scratch.blocks = Blocks::new(PAGE, N_CTX as u32);
+        scratch.blocks = Blocks::new(2 * PAGE, N_CTX as u32);
         Expanded {
             scratch,
             ..expanded
@@ -181,7 +181,10 @@ fn chunks_in_pages_leave_what_they_leave_in_a_cache_by_position() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn chunks_in_pages_do_so_by_matrices_too() {
-    for gpu in gpus().iter().filter(|gpu| gpu.coop.is_some()) {
-        check(gpu, gpu);
+    for gpu in gpus() {
+        match gpu.coop {
+            Some(_) => check(gpu, gpu),
+            None => eprintln!("skipped: tier {} (no matrices)", gpu.tier.name()),
+        }
     }
 }
