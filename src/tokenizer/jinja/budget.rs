@@ -196,3 +196,24 @@ pub(super) fn made(value: Value) -> Result<Value, Error> {
     }
     Ok(value)
 }
+
+/// The size of a text or list that is repeated; `None` for other products.
+///
+/// # Errors
+/// If what is repeated is larger than values may be.
+pub(super) fn repeated(left: &Value, right: &Value) -> Result<Option<u64>, Error> {
+    let is_repeated = |value: &Value| {
+        matches!(
+            value.kind(),
+            ValueKind::String | ValueKind::Seq | ValueKind::Iterable
+        )
+    };
+    let (of, times) = match (is_repeated(left), is_repeated(right)) {
+        (true, _) => (left, right),
+        (_, true) => (right, left),
+        _ => return Ok(None),
+    };
+    let size = read(of)?;
+    let times = times.as_usize().unwrap_or(0) as u64;
+    Ok(Some(size.saturating_mul(times)))
+}

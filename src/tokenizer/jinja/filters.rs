@@ -4,7 +4,7 @@ use minijinja::value::{ArgType, Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions};
 use minijinja_contrib::{filters as more, globals};
 
-use super::python::{self, failed};
+use super::python::{self, by_name, failed};
 use super::spec::{float_of, whole_of};
 use super::wrap::{Breaks, wordwrap};
 use super::{groups, json, methods, printf};
@@ -31,6 +31,13 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("wordwrap", wrapped);
     environment.add_filter("xmlattr", xmlattr);
     environment.add_filter("groupby", groups::groupby);
+    add_values(environment);
+    add_orders(environment);
+    add_tests(environment);
+}
+
+/// Adds the filters that look at values of any kind.
+fn add_values(environment: &mut Environment<'_>) {
     environment.add_filter(
         "format",
         |text: &Value, args: Rest<Value>, kwargs: Kwargs| {
@@ -90,6 +97,10 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             false => filters::length(value),
         });
     }
+}
+
+/// Adds the filters that sort values and add them up.
+fn add_orders(environment: &mut Environment<'_>) {
     environment.add_filter(
         "sort",
         |state: &State<'_, '_>, value, given: Rest<Value>, kwargs| {
@@ -122,6 +133,10 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             filters::sum(state, value, None, None, kwargs)
         },
     );
+}
+
+/// Adds tests and functions.
+fn add_tests(environment: &mut Environment<'_>) {
     // A text and a mapping have a length and items, too.
     environment.add_test("sequence", |value: &Value| {
         matches!(
@@ -165,29 +180,6 @@ fn dict(given: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
         items.push((Value::from(name), kwargs.get::<Value>(name)?));
     }
     Ok(Value::from_pairs(items))
-}
-
-/// Arguments by name, those among them that were given by their order. An attribute may be a number.
-pub(super) fn by_name(
-    filter: &str,
-    names: &[&str],
-    given: &[Value],
-    kwargs: &Kwargs,
-) -> Result<Kwargs, Error> {
-    if given.len() > names.len() {
-        let detail = format!("{filter} takes at most {} arguments", names.len());
-        return Err(failed(detail));
-    }
-    let by_order = names.iter().copied().zip(given.iter().cloned());
-    let by_name = kwargs
-        .args()
-        .map(|name| Ok((name, kwargs.get::<Value>(name)?)));
-    let by_name: Vec<_> = by_name.collect::<Result<_, Error>>()?;
-    let all = by_order.chain(by_name).map(|(name, value)| match name {
-        "attribute" if value.is_integer() => (name.to_owned(), Value::from(value.to_string())),
-        _ => (name.to_owned(), value),
-    });
-    Ok(all.collect())
 }
 
 /// A text as a part of an address, or pairs as its query.

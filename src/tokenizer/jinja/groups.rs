@@ -47,7 +47,7 @@ pub(super) fn followed(item: &Value, path: &Value) -> Result<Value, Error> {
 /// of a group is that of its first item.
 pub(super) fn groupby(items: &Value, given: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let names = ["attribute", "default", "case_sensitive"];
-    let kwargs = super::filters::by_name("groupby", &names, &given, &kwargs)?;
+    let kwargs = super::python::by_name("groupby", &names, &given, &kwargs)?;
     let path: Value = kwargs.get("attribute")?;
     let default: Option<Value> = kwargs.get("default")?;
     let sensitive = kwargs

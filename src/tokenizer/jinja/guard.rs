@@ -7,10 +7,12 @@ use std::sync::LazyLock;
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Expression, State, Value, filters};
 
-use super::budget::{self, flat, iterated, made, read, work};
+use super::budget::{self, flat, iterated, made, read, repeated, work};
 use super::costs;
-use super::shape::{Names, repeated};
 use super::{filters as own_filters, methods, plain, printf, python, slice, variadic};
+
+/// The names in a template: all words, and the texts that may name a filter or a test.
+pub(super) type Names = std::collections::BTreeSet<String>;
 
 /// The names of the filters that stand for operators. A template can name them only in a text, and that does no harm.
 pub(super) const COMPARISONS: [&str; 7] = [":eq", ":ne", ":lt", ":le", ":gt", ":ge", ":in"];

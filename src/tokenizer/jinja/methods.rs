@@ -6,6 +6,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::braces;
 use super::python::{self, failed};
+use super::spec::MAX_WIDTH;
 
 /// The answer of a method that `minijinja` has not.
 pub(super) fn call(
@@ -303,9 +304,6 @@ fn cut(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str)
     };
     (start <= end).then(|| (start as usize, &text[byte(start)..byte(end)]))
 }
-
-/// The most characters that a text is widened to. A far larger width would take all memory.
-pub(super) const MAX_WIDTH: usize = 100_000;
 
 pub(super) fn widened(text: &str, method: &str, width: usize, fill: char) -> Result<String, Error> {
     if width > MAX_WIDTH {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, Value};
 
 /// An error in these words.
@@ -180,4 +180,27 @@ fn quoted(out: &mut String, text: &str) {
         }
     }
     out.push(quote);
+}
+
+/// Arguments by name, those among them that were given by their order. An attribute may be a number.
+pub(super) fn by_name(
+    filter: &str,
+    names: &[&str],
+    given: &[Value],
+    kwargs: &Kwargs,
+) -> Result<Kwargs, Error> {
+    if given.len() > names.len() {
+        let detail = format!("{filter} takes at most {} arguments", names.len());
+        return Err(failed(detail));
+    }
+    let by_order = names.iter().copied().zip(given.iter().cloned());
+    let by_name = kwargs
+        .args()
+        .map(|name| Ok((name, kwargs.get::<Value>(name)?)));
+    let by_name: Vec<_> = by_name.collect::<Result<_, Error>>()?;
+    let all = by_order.chain(by_name).map(|(name, value)| match name {
+        "attribute" if value.is_integer() => (name.to_owned(), Value::from(value.to_string())),
+        _ => (name.to_owned(), value),
+    });
+    Ok(all.collect())
 }

@@ -4,10 +4,10 @@
 
 use minijinja::machinery::{Span, Token, ast, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind};
 
-use super::guard;
+use super::budget::repeated;
+use super::guard::{self, Names};
 
 /// Bytes of a template. Those of published models have up to 40,000.
 const BYTES: usize = 256 << 10;
@@ -15,9 +15,6 @@ const BYTES: usize = 256 << 10;
 const LINKS: usize = 400;
 /// Bytes of a text or list that is the product of constants.
 const PRODUCT: u64 = 4096;
-
-/// The names in a template: all words, and the texts that may name a filter or a test.
-pub(super) type Names = std::collections::BTreeSet<String>;
 
 /// Checks the length and the depth of `source`, before it is parsed. Returned are the names in it.
 ///
@@ -264,25 +261,4 @@ fn product(left: &ast::Expr<'_>, right: &ast::Expr<'_>) -> Result<(), Error> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// The size of a text or list that is repeated; `None` for other products.
-///
-/// # Errors
-/// If what is repeated is larger than values may be.
-pub(super) fn repeated(left: &Value, right: &Value) -> Result<Option<u64>, Error> {
-    let is_repeated = |value: &Value| {
-        matches!(
-            value.kind(),
-            ValueKind::String | ValueKind::Seq | ValueKind::Iterable
-        )
-    };
-    let (of, times) = match (is_repeated(left), is_repeated(right)) {
-        (true, _) => (left, right),
-        (_, true) => (right, left),
-        _ => return Ok(None),
-    };
-    let size = super::budget::read(of)?;
-    let times = times.as_usize().unwrap_or(0) as u64;
-    Ok(Some(size.saturating_mul(times)))
 }

@@ -2,8 +2,10 @@
 
 use minijinja::{Error, Value};
 
-use super::methods::MAX_WIDTH;
 use super::python::failed;
+
+/// The most characters that a text is widened to. A far larger width would take all memory.
+pub(super) const MAX_WIDTH: usize = 100_000;
 
 /// How a value is written: `[[fill]align][sign][#][0][width][grouping][.precision][kind]`.
 #[derive(Clone, Debug)]
