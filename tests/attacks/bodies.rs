@@ -183,7 +183,9 @@ fn memory_of_large_bodies_and_forms_goes_back() {
     server.answer(CHAT, &chat(json!({})));
     let before = memory(&server, "VmRSS").expect("the system tells it");
     let many = format!("[{}0]", "{\"\":0},".repeat(1_000_000));
-    let unknown = chat(json!({})).to_string().replacen('{', &format!("{{\"x\":{many},"), 1);
+    let unknown = chat(json!({}))
+        .to_string()
+        .replacen('{', &format!("{{\"x\":{many},"), 1);
     let rules = |n: usize| -> String {
         let names: Vec<_> = (0..n).map(|i| format!("r{i}")).collect();
         let rules = (0..n).map(|i| format!("r{i} ::= \"x{i}\"\n"));
@@ -203,5 +205,8 @@ fn memory_of_large_bodies_and_forms_goes_back() {
     // It is given back for all that was used every 5 seconds.
     std::thread::sleep(Duration::from_secs(8));
     let after = memory(&server, "VmRSS").expect("the system tells it");
-    assert!(after < before + (50 << 20), "{before} bytes before, {after} after");
+    assert!(
+        after < before + (50 << 20),
+        "{before} bytes before, {after} after"
+    );
 }

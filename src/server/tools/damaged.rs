@@ -340,56 +340,62 @@ fn values_follow_their_schema() {
     assert_eq!(found.calls[0].1, "{\"limit\": 12345678901234567890123}");
 }
 
+/// The marks of DeepSeek's calls: of all and of one, and their ends.
+const DEEPSEEK: [&str; 4] = [
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁end｜>",
+];
+const DEEPSEEK_CALL: &str = "search<｜tool▁sep｜>{\"query\": \"last days\"}";
+const DEEPSEEK_OLD: &str = "function<｜tool▁sep｜>search\n```json\n{\"query\": \"last days\"}\n```";
+
 #[test]
 fn deepseek_leaves_marks_out() {
-    let call = "search<｜tool▁sep｜>{\"query\": \"last days\"}";
-    let old = "function<｜tool▁sep｜>search\n```json\n{\"query\": \"last days\"}\n```";
-    let (all, one) = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>");
-    let (all_end, one_end) = ("<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>");
+    let [all, one, all_end, one_end] = DEEPSEEK;
+    let (call, old) = (DEEPSEEK_CALL, DEEPSEEK_OLD);
+    let first = || searched(json!({"query": "last days"}));
+    for answer in [
+        format!("{all}{one}{call}{one_end}{all_end}"),
+        format!("{all}{one}{call}{one_end}"),
+        format!("{all}{one}{call}{all_end}"),
+        format!("{all}{one}{call}"),
+        format!("{one}{call}"),
+        format!("{all}{call}{all_end}"),
+        format!("{all}{all}{one}{one}{call}{one_end}{one_end}{all_end}{all_end}"),
+        format!("{all}{one}search{{\"query\": \"last days\"}}{one_end}"),
+        format!("{all}{one}search<｜tool▁sep｜>{{\"query\": \"last days\"{one_end}{all_end}"),
+        format!("{all}{one}search<｜tool▁sep｜>{{\"query\": \"last days{one_end}{all_end}"),
+        format!(
+            "{all}{one}search<｜tool▁sep｜>```json\n{{\"query\": \"last days\"}}\n```{one_end}"
+        ),
+        format!("{all}{one}search<｜tool▁sep｜>{{'query': 'last days'}}{one_end}"),
+        format!("{all}{one}functions.{call}{one_end}"),
+        format!("{all}{one}{old}{one_end}{all_end}"),
+        format!("{all}{one}{old}"),
+        format!("{all}{one}{}{one_end}", old.trim_end_matches("\n```")),
+        format!(
+            "{all}{one}search<｜tool▁sep｜>\"{{\\\"query\\\": \\\"last days\\\"}}\"{one_end}{all_end}"
+        ),
+        format!(
+            "{all}{one}{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
+        ),
+        format!(
+            "{all}{one}function<｜tool▁sep｜>{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
+        ),
+    ] {
+        for format in [Format::DeepSeek, Format::DeepSeekFenced] {
+            is(format, &answer, "", &[first()]);
+        }
+    }
+}
+
+#[test]
+fn deepseek_leaves_marks_out_between_calls_and_where_there_are_no_arguments() {
+    let [all, one, all_end, one_end] = DEEPSEEK;
+    let (call, old) = (DEEPSEEK_CALL, DEEPSEEK_OLD);
     let first = || searched(json!({"query": "last days"}));
     for (answer, calls) in [
-        (format!("{all}{one}{call}{one_end}{all_end}"), vec![first()]),
-        (format!("{all}{one}{call}{one_end}"), vec![first()]),
-        (format!("{all}{one}{call}{all_end}"), vec![first()]),
-        (format!("{all}{one}{call}"), vec![first()]),
-        (format!("{one}{call}"), vec![first()]),
-        (format!("{all}{call}{all_end}"), vec![first()]),
-        (
-            format!("{all}{all}{one}{one}{call}{one_end}{one_end}{all_end}{all_end}"),
-            vec![first()],
-        ),
-        (
-            format!("{all}{one}search{{\"query\": \"last days\"}}{one_end}"),
-            vec![first()],
-        ),
-        (
-            format!("{all}{one}search<｜tool▁sep｜>{{\"query\": \"last days\"{one_end}{all_end}"),
-            vec![first()],
-        ),
-        (
-            format!("{all}{one}search<｜tool▁sep｜>{{\"query\": \"last days{one_end}{all_end}"),
-            vec![first()],
-        ),
-        (
-            format!(
-                "{all}{one}search<｜tool▁sep｜>```json\n{{\"query\": \"last days\"}}\n```{one_end}"
-            ),
-            vec![first()],
-        ),
-        (
-            format!("{all}{one}search<｜tool▁sep｜>{{'query': 'last days'}}{one_end}"),
-            vec![first()],
-        ),
-        (
-            format!("{all}{one}functions.{call}{one_end}"),
-            vec![first()],
-        ),
-        (format!("{all}{one}{old}{one_end}{all_end}"), vec![first()]),
-        (format!("{all}{one}{old}"), vec![first()]),
-        (
-            format!("{all}{one}{}{one_end}", old.trim_end_matches("\n```")),
-            vec![first()],
-        ),
         (
             format!("{all}{one}{call}{one}{call}{one_end}"),
             vec![first(), first()],
@@ -414,24 +420,6 @@ fn deepseek_leaves_marks_out() {
         (
             format!("{all}{one}now<｜tool▁sep｜>null{one_end}{all_end}"),
             vec![now()],
-        ),
-        (
-            format!(
-                "{all}{one}search<｜tool▁sep｜>\"{{\\\"query\\\": \\\"last days\\\"}}\"{one_end}{all_end}"
-            ),
-            vec![first()],
-        ),
-        (
-            format!(
-                "{all}{one}{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
-            ),
-            vec![first()],
-        ),
-        (
-            format!(
-                "{all}{one}function<｜tool▁sep｜>{{\"name\": \"search\", \"arguments\": {{\"query\": \"last days\"}}}}{one_end}{all_end}"
-            ),
-            vec![first()],
         ),
     ] {
         for format in [Format::DeepSeek, Format::DeepSeekFenced] {

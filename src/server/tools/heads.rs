@@ -330,10 +330,11 @@ impl Heads<'_> {
             Some((name, begins)) => {
                 return self.named(name, |tool| self.arguments(text, tool, at + begins));
             }
-            None if text[at..].starts_with('{') => match self.named_alone(text, at) {
-                Some(head) => return head,
-                None => {}
-            },
+            None if text[at..].starts_with('{') => {
+                if let Some(head) = self.named_alone(text, at) {
+                    return head;
+                }
+            }
             None if text.len() == at => return Head::More,
             None if !text[at..].starts_with(['{', '[']) => return Head::Text,
             None => {}

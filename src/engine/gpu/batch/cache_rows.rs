@@ -17,11 +17,12 @@ impl GpuBatch {
 
     /// The rows of the cache that hold so many positions of a sequence, as ranges of rows that follow each other, in order.
     fn ranges(&self, sequence: u32, positions: Range<usize>) -> Vec<Range<u64>> {
-        if self.sizes.pages == 0 {
-            return vec![positions.start as u64..positions.end as u64];
-        }
         let (page, first) = (PAGE as usize, self.place(sequence).first_page as usize);
         let mut ranges = vec![];
+        if self.sizes.pages == 0 {
+            ranges.push(positions.start as u64..positions.end as u64);
+            return ranges;
+        }
         let mut at = positions.start;
         while at < positions.end {
             let end = (at / page + 1) * page;
