@@ -13,8 +13,8 @@ impl GpuBatch {
     /// The cache must be empty: rows of its first page and the ids of sequences are overwritten.
     ///
     /// # Errors
-    /// Those of [`submit_async`](Self::submit_async), or what the device reports.
-    pub async fn warm_up_async(
+    /// Those of [`submit`](Self::submit), or what the device reports.
+    pub async fn warm_up(
         &mut self,
         most: Duration,
         told: &mut dyn FnMut(usize, usize),
@@ -97,8 +97,8 @@ impl GpuBatch {
             biases: &[],
             logits: &[],
         };
-        let flight = self.submit_async(step).await?;
+        let flight = self.submit(step).await?;
         // What it computes means nothing, so neither does whether it is finite.
-        self.land_async(flight).await.map(drop)
+        self.land(flight).await.map(drop)
     }
 }
