@@ -209,10 +209,10 @@ mod tests {
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::{Range as Bound, Role};
     use crate::gpu::call::{Call, Extent, State};
+    use crate::gpu::clock;
     use crate::gpu::clock::Clock;
     use crate::gpu::record::Recording;
     use crate::gpu::testing::gpus;
-    use crate::gpu::wait;
     use crate::gpu::wait::Wait;
     use crate::gpu::{Most, Step};
 
