@@ -53,3 +53,17 @@ impl<F: IntoFuture> Wait for F {
         complete(self.into_future())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_future_may_block_only_the_thread_that_waits_for_it() {
+        let asked = || async { pending::may_block() };
+        assert!(asked().wait());
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = pin!(asked()).poll(&mut context);
+        assert_eq!(polled, Poll::Ready(false));
+    }
+}
