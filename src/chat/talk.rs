@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use super::conversation::{Conversation, Turn};
 use super::reply::{Piece, ReplyReader};
 use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session};
+use crate::gpu::pending::giving_way;
 
 /// A conversation that is answered: text in, text out.
 ///
@@ -171,7 +172,8 @@ impl Pieces<'_> {
             let Some(answer) = &mut self.answer else {
                 return Poll::Ready(None);
             };
-            match answer.as_mut().poll(context) {
+            // Between two tokens, also where a thread waits: their pieces are wanted, and the answer may be dropped.
+            match giving_way(|| answer.as_mut().poll(context)) {
                 Poll::Ready(Ok(stats)) => {
                     *self.stats = Some(stats);
                     self.end();

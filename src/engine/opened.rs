@@ -60,7 +60,7 @@ impl Opened {
             // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
             #[cfg(not(target_arch = "wasm32"))]
             true => beside(|| file.text(), device),
-            _ => (Ok(file.text()?), device.await),
+            _ => (file.text(), device.await),
         };
         Self::of(file, text?, device?, options)
     }

@@ -5,7 +5,7 @@
 //! everything made of it goes on by being polled alone. Native builds would rather sleep: `wait` does that for them.
 
 use super::{Gpu, GpuError};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -149,19 +149,30 @@ impl Stop {
 thread_local! {
     /// Where the futures of a thread note what they stop at, while somebody asks for that.
     static NOTES: RefCell<Option<Option<Stop>>> = const { RefCell::new(None) };
+    /// Whether they may block meanwhile.
+    static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Polls a future by `poll`, and tells what it stopped at. It does not poll the device then: that is the caller's to do.
 pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Stop>) {
-    let outer = NOTES.replace(Some(None));
+    let outer = (NOTES.replace(Some(None)), MAY_BLOCK.replace(true));
     let polled = poll();
-    (polled, NOTES.replace(outer).flatten())
+    MAY_BLOCK.set(outer.1);
+    (polled, NOTES.replace(outer.0).flatten())
 }
 
 /// Whether this thread waits for the future that it polls (`wait`), so that a future may also block it by other means. A browser and an
 /// event loop never do.
 pub(crate) fn may_block() -> bool {
-    NOTES.with_borrow(Option::is_some)
+    MAY_BLOCK.get()
+}
+
+/// Polls a future by `poll`, which may not block even where a thread waits for it: the caller wants what comes of it before its end.
+pub(crate) fn giving_way<T>(poll: impl FnOnce() -> T) -> T {
+    let outer = MAY_BLOCK.replace(false);
+    let polled = poll();
+    MAY_BLOCK.set(outer);
+    polled
 }
 
 /// Notes what is not there yet; whether anybody asked for it.

@@ -43,6 +43,9 @@ fn wait_for(device: &wgpu::Device, submission: Option<SubmissionIndex>) -> Resul
 }
 
 /// Waiting for a future of a device: `gpu.read(...).wait()?` where `gpu.read(...).await?` would let others run meanwhile.
+///
+/// An answer that is waited for is decoded with a second thread, and its future is not polled between two tokens. So whoever wants to look at
+/// other futures meanwhile polls it without this.
 pub trait Wait: IntoFuture {
     /// Blocks until it is there, as [`complete`] does.
     fn wait(self) -> Self::Output;
@@ -56,12 +59,18 @@ impl<F: IntoFuture> Wait for F {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
 
     #[test]
     fn a_future_may_block_only_the_thread_that_waits_for_it() {
         let asked = || async { pending::may_block() };
         assert!(asked().wait());
+        let mut part = pin!(asked());
+        let of_whole = poll_fn(|context| pending::giving_way(|| part.as_mut().poll(context)));
+        assert!(!of_whole.wait());
+        assert!(!pending::may_block());
         let mut context = Context::from_waker(Waker::noop());
         let polled = pin!(asked()).poll(&mut context);
         assert_eq!(polled, Poll::Ready(false));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::{DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, StopReason};
+use crate::gpu::pending::may_block;
 use crate::gpu::wait::Wait;
 
 fn engine(ctx: usize) -> Engine {
@@ -84,6 +85,31 @@ fn a_stream_that_is_dropped_leaves_what_it_gave() {
     assert!(!more.is_empty());
     drop(chat.stream("Nobody listens."));
     assert_eq!(chat.conversation.turns.len(), 4);
+}
+
+#[test]
+fn a_stream_gives_way_between_two_tokens_where_a_thread_waits_for_it() {
+    let engine = engine(16);
+    let heard = Rc::new(RefCell::new(Heard {
+        reader: ReplyReader::plain(engine.tokenizer()),
+        pieces: VecDeque::new(),
+    }));
+    let hears = Rc::clone(&heard);
+    let answer = async move {
+        // Whoever may block here computes the whole answer before the first piece is given.
+        let text = may_block().to_string();
+        hears.borrow_mut().pieces.push_back(Piece::Answer(text));
+        std::future::pending().await
+    };
+    let (mut conversation, mut stats) = (Conversation::default(), None);
+    let mut pieces = Pieces {
+        answer: Some(Box::pin(answer)),
+        heard,
+        conversation: &mut conversation,
+        stats: &mut stats,
+    };
+    let first = pieces.next().expect("there is one").expect("it is text");
+    assert_eq!(first, Piece::Answer("false".to_owned()));
 }
 
 #[test]

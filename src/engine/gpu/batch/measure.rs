@@ -3,12 +3,9 @@
 use super::{BatchToken, GpuBatch, Listed, sites};
 use crate::engine::gpu::measure::{Separation, Timed};
 use crate::gpu::GpuError;
-use crate::gpu::call::{State, Taken};
+use crate::gpu::call::Taken;
 use crate::gpu::geometry::Site;
-use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
-use crate::kernels::sample;
-use crate::kernels::sampling::Sampling;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -49,29 +46,6 @@ impl GpuBatch {
             sum += experts.len();
         }
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
-    }
-
-    /// Compiles the step of `tokens` and its head and writes what they read: after as many of the first tokens as may be, the best one is
-    /// chosen. Returned is what it replays.
-    ///
-    /// # Errors
-    /// Those of [`prepare`](Self::prepare).
-    pub(in crate::engine::gpu) async fn ready(
-        &mut self,
-        tokens: &[BatchToken],
-    ) -> Result<Vec<(&Recording, State)>, GpuError> {
-        let drawn = self.drawn(tokens.len());
-        self.prepare(tokens.len(), drawn).await?;
-        let words =
-            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
-        let state = self.write(tokens, &choices);
-        Ok(self.replays(tokens.len(), drawn, state))
-    }
-
-    /// Tokens of a step of so many after which one is chosen, at most.
-    fn drawn(&self, tokens: usize) -> usize {
-        tokens.min(self.sizes.most_drawn() as usize)
     }
 
     /// Computes a step of `tokens`, after the first of which, as many as may be, the best token is chosen, and tells of each dispatch what it is and when it began
