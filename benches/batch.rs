@@ -8,6 +8,7 @@ mod common;
 use common::Bench;
 use glimt::bench::Source;
 use glimt::engine::Sampling;
+use glimt::engine::Wait;
 use glimt::engine::gpu::GpuModel;
 use glimt::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchStep, BatchToken, GpuBatch};
 use glimt::gpu::geometry::{Geometry, Made, Site};
@@ -61,7 +62,7 @@ fn run(bench: &Bench) -> Result<(), GpuError> {
         let model = source.load().map_err(|e| failed("the model", e))?;
         let vocab = model.config().vocab_size as u32;
         let gpu = Arc::new(bench.gpu.in_tier(bench.gpu.tier));
-        let model = Arc::new(GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})?);
+        let model = Arc::new(GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).wait()?);
         for set in bench.set.split(|one| one == "then") {
             gpu.choices.replace(Made::default());
             println!("{name} {}", set.join(" "));
@@ -90,7 +91,7 @@ fn timed(
         tokens: most,
         chunk: 0,
     };
-    let mut batch = GpuBatch::new(Arc::clone(model), sizes)?;
+    let mut batch = GpuBatch::new(Arc::clone(model), sizes).wait()?;
     for sequence in 0..most {
         let pages: Vec<u32> = (0..per_sequence)
             .map(|i| sequence * per_sequence + i)
@@ -150,13 +151,13 @@ fn tokens(count: u32, position: u32) -> Vec<BatchToken> {
 
 /// Seconds of a step of `count` tokens.
 fn whole(batch: &mut GpuBatch, count: u32) -> Result<f64, GpuError> {
-    batch.prepare(count as usize, count as usize)?;
+    batch.prepare(count as usize, count as usize).wait()?;
     let mut flying = VecDeque::new();
     let mut began = Instant::now();
     for step in 0..WARM_UP + STEPS {
         if step == WARM_UP {
             while let Some(flight) = flying.pop_front() {
-                batch.land(flight).map_err(|e| failed("a step", e))?;
+                batch.land(flight).wait().map_err(|e| failed("a step", e))?;
             }
             began = Instant::now();
         }
@@ -170,14 +171,14 @@ fn whole(batch: &mut GpuBatch, count: u32) -> Result<f64, GpuError> {
             biases: &[],
             logits: &[],
         };
-        flying.push_back(batch.submit(step)?);
+        flying.push_back(batch.submit(step).wait()?);
         if flying.len() == BATCHES_IN_FLIGHT {
             let first = flying.pop_front().expect("there is one");
-            batch.land(first).map_err(|e| failed("a step", e))?;
+            batch.land(first).wait().map_err(|e| failed("a step", e))?;
         }
     }
     while let Some(flight) = flying.pop_front() {
-        batch.land(flight).map_err(|e| failed("a step", e))?;
+        batch.land(flight).wait().map_err(|e| failed("a step", e))?;
     }
     Ok(began.elapsed().as_secs_f64() / f64::from(STEPS))
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::Bench;
 use common::product::{Product, Sizes};
+use glimt::engine::Wait;
 use glimt::gpu::GpuError;
 use glimt::gpu::buffer::{Range, Role};
 use glimt::kernels::expert_rows::{GpuExpertRows, TileList, tile_count};
@@ -121,7 +122,7 @@ fn list(
     let count = tile_count(tokens as u32, used as u32, tile.tokens, experts as u32);
     let words = |n: usize| bench.zeros(n as u64 * 4, Role::Words);
     let list = GpuExpertRows {
-        ids: Range::whole(&bench.gpu.storage_with("ids", &ids)?),
+        ids: Range::whole(&bench.gpu.storage_with("ids", &ids).wait()?),
         experts: experts as u32,
         used: used as u32,
         slots: words(tokens * used)?,

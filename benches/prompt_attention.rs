@@ -6,6 +6,7 @@ mod common;
 use common::{Bench, Work};
 use glimt::gpu::buffer::{Range, Role};
 use glimt::gpu::call::{Call, State};
+use glimt::gpu::wait::Wait;
 use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::choices::PromptAttention;
 use glimt::kernels::prompt_attention::{GpuPromptAttention, Scratch};
@@ -85,7 +86,7 @@ fn in_pages(bench: &Bench, n_ctx: usize) -> Result<Sequences, GpuError> {
     let none = || bench.zeros(32, Role::Words);
     Ok(Sequences {
         table: none()?,
-        pages: Range::whole(&bench.gpu.storage_with("pages", &pages)?),
+        pages: Range::whole(&bench.gpu.storage_with("pages", &pages).wait()?),
         work: none()?,
         page: PAGE,
         rows: count * PAGE,

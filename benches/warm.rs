@@ -4,6 +4,7 @@ mod common;
 
 use common::Bench;
 use glimt::bench::Source;
+use glimt::engine::Wait;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::gpu::GpuError;
 use std::process::ExitCode;
@@ -36,15 +37,15 @@ fn run(bench: &Bench) -> Result<(), GpuError> {
         let model = source.load().map_err(|e| failed(e.to_string()))?;
         let n_ctx = N_CTX.min(model.config().context_length);
         let gpu = Arc::new(bench.gpu.in_tier(bench.gpu.tier));
-        let model = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})?;
-        let backend = GpuBackend::new(Arc::new(model), n_ctx)?;
+        let model = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).wait()?;
+        let backend = GpuBackend::new(Arc::new(model), n_ctx).wait()?;
         let (touch, buffers) = backend.touch_all();
         let (mut host, mut whole) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
             let began = Instant::now();
             touch();
             host = host.min(began.elapsed().as_secs_f64());
-            gpu.wait(None)?;
+            gpu.done().wait()?;
             whole = whole.min(began.elapsed().as_secs_f64());
         }
         println!(

@@ -11,22 +11,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use glimt::chat::{Conversation, Piece, ReplyReader, Turn};
-use glimt::engine::{Engine, EngineOptions, ModelSource, Opened, Sampling, SessionFile};
+use glimt::engine::{Engine, EngineOptions, ModelSource, Opened, Sampling, SessionFile, Wait};
 
 /// Tokens of an answer at most.
 const MOST: usize = 60;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let opened = Opened::new(&ModelSource::Embedded, &EngineOptions::default())?;
-    let engine = Engine::load(opened, &mut |_| {})?;
-    let mut session = engine.session()?;
+    let opened = Opened::new(&ModelSource::Embedded, &EngineOptions::default()).wait()?;
+    let engine = Engine::load(opened, &mut |_| {}).wait()?;
+    let mut session = engine.session().wait()?;
     let mut conversation = Conversation::new(None);
     let mut file = match std::env::args().nth(1) {
         Some(path) => Some(SessionFile::open(Path::new(&path), &engine)?),
         None => None,
     };
     if let Some(file) = &mut file {
-        file.restore(&mut session)?;
+        file.restore(&mut session).wait()?;
         if !file.data().is_empty() {
             conversation = serde_json::from_slice(file.data())?;
         }
@@ -38,21 +38,24 @@ fn main() -> Result<(), Box<dyn Error>> {
         let reused = session.keep_common(&prompt.ids);
         let mut reader = ReplyReader::new(engine.tokenizer(), &prompt.text);
         let left = &prompt.ids[reused..];
-        let stats = session.generate(left, &Sampling::GREEDY, MOST, &mut |token| {
-            if let Some(Piece::Answer(text)) = reader.push(token) {
-                print!("{text}");
-            }
-            match io::stdout().flush() {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
-        })?;
+        let stats = session
+            .generate(left, &Sampling::GREEDY, MOST, &mut |token| {
+                if let Some(Piece::Answer(text)) = reader.push(token) {
+                    print!("{text}");
+                }
+                match io::stdout().flush() {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            })
+            .wait()?;
         let evaluated = stats.prompt_tokens;
         println!("\n[{reused} tokens reused, {evaluated} evaluated]");
         let (reply, _) = reader.finish();
         conversation.turns.push(Turn::Reply(reply));
         if let Some(file) = &mut file {
-            file.save(&mut session, &serde_json::to_vec(&conversation)?)?;
+            file.save(&mut session, &serde_json::to_vec(&conversation)?)
+                .wait()?;
         }
     }
     Ok(())

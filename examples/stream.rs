@@ -7,12 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 
-use glimt::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling};
+use glimt::engine::{Engine, EngineError, EngineOptions, ModelSource, Opened, Sampling, Wait};
 use glimt::tokenizer::StreamDecoder;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let opened = Opened::new(&ModelSource::Embedded, &EngineOptions::default())?;
-    let engine = Engine::load(opened, &mut |_| {})?;
+    let opened = Opened::new(&ModelSource::Embedded, &EngineOptions::default()).wait()?;
+    let engine = Engine::load(opened, &mut |_| {}).wait()?;
     let prompt = engine.tokenizer().encode("Once upon a time", true)?;
     let (send, receive) = mpsc::channel();
     let stats = thread::scope(|scope| {
@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             // A session stays on the thread that uses it; the engine is shared.
             let send = send;
             engine
-                .session()?
+                .session()
+                .wait()?
                 .generate(&prompt, &Sampling::GREEDY, 40, &mut |token| {
                     // Where nobody listens any more, the answer ends.
                     match send.send(token) {
@@ -28,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         Err(_) => ControlFlow::Break(()),
                     }
                 })
+                .wait()
         });
         // The application: here it is a loop, elsewhere it asks between two frames, with try_recv.
         let mut decoder = StreamDecoder::new(engine.tokenizer());

@@ -8,7 +8,7 @@ use common::{
     FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load,
     random_below, random_tokens,
 };
-use glimt::engine::BackendWait;
+use glimt::engine::Wait;
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::sampling::Sampling;
@@ -91,18 +91,26 @@ fn a_prompt_of_several_chunks_fills_the_same_cache() {
     let tokens = random_tokens(300);
     let next = |backend: &mut CpuBackend| {
         let mut rows = Vec::new();
-        let result = backend.logits(&[7], tokens.len(), &mut |_, row| {
-            rows.extend_from_slice(row);
-            std::ops::ControlFlow::Continue(())
-        });
+        let result = backend
+            .logits(&[7], tokens.len(), &mut |_, row| {
+                rows.extend_from_slice(row);
+                std::ops::ControlFlow::Continue(())
+            })
+            .wait();
         result.expect("one token more fits");
         rows
     };
     let mut whole = backend(&model, 301);
-    whole.prefill(&tokens, 0).expect("the prompt fits");
+    whole.prefill(&tokens, 0).wait().expect("the prompt fits");
     let mut halves = backend(&model, 301);
-    halves.prefill(&tokens[..31], 0).expect("the prompt fits");
-    halves.prefill(&tokens[31..], 31).expect("the prompt fits");
+    halves
+        .prefill(&tokens[..31], 0)
+        .wait()
+        .expect("the prompt fits");
+    halves
+        .prefill(&tokens[31..], 31)
+        .wait()
+        .expect("the prompt fits");
     assert!(next(&mut whole) == next(&mut halves), "the caches differ");
 }
 
@@ -110,40 +118,42 @@ fn a_prompt_of_several_chunks_fills_the_same_cache() {
 fn what_cannot_be_computed_is_refused() {
     let mut backend = backend(&embedded(), 8);
     let decode = |backend: &mut CpuBackend, context: &[u32], limit| {
-        backend.decode(context, &Sampling::GREEDY, limit, &mut |_| {
-            std::ops::ControlFlow::Continue(())
-        })
+        backend
+            .decode(context, &Sampling::GREEDY, limit, &mut |_| {
+                std::ops::ControlFlow::Continue(())
+            })
+            .wait()
     };
     assert!(matches!(
         decode(&mut backend, &[], 1),
         Err(BackendError::NotPrefilled { position: 0 })
     ));
     assert!(matches!(
-        backend.prefill(&[], 0),
+        backend.prefill(&[], 0).wait(),
         Err(BackendError::NoTokens)
     ));
     assert!(matches!(
-        backend.prefill(&[5, 4096], 0),
+        backend.prefill(&[5, 4096], 0).wait(),
         Err(BackendError::TokenOutOfRange {
             token: 4096,
             vocab_size: 4096
         })
     ));
     assert!(matches!(
-        backend.prefill(&[5; 9], 0),
+        backend.prefill(&[5; 9], 0).wait(),
         Err(BackendError::ContextOverflow {
             needed: 9,
             n_ctx: 8
         })
     ));
     assert!(matches!(
-        backend.prefill(&[5], 8),
+        backend.prefill(&[5], 8).wait(),
         Err(BackendError::ContextOverflow {
             needed: 9,
             n_ctx: 8
         })
     ));
-    backend.prefill(&[5; 6], 0).expect("six of eight");
+    backend.prefill(&[5; 6], 0).wait().expect("six of eight");
     assert!(matches!(
         decode(&mut backend, &[5; 5], 1),
         Err(BackendError::NotPrefilled { position: 5 })
@@ -170,29 +180,32 @@ fn decoding_goes_on_where_the_caller_stopped() {
     };
     let run = |backend: &mut CpuBackend, context: &[u32], limit: usize, stop_after: usize| {
         let mut tokens = Vec::new();
-        let result = backend.decode(context, &sampling, limit, &mut |token| {
-            tokens.push(token);
-            if tokens.len() == stop_after {
-                std::ops::ControlFlow::Break(())
-            } else {
-                std::ops::ControlFlow::Continue(())
-            }
-        });
+        let result = backend
+            .decode(context, &sampling, limit, &mut |token| {
+                tokens.push(token);
+                if tokens.len() == stop_after {
+                    std::ops::ControlFlow::Break(())
+                } else {
+                    std::ops::ControlFlow::Continue(())
+                }
+            })
+            .wait();
         result.expect("the context is long enough");
         tokens
     };
     let mut whole = backend(&model, 64);
-    whole.prefill(&prompt, 0).expect("the prompt fits");
+    whole.prefill(&prompt, 0).wait().expect("the prompt fits");
     let expected = run(&mut whole, &prompt, 12, 99);
     assert_eq!(expected.len(), 12);
 
     let mut parts = backend(&model, 64);
-    parts.prefill(&prompt, 0).expect("the prompt fits");
+    parts.prefill(&prompt, 0).wait().expect("the prompt fits");
     let first = run(&mut parts, &prompt, 12, 5);
     assert_eq!(first, expected[..5]);
     let context: Vec<u32> = prompt.iter().chain(&first).copied().collect();
     parts
         .prefill(&first[4..], context.len() - 1)
+        .wait()
         .expect("the last token fits");
     assert_eq!(run(&mut parts, &context, 7, 99), expected[5..]);
 }

@@ -9,7 +9,7 @@ use glimt::engine::chooser::{
 };
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
-    StopReason,
+    StopReason, Wait,
 };
 use serde_json::{Map, Value, json};
 
@@ -21,8 +21,12 @@ fn engine() -> Engine {
         },
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 /// The answer to a prompt under a grammar, and why it ended.
@@ -47,16 +51,20 @@ fn answer_within(
     let tokenizer = engine.tokenizer();
     let prompt = tokenizer.encode("The fox said", true)?;
     let mut said = vec![];
-    let stats = engine.session()?.generate_chosen(
-        &prompt,
-        &mut chooser,
-        limit,
-        &mut |_| ControlFlow::Continue(()),
-        &mut |token| {
-            said.push(token);
-            ControlFlow::Continue(())
-        },
-    )?;
+    let stats = engine
+        .session()
+        .wait()?
+        .generate_chosen(
+            &prompt,
+            &mut chooser,
+            limit,
+            &mut |_| ControlFlow::Continue(()),
+            &mut |token| {
+                said.push(token);
+                ControlFlow::Continue(())
+            },
+        )
+        .wait()?;
     Ok((tokenizer.decode(&said), stats.stop))
 }
 
@@ -354,25 +362,31 @@ fn a_grammar_begins_behind_the_thoughts() {
         thoughts.push(token);
         ControlFlow::Continue(())
     };
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     session
         .generate(&prompt, &Sampling::GREEDY, 3, keep)
+        .wait()
         .expect("it fits");
     let end = thoughts[2];
     assert!(!thoughts[..2].contains(&end), "{thoughts:?}");
     let chain = Chain::new(ChainSettings::new(Sampling::GREEDY));
     let mut chooser = Constrained::new(chain, Some(grammar.expect("it is one")), Some(end));
     let mut said = vec![];
-    let stats = engine.session().expect("there is memory").generate_chosen(
-        &prompt,
-        &mut chooser,
-        usize::MAX,
-        &mut |_| ControlFlow::Continue(()),
-        &mut |token| {
-            said.push(token);
-            ControlFlow::Continue(())
-        },
-    );
+    let stats = engine
+        .session()
+        .wait()
+        .expect("there is memory")
+        .generate_chosen(
+            &prompt,
+            &mut chooser,
+            usize::MAX,
+            &mut |_| ControlFlow::Continue(()),
+            &mut |token| {
+                said.push(token);
+                ControlFlow::Continue(())
+            },
+        )
+        .wait();
     assert_eq!(stats.expect("it fits").stop, StopReason::StopToken);
     assert_eq!(said[..3], thoughts);
     assert_eq!(tokenizer.decode(&said[3..]), "yes");

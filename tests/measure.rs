@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use glimt::engine::BackendWait;
 use glimt::engine::Sampling;
+use glimt::engine::Wait;
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::gpu::measure::Separation;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
@@ -17,11 +17,15 @@ fn backend(name: ModelName, n_ctx: usize, chunk: u32) -> (GpuBackend, Arc<Model>
     let gguf = synth::without_matrices(name, Recipe::Q4_0, &SynthOptions::default())
         .expect("the plan is right");
     let model = Arc::new(Model::load(Arc::new(gguf)).expect("it is supported"));
-    let gpu = Gpu::open(&GpuOptions::default()).expect("these tests need a GPU adapter");
-    let weights =
-        GpuModel::load(Arc::new(gpu), model.clone(), &mut |_, _| {}).expect("the model is small");
-    let backend =
-        GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(chunk)).expect("a small cache");
+    let gpu = Gpu::open(&GpuOptions::default())
+        .wait()
+        .expect("these tests need a GPU adapter");
+    let weights = GpuModel::load(Arc::new(gpu), model.clone(), &mut |_, _| {})
+        .wait()
+        .expect("the model is small");
+    let backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, Some(chunk))
+        .wait()
+        .expect("a small cache");
     (backend, model)
 }
 
@@ -31,7 +35,7 @@ fn last_logits(backend: &mut GpuBackend, tokens: &[u32], pos: usize) -> Vec<f32>
         last = row.to_vec();
         ControlFlow::Continue(())
     };
-    backend.logits(tokens, pos, on_row).expect("it fits");
+    backend.logits(tokens, pos, on_row).wait().expect("it fits");
     last
 }
 
@@ -61,13 +65,13 @@ fn random_rows_are_a_cache_like_any_other() {
     for chunk in [1, 7, 64] {
         let (mut backend, _) = backend(ModelName::TinyDs2, 300, chunk);
         let empty = last_logits(&mut backend, &[5, 6, 7], 200);
-        backend.fill_cache(200).expect("it fits");
+        backend.fill_cache(200).wait().expect("it fits");
         let filled = last_logits(&mut backend, &[5, 6, 7], 200);
         assert!(filled.iter().all(|l| l.is_finite()));
         assert_ne!(empty, filled);
         // Rows from 200 on are computed, the same again.
         assert_eq!(filled, last_logits(&mut backend, &[5, 6, 7], 200));
-        let error = backend.fill_cache(301);
+        let error = backend.fill_cache(301).wait();
         assert!(matches!(error, Err(BackendError::ContextOverflow { .. })));
     }
 }
@@ -76,7 +80,7 @@ fn random_rows_are_a_cache_like_any_other() {
 fn timing_changes_no_token_and_tells_times_in_order() {
     let (mut backend, _) = backend(ModelName::Tiny, 64, 64);
     let decode = |backend: &mut GpuBackend| {
-        backend.prefill(&[1, 2, 3], 0).expect("it fits");
+        backend.prefill(&[1, 2, 3], 0).wait().expect("it fits");
         let mut tokens = vec![];
         let on_token = &mut |token| {
             tokens.push(token);
@@ -85,12 +89,13 @@ fn timing_changes_no_token_and_tells_times_in_order() {
         let context = [1, 2, 3];
         backend
             .decode(&context, &Sampling::GREEDY, 6, on_token)
+            .wait()
             .expect("it fits");
         tokens
     };
     let before = decode(&mut backend);
     assert_eq!(backend.take_host_time().steps, 5);
-    backend.prefill(&[1, 2, 3], 0).expect("it fits");
+    backend.prefill(&[1, 2, 3], 0).wait().expect("it fits");
     let steps = match backend.time_steps(&[1, 2, 3], 5) {
         Err(BackendError::Gpu(error)) if matches!(*error, GpuError::NoTimestamps { .. }) => {
             eprintln!("skipped: this adapter has no timestamps");

@@ -9,7 +9,7 @@ use glimt::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{
     DeviceChoice, Engine, EngineError, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
-    Session, StopReason, Tier,
+    Session, StopReason, Tier, Wait,
 };
 
 fn engine(ctx: usize) -> Engine {
@@ -21,8 +21,12 @@ fn engine(ctx: usize) -> Engine {
         ctx: Some(ctx),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 /// The first adapter, even if it is software.
@@ -41,8 +45,12 @@ fn gpu_engine() -> Engine {
         ctx: Some(128),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("these tests need a GPU");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("these tests need a GPU");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 /// What `future` comes to by being polled alone, and how often it was not there yet.
@@ -65,9 +73,9 @@ fn polled_engine(tier: Option<Tier>) -> Engine {
         ctx: Some(128),
         ..EngineOptions::default()
     };
-    let (opened, _) = polled(Opened::new_async(&ModelSource::Embedded, &options));
+    let (opened, _) = polled(Opened::new(&ModelSource::Embedded, &options));
     let opened = opened.expect("these tests need a GPU");
-    let (engine, _) = polled(Engine::load_async(opened, &mut |_| {}));
+    let (engine, _) = polled(Engine::load(opened, &mut |_| {}));
     engine.expect("the built-in model loads")
 }
 
@@ -80,6 +88,7 @@ fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
     };
     session
         .logits(tokens, tokens.len() - 1, keep)
+        .wait()
         .expect("the tokens fit");
     last
 }
@@ -93,7 +102,7 @@ fn assert_continues(session: &mut Session<'_>, said: &[u32]) {
         .encode(" and then", false)
         .expect("plain text");
     let whole = [said, &next].concat();
-    let mut fresh = session.engine().session().expect("there is memory");
+    let mut fresh = session.engine().session().wait().expect("there is memory");
     let expected = last_logits(&mut fresh, &whole);
     assert_eq!(last_logits(session, &next), expected);
     assert_eq!(session.position(), whole.len());
@@ -102,7 +111,7 @@ fn assert_continues(session: &mut Session<'_>, said: &[u32]) {
 #[test]
 fn an_answer_that_reached_its_limit_can_be_continued() {
     let engine = engine(64);
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut said = engine
         .tokenizer()
         .encode("Once upon a time", true)
@@ -113,6 +122,7 @@ fn an_answer_that_reached_its_limit_can_be_continued() {
             said.push(token);
             ControlFlow::Continue(())
         })
+        .wait()
         .expect("it fits");
     assert_eq!(
         (stats.generated, stats.steps, stats.stop),
@@ -125,7 +135,7 @@ fn an_answer_that_reached_its_limit_can_be_continued() {
 #[test]
 fn an_answer_that_was_broken_off_keeps_what_was_handed_out() {
     let engine = engine(64);
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut said = engine
         .tokenizer()
         .encode("Once upon a time", true)
@@ -140,6 +150,7 @@ fn an_answer_that_was_broken_off_keeps_what_was_handed_out() {
                 ControlFlow::Continue(())
             }
         })
+        .wait()
         .expect("it fits");
     assert_eq!((stats.generated, stats.stop), (3, StopReason::Caller));
     assert_continues(&mut session, &said);
@@ -158,13 +169,14 @@ fn a_stop_token_is_neither_handed_out_nor_kept() {
     let prompt = tokenizer
         .encode("And they lived happily ever after.\n\nTHE END.", true)
         .unwrap();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut said = prompt.clone();
     let stats = session
         .generate(&prompt, &sampling, usize::MAX, &mut |token| {
             said.push(token);
             ControlFlow::Continue(())
         })
+        .wait()
         .expect("it fits");
     assert_eq!(
         stats.stop,
@@ -184,7 +196,7 @@ fn a_stop_token_is_neither_handed_out_nor_kept() {
 #[test]
 fn the_context_bounds_prompt_and_answer() {
     let engine = engine(12);
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut count = 0;
     let stats = session
         .generate(
@@ -196,12 +208,15 @@ fn the_context_bounds_prompt_and_answer() {
                 ControlFlow::Continue(())
             },
         )
+        .wait()
         .expect("it fits");
     assert_eq!((stats.generated, stats.stop), (7, StopReason::ContextFull));
     assert_eq!((count, session.position()), (7, 12));
-    let refused = session.generate(&[60], &Sampling::GREEDY, 1, &mut |_| {
-        ControlFlow::Continue(())
-    });
+    let refused = session
+        .generate(&[60], &Sampling::GREEDY, 1, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .wait();
     let expected = "the prompt has 1 token after 12 in the context, but the context holds 12;";
     let message = refused.expect_err("nothing fits any more").to_string();
     assert!(message.starts_with(expected), "{message}");
@@ -214,13 +229,15 @@ fn the_context_bounds_prompt_and_answer() {
 fn what_cannot_be_evaluated_leaves_the_session_as_it_was() {
     let engine = engine(16);
     let vocab = engine.model().config().vocab_size as u32;
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let said = [60, 61, 62];
     last_logits(&mut session, &said);
     let mut refuse = |tokens: &[u32]| {
-        let result = session.generate(tokens, &Sampling::GREEDY, 4, &mut |_| {
-            ControlFlow::Continue(())
-        });
+        let result = session
+            .generate(tokens, &Sampling::GREEDY, 4, &mut |_| {
+                ControlFlow::Continue(())
+            })
+            .wait();
         result.expect_err("it must be refused")
     };
     assert!(matches!(refuse(&[]), EngineError::NoTokens));
@@ -244,13 +261,14 @@ fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
     let engine = engine(32);
     let tokens = [60, 435, 389, 267, 1594];
     let mut all = Vec::new();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     session
         .logits(&tokens, 0, &mut |row, logits| {
             assert_eq!(row, all.len());
             all.push(logits.to_vec());
             ControlFlow::Continue(())
         })
+        .wait()
         .expect("it fits");
     assert_eq!(all.len(), tokens.len());
     session.reset();
@@ -265,6 +283,7 @@ fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
                 ControlFlow::Continue(())
             }
         })
+        .wait()
         .expect("it fits");
     assert_eq!(rows, [2, 3]);
     assert_continues(&mut session, &tokens[..4]);
@@ -273,12 +292,14 @@ fn logits_come_from_the_row_asked_for_and_may_be_broken_off() {
 #[test]
 fn logits_are_watched_and_broken_off_between_submissions() {
     let engine = gpu_engine();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let tokens: Vec<u32> = (300..400).collect();
     // The first submission of a session is one layer.
-    let done = session.logits_watched(&tokens, 0, &mut |_| ControlFlow::Break(()), &mut |_, _| {
-        panic!("there is no row")
-    });
+    let done = session
+        .logits_watched(&tokens, 0, &mut |_| ControlFlow::Break(()), &mut |_, _| {
+            panic!("there is no row")
+        })
+        .wait();
     assert_eq!(done.expect("it fits"), 0);
     assert_eq!(session.position(), 0);
     // Of a hundred rows a slice of 64 comes first; it goes on after them.
@@ -286,22 +307,24 @@ fn logits_are_watched_and_broken_off_between_submissions() {
     let evaluate = |session: &mut Session<'_>, from, stop| {
         told.borrow_mut().clear();
         all.borrow_mut().clear();
-        let done = session.logits_watched(
-            &tokens,
-            from,
-            &mut |done| {
-                told.borrow_mut().push(done);
-                match all.borrow().len() >= stop {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            },
-            &mut |row, logits| {
-                assert_eq!(row, from + all.borrow().len());
-                all.borrow_mut().push(logits.to_vec());
-                ControlFlow::Continue(())
-            },
-        );
+        let done = session
+            .logits_watched(
+                &tokens,
+                from,
+                &mut |done| {
+                    told.borrow_mut().push(done);
+                    match all.borrow().len() >= stop {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                },
+                &mut |row, logits| {
+                    assert_eq!(row, from + all.borrow().len());
+                    all.borrow_mut().push(logits.to_vec());
+                    ControlFlow::Continue(())
+                },
+            )
+            .wait();
         done.expect("it fits")
     };
     assert_eq!(evaluate(&mut session, 0, 1), 64);
@@ -329,15 +352,15 @@ fn logits_are_watched_and_broken_off_between_submissions() {
 #[test]
 fn an_interrupted_chunk_is_not_scored() {
     let engine = gpu_engine();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let chunk: Vec<u32> = (300..364).collect();
     let mut scores = Perplexity::default();
     let stop = &mut |_| ControlFlow::Break(());
-    let whole = scores.add_chunk_watched(&mut session, &chunk, stop);
+    let whole = scores.add_chunk_watched(&mut session, &chunk, stop).wait();
     assert!(!whole.expect("it fits"));
     assert_eq!(scores.count(), 0);
     let on = &mut |_| ControlFlow::Continue(());
-    let whole = scores.add_chunk_watched(&mut session, &chunk, on);
+    let whole = scores.add_chunk_watched(&mut session, &chunk, on).wait();
     assert!(whole.expect("it fits"));
     assert_eq!(scores.count(), 31);
 }
@@ -361,9 +384,13 @@ fn greedy(
     let unwatched = &mut |_| ControlFlow::Continue(());
     let stats = if host {
         let mut chain = Chain::new(ChainSettings::new(Sampling::GREEDY));
-        session.generate_chosen(prompt, &mut chain, limit, unwatched, on_token)
+        session
+            .generate_chosen(prompt, &mut chain, limit, unwatched, on_token)
+            .wait()
     } else {
-        session.generate(prompt, &Sampling::GREEDY, limit, on_token)
+        session
+            .generate(prompt, &Sampling::GREEDY, limit, on_token)
+            .wait()
     };
     let stats = stats.expect("it fits");
     assert_eq!(stats.generated, said.len() - prompt.len());
@@ -379,9 +406,9 @@ fn what_the_host_chooses_is_kept_like_what_the_backend_chooses() {
             .encode("Once upon a time", true)
             .expect("plain text");
         for (limit, last) in [(9, 64), (usize::MAX, 3), (1, 64)] {
-            let mut session = engine.session().expect("there is memory");
+            let mut session = engine.session().wait().expect("there is memory");
             let (expected, stop) = greedy(&mut session, &prompt, limit, last, false);
-            let mut session = engine.session().expect("there is memory");
+            let mut session = engine.session().wait().expect("there is memory");
             let found = greedy(&mut session, &prompt, limit, last, true);
             assert_eq!(found, (expected.clone(), stop));
             // Rows of a GPU's prompts differ in their last digits from those of single tokens.
@@ -417,14 +444,16 @@ fn a_chooser_that_fails_leaves_the_session_after_the_prompt() {
         }
     }
     let engine = engine(64);
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let prompt = engine
         .tokenizer()
         .encode("Once upon a time", true)
         .expect("plain text");
     let unwatched = &mut |_| ControlFlow::Continue(());
     let on_token = &mut |_| ControlFlow::Continue(());
-    let failed = session.generate_chosen(&prompt, &mut Fails(3), 9, unwatched, on_token);
+    let failed = session
+        .generate_chosen(&prompt, &mut Fails(3), 9, unwatched, on_token)
+        .wait();
     assert!(matches!(
         failed,
         Err(EngineError::Chooser(ChooserError::NothingLeft))
@@ -436,7 +465,7 @@ fn a_chooser_that_fails_leaves_the_session_after_the_prompt() {
 #[test]
 fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
     let engine = gpu_engine();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut said = engine
         .tokenizer()
         .encode("Once upon a time", true)
@@ -447,6 +476,7 @@ fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
             said.push(token);
             ControlFlow::Continue(())
         })
+        .wait()
         .expect("it fits");
     let next: Vec<u32> = (300..340).collect();
     let mut told = vec![];
@@ -461,6 +491,7 @@ fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
             },
             &mut |_| panic!("there is no answer"),
         )
+        .wait()
         .expect("it fits");
     assert_eq!(told.len(), 1);
     assert!(told[0] < next.len(), "{told:?}");
@@ -470,7 +501,7 @@ fn a_prompt_interrupted_in_its_first_layer_leaves_the_answer_before_it() {
     // It goes on as if the interrupted prompt had never been.
     let found = last_logits(&mut session, &next);
     let whole = [said, next].concat();
-    let mut fresh = engine.session().expect("there is memory");
+    let mut fresh = engine.session().wait().expect("there is memory");
     let expected = last_logits(&mut fresh, &whole);
     let off: f32 = found
         .iter()
@@ -494,22 +525,29 @@ fn polling_alone_gives_the_same_answer() {
         for text in [long.as_str(), "Once upon a time"] {
             let prompt = tokenizer.encode(text, true).expect("plain text");
             let mut expected = vec![];
-            let mut session = engine.session().expect("there is memory");
-            let stats = session.generate(&prompt, &Sampling::GREEDY, 20, &mut |token| {
-                expected.push(token);
-                ControlFlow::Continue(())
-            });
+            let mut session = engine.session().wait().expect("there is memory");
+            let stats = session
+                .generate(&prompt, &Sampling::GREEDY, 20, &mut |token| {
+                    expected.push(token);
+                    ControlFlow::Continue(())
+                })
+                .wait();
             let expected_stats = stats.expect("it fits");
 
             let mut found = vec![];
-            let mut session = polled(engine.session_async()).0.expect("there is memory");
+            let mut session = polled(engine.session()).0.expect("there is memory");
             let on_token = &mut |token| {
                 found.push(token);
                 ControlFlow::Continue(())
             };
             let unwatched = &mut |_| ControlFlow::Continue(());
-            let (stats, pending) =
-                polled(session.generate_async(&prompt, &Sampling::GREEDY, 20, unwatched, on_token));
+            let (stats, pending) = polled(session.generate_watched(
+                &prompt,
+                &Sampling::GREEDY,
+                20,
+                unwatched,
+                on_token,
+            ));
             let stats = stats.expect("it fits");
             assert!(pending > 0, "the device was done before it was asked");
             assert_eq!(found, expected);
@@ -534,19 +572,19 @@ fn logits_come_by_polling_alone() {
     let tokens = tokenizer.encode(text, true).expect("plain text");
     let mut rows = [vec![], vec![]];
     let [expected, found] = &mut rows;
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let keep = &mut |_, row: &[f32]| {
         expected.push(row.to_vec());
         ControlFlow::Continue(())
     };
-    session.logits(&tokens, 2, keep).expect("they fit");
-    let mut session = engine.session().expect("there is memory");
+    session.logits(&tokens, 2, keep).wait().expect("they fit");
+    let mut session = engine.session().wait().expect("there is memory");
     let keep = &mut |_, row: &[f32]| {
         found.push(row.to_vec());
         ControlFlow::Continue(())
     };
     let unwatched = &mut |_| ControlFlow::Continue(());
-    let (done, pending) = polled(session.logits_async(&tokens, 2, unwatched, keep));
+    let (done, pending) = polled(session.logits_watched(&tokens, 2, unwatched, keep));
     assert_eq!(done.expect("they fit"), tokens.len());
     assert!(pending > 0, "the device was done before it was asked");
     let [expected, found] = rows;
@@ -559,7 +597,7 @@ fn a_session_whose_future_was_dropped_goes_on() {
     let tokenizer = engine.tokenizer();
     let prompt = tokenizer.encode("Once upon a time", true);
     let prompt = prompt.expect("plain text");
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     // Dropped after so many polls: in the prompt, and while tokens are in flight.
     for polls in [1, 5, 50, 500, 5000] {
         let (mut on_prompt, mut on_token) = (
@@ -567,7 +605,7 @@ fn a_session_whose_future_was_dropped_goes_on() {
             |_| ControlFlow::<()>::Continue(()),
         );
         session.reset();
-        let mut future = pin!(session.generate_async(
+        let mut future = pin!(session.generate_watched(
             &prompt,
             &Sampling::GREEDY,
             40,
@@ -583,16 +621,23 @@ fn a_session_whose_future_was_dropped_goes_on() {
     }
     session.reset();
     let mut said = prompt.clone();
-    let stats = session.generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
-        said.push(token);
-        ControlFlow::Continue(())
-    });
+    let stats = session
+        .generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+            said.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     assert_eq!(stats.expect("it fits").generated, 9);
-    let (mut fresh, mut expected) = (engine.session().expect("there is memory"), prompt.clone());
-    let stats = fresh.generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
-        expected.push(token);
-        ControlFlow::Continue(())
-    });
+    let (mut fresh, mut expected) = (
+        engine.session().wait().expect("there is memory"),
+        prompt.clone(),
+    );
+    let stats = fresh
+        .generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+            expected.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     assert_eq!(stats.expect("it fits").generated, 9);
     assert_eq!(said, expected);
 }

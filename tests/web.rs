@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use glimt::engine::{
-    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling,
+    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Wait,
 };
 
 #[allow(dead_code, reason = "the tests of the server use the rest of it")]
@@ -80,20 +80,26 @@ fn expected() -> (Vec<u32>, String) {
         },
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).unwrap_or_else(|e| panic!("{e}"));
-    let engine = Engine::load(opened, &mut |_| {}).unwrap_or_else(|e| panic!("{e}"));
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let engine = Engine::load(opened, &mut |_| {})
+        .wait()
+        .unwrap_or_else(|e| panic!("{e}"));
     let prompt = engine.tokenizer().encode(PROMPT, true);
     let mut ids = vec![];
-    let mut session = engine.session().unwrap_or_else(|e| panic!("{e}"));
-    let generated = session.generate(
-        &prompt.unwrap_or_else(|e| panic!("{e}")),
-        &Sampling::GREEDY,
-        TOKENS,
-        &mut |token| {
-            ids.push(token);
-            ControlFlow::Continue(())
-        },
-    );
+    let mut session = engine.session().wait().unwrap_or_else(|e| panic!("{e}"));
+    let generated = session
+        .generate(
+            &prompt.unwrap_or_else(|e| panic!("{e}")),
+            &Sampling::GREEDY,
+            TOKENS,
+            &mut |token| {
+                ids.push(token);
+                ControlFlow::Continue(())
+            },
+        )
+        .wait();
     generated.unwrap_or_else(|e| panic!("{e}"));
     let text = engine.tokenizer().decode(&ids);
     (ids, text)

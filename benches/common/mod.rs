@@ -4,11 +4,12 @@
 
 pub mod product;
 
+use glimt::engine::Wait;
 use glimt::engine::bandwidth::read_bandwidth;
 use glimt::gpu::buffer::{Buffer, Range, Role};
 use glimt::gpu::call::{Call, State};
+use glimt::gpu::clock;
 use glimt::gpu::record::Recording;
-use glimt::gpu::wait;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Most, Step};
 use std::process::ExitCode;
 
@@ -77,7 +78,7 @@ impl Bench {
                 filter => filters.push(filter.to_owned()),
             }
         }
-        let mut gpu = Gpu::open(&options).map_err(|e| e.to_string())?;
+        let mut gpu = Gpu::open(&options).wait().map_err(|e| e.to_string())?;
         let numbers = |one: &String| {
             let (name, number) = one.split_once('=')?;
             Some((name.to_owned(), number.parse().ok()?))
@@ -143,7 +144,9 @@ impl Bench {
     /// # Errors
     /// What the device reports.
     pub fn zeros(&self, bytes: u64, role: Role) -> Result<Range, GpuError> {
-        Ok(Range::whole(&self.gpu.storage("bench", bytes, role)?))
+        Ok(Range::whole(
+            &self.gpu.storage("bench", bytes, role).wait()?,
+        ))
     }
 
     /// Frees buffers.
@@ -162,7 +165,7 @@ impl Bench {
     /// # Errors
     /// What the device reports.
     pub fn record(&self, calls: Vec<Call>, state: &State) -> Result<Recording, GpuError> {
-        Recording::new(&self.gpu, &Step::of(Most::of(state), calls))
+        Recording::new(&self.gpu, &Step::of(Most::of(state), calls)).wait()
     }
 
     /// Microseconds of the fastest of several replays.
@@ -170,7 +173,7 @@ impl Bench {
     /// # Errors
     /// What the device reports.
     pub fn fastest(&self, step: &Recording, state: &State, rounds: usize) -> Result<f64, GpuError> {
-        let times = wait::in_turn(&self.gpu, &[(step, state)], rounds)?;
+        let times = clock::in_turn(&self.gpu, &[(step, state)], rounds).wait()?;
         Ok(times.into_iter().flatten().fold(f64::INFINITY, f64::min))
     }
 }

@@ -110,8 +110,8 @@ fn check(path: &Path, bytes: &[u8], engine: &Engine) {
     assert!(bytes.starts_with(&whole), "more than its end was cut off");
     let (tokens, cached, data) = (file.tokens().to_vec(), file.cached(), file.data().to_vec());
     assert!(cached <= tokens.len());
-    let mut session = now(engine.session_async()).expect("there is memory");
-    if now(file.restore_async(&mut session)).is_err() {
+    let mut session = now(engine.session()).expect("there is memory");
+    if now(file.restore(&mut session)).is_err() {
         assert_eq!(
             (session.position(), session.tokens().len()),
             (0, 0),
@@ -120,7 +120,7 @@ fn check(path: &Path, bytes: &[u8], engine: &Engine) {
         return;
     }
     assert_eq!(session.tokens(), tokens);
-    now(file.save_async(&mut session, b"again")).expect("it can be written");
+    now(file.save(&mut session, b"again")).expect("it can be written");
     assert_eq!(file.tokens(), tokens);
     drop(file);
     let file =

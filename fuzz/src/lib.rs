@@ -250,14 +250,14 @@ pub fn opened(gguf: Gguf) -> Option<Opened> {
         ctx: Some(64),
         ..EngineOptions::default()
     };
-    now(Opened::of_gguf_async(gguf, &options)).ok()
+    now(Opened::of_gguf(gguf, &options)).ok()
 }
 
 /// An engine of the model on the CPU.
 pub fn engine() -> Engine {
     let gguf = container(model()).expect("it was written by the writer");
     let opened = opened(gguf).expect("its configuration is sound");
-    now(Engine::load_async(opened, &mut |_| {})).expect("its weights are there")
+    now(Engine::load(opened, &mut |_| {})).expect("its weights are there")
 }
 
 /// The vocabulary of the model.

@@ -14,6 +14,7 @@ use crate::engine::gpu::GpuModel;
 use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, BatchStep, BatchToken, GpuBatch};
 use crate::engine::random::random_tokens;
 use crate::engine::{Serving, check_gpu};
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
@@ -108,15 +109,18 @@ fn on_gpu(
         });
     }
     let sequences = most(&options.parallel);
-    let gpu = Arc::new(Gpu::open(&GpuOptions {
-        tuned: true,
-        ..options.gpu.clone()
-    })?);
+    let gpu = Arc::new(
+        Gpu::open(&GpuOptions {
+            tuned: true,
+            ..options.gpu.clone()
+        })
+        .wait()?,
+    );
     let pages = sequences * n_ctx.div_ceil(PAGE as usize);
     if !options.force {
         check_gpu(&gpu, &*model, pages * PAGE as usize)?;
     }
-    let loaded = GpuModel::load_for(gpu, Arc::clone(&model), sequences as u32, on_load)?;
+    let loaded = GpuModel::load_for(gpu, Arc::clone(&model), sequences as u32, on_load).wait()?;
     let weights = Arc::new(loaded);
     let sizes = BatchSizes {
         n_ctx,
@@ -126,7 +130,7 @@ fn on_gpu(
         chunk: 0,
     };
     let mut run = Run {
-        batch: GpuBatch::new(Arc::clone(&weights), sizes)?,
+        batch: GpuBatch::new(Arc::clone(&weights), sizes).wait()?,
         vocab: model.config().vocab_size,
         flying: VecDeque::new(),
     };
@@ -247,7 +251,7 @@ impl Run {
             logits: &[],
         };
         let position = tokens[0].position as usize;
-        let flight = self.batch.submit(step)?;
+        let flight = self.batch.submit(step).wait()?;
         self.flying.push_back((flight, position));
         if self.flying.len() == BATCHES_IN_FLIGHT {
             self.land()?;
@@ -257,7 +261,7 @@ impl Run {
 
     fn land(&mut self) -> Result<(), BenchError> {
         if let Some((first, position)) = self.flying.pop_front() {
-            let landing = self.batch.land(first)?;
+            let landing = self.batch.land(first).wait()?;
             if landing.broken.contains(&true) {
                 return Err(BackendError::NotFinite { position }.into());
             }

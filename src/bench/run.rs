@@ -14,10 +14,11 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    BackendWait, DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed,
-    Sampling, Tier, TierTrial, check_gpu,
+    DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier,
+    TierTrial, check_gpu,
 };
 use crate::gpu::clock::Clock;
+use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
 use crate::tokenizer::strftime_now;
@@ -185,7 +186,7 @@ fn run_all(
             continue;
         }
         for opening in openings(device, options, hardware) {
-            let gpu = match (Gpu::open(&opening), device) {
+            let gpu = match (Gpu::open(&opening).wait(), device) {
                 (Ok(gpu), _) => Arc::new(gpu),
                 (Err(error), Where::Device(DeviceChoice::Auto))
                     if hardware && error.is_no_gpu() =>
@@ -259,7 +260,7 @@ pub(crate) fn n_ctx(tests: &[Test], model: &dyn Model) -> Result<usize, BenchErr
 fn openings(device: &Where, options: &BenchOptions, hardware: bool) -> Vec<GpuOptions> {
     let choices = match device {
         Where::Device(choice) => vec![choice.clone()],
-        Where::All => (0..gpu::adapters().len())
+        Where::All => (0..gpu::adapters().wait().len())
             .map(DeviceChoice::Index)
             .collect(),
     };
@@ -309,7 +310,8 @@ fn on_gpu(
     };
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told)?;
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told)
+            .wait()?;
     let weights = Arc::new(weights);
     flow?;
     tell(on_event, Event::Loaded)?;
@@ -326,7 +328,7 @@ fn on_gpu(
         asked => asked.iter().map(|n| Some(*n)).collect(),
     };
     for chunk in chunks {
-        let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk)?;
+        let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk).wait()?;
         let row = Row {
             gpu_info: gpu.info.name.clone(),
             driver: driver(&gpu),
@@ -404,7 +406,7 @@ fn run_tests(
 ) -> Result<(), Ended> {
     let vocab = model.config().vocab_size;
     let deepest = options.tests.iter().map(|test| test.depth).max();
-    backend.fill_cache(deepest.unwrap_or(0))?;
+    backend.fill_cache(deepest.unwrap_or(0)).wait()?;
     let began = Instant::now();
     for (i, test) in options.tests.iter().enumerate() {
         let begins = Event::Test {
@@ -474,7 +476,7 @@ fn look_into(
     row.host_ms_per_token =
         (host.steps > 0).then(|| host.time.as_secs_f64() * 1e3 / f64::from(host.steps));
     // A run of its own: timestamps are not free.
-    gpu.prefill(&random_tokens(1, vocab), first - 1)?;
+    gpu.prefill(&random_tokens(1, vocab), first - 1).wait()?;
     row.gpu_idle = match gpu.time_steps(&vec![0; first], test.generate) {
         Ok(steps) => idle(&steps),
         Err(BackendError::Gpu(error)) if error.is_of_clock() => {
@@ -506,18 +508,20 @@ pub(crate) fn measure(
     let began = Instant::now();
     let tokens = random_tokens(test.prompt.max(1), vocab);
     if test.generate == 0 {
-        backend.prefill(&tokens, test.depth)?;
+        backend.prefill(&tokens, test.depth).wait()?;
         return Ok(began.elapsed());
     }
     let context = (test.depth + test.prompt).max(1);
-    backend.prefill(&tokens, context - tokens.len())?;
+    backend.prefill(&tokens, context - tokens.len()).wait()?;
     let mut times = Vec::with_capacity(test.generate + 1);
     // Backends look at the ids in the context only to repeat less, which greedy choice does not do.
     let limit = test.generate + 1;
-    backend.decode(&vec![0; context], &Sampling::GREEDY, limit, &mut |_| {
-        times.push(Instant::now());
-        ControlFlow::Continue(())
-    })?;
+    backend
+        .decode(&vec![0; context], &Sampling::GREEDY, limit, &mut |_| {
+            times.push(Instant::now());
+            ControlFlow::Continue(())
+        })
+        .wait()?;
     let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
         return Ok(Duration::ZERO);
     };

@@ -7,6 +7,8 @@
 //! ([`Session::keep_common`](crate::engine::Session::keep_common)). [`ReplyReader`] tells thoughts and answer apart while the model
 //! generates, and makes the next turn of them. [`StopFilter`] ends an answer before a text.
 
+#[cfg(not(target_arch = "wasm32"))]
+mod blocking;
 mod conversation;
 mod prompt;
 mod reply;
@@ -16,7 +18,6 @@ mod stop;
 mod talk;
 #[cfg(test)]
 mod tests;
-mod wait;
 
 pub use conversation::{Conversation, Passage, Reply, Turn};
 pub use prompt::Prompt;

@@ -14,23 +14,24 @@ use std::task::{Context, Poll};
 use super::conversation::{Conversation, Turn};
 use super::reply::{Piece, ReplyReader};
 use crate::engine::{Engine, EngineError, GenerateStats, Sampling, Session};
+use crate::gpu::pending::giving_way;
 
 /// A conversation that is answered: text in, text out.
 ///
 /// ```
 /// use glimt::chat::{Chat, Piece};
-/// use glimt::engine::{Engine, EngineError, ModelSource};
+/// use glimt::engine::{Engine, EngineError, ModelSource, Wait};
 ///
 /// # fn main() -> Result<(), EngineError> {
 /// let engine = Engine::open(ModelSource::Embedded)?;
-/// let mut chat = Chat::new(&engine)?;
+/// let mut chat = Chat::new(&engine).wait()?;
 /// chat.limit = 20;
 /// for piece in chat.stream("Tell me a story about a king.") {
 ///     if let Piece::Answer(text) = piece? {
 ///         print!("{text}");
 ///     }
 /// }
-/// let answer = chat.say("And what did the queen say?")?;
+/// let answer = chat.say("And what did the queen say?").wait()?;
 /// # assert!(!answer.is_empty());
 /// # Ok(())
 /// # }
@@ -53,8 +54,8 @@ impl<'a> Chat<'a> {
     ///
     /// # Errors
     /// Where its cache does not fit.
-    pub async fn new_async(engine: &'a Engine) -> Result<Self, EngineError> {
-        Ok(Self::of(engine.session_async().await?))
+    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+        Ok(Self::of(engine.session().await?))
     }
 
     /// A conversation without turns, in `session`. What that has computed already is kept as far as the conversation begins with it.
@@ -101,7 +102,7 @@ impl<'a> Chat<'a> {
                 ControlFlow::Continue(())
             };
             let generated =
-                session.generate_async(&prompt[kept..], &sampling, limit, on_prompt, on_token);
+                session.generate_watched(&prompt[kept..], &sampling, limit, on_prompt, on_token);
             generated.await
         };
         Pieces {
@@ -116,10 +117,10 @@ impl<'a> Chat<'a> {
     ///
     /// # Errors
     /// The errors of the chat template and the device. The conversation is then as it was, with what was answered so far.
-    pub async fn say_async(&mut self, text: impl Into<String>) -> Result<String, EngineError> {
+    pub async fn say(&mut self, text: impl Into<String>) -> Result<String, EngineError> {
         let mut answer = String::new();
         let mut pieces = self.stream(text);
-        while let Some(piece) = pieces.next_async().await {
+        while let Some(piece) = pieces.next_piece().await {
             if let Piece::Answer(text) = piece? {
                 answer += &text;
             }
@@ -144,7 +145,7 @@ impl Heard<'_> {
 
 type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineError>> + 'c>>;
 
-/// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_async`](Self::next_async), which never
+/// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_piece`](Self::next_piece), which never
 /// blocks. [`Chat::stream`] begins it.
 pub struct Pieces<'c> {
     /// There until it has ended.
@@ -159,7 +160,7 @@ impl Pieces<'_> {
     ///
     /// # Errors
     /// The errors of the chat template and the device; no piece follows.
-    pub async fn next_async(&mut self) -> Option<Result<Piece, EngineError>> {
+    pub async fn next_piece(&mut self) -> Option<Result<Piece, EngineError>> {
         poll_fn(|context| self.poll(context)).await
     }
 
@@ -171,7 +172,8 @@ impl Pieces<'_> {
             let Some(answer) = &mut self.answer else {
                 return Poll::Ready(None);
             };
-            match answer.as_mut().poll(context) {
+            // Between two tokens, also where a thread waits: their pieces are wanted, and the answer may be dropped.
+            match giving_way(|| answer.as_mut().poll(context)) {
                 Poll::Ready(Ok(stats)) => {
                     *self.stats = Some(stats);
                     self.end();

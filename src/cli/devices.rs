@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::error::CliError;
 use super::output::{self, bytes, note};
+use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, GpuError};
 use crate::plural::count;
 
@@ -31,7 +32,7 @@ pub(super) struct Devices {
 
 impl Devices {
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let adapters = gpu::adapters();
+        let adapters = gpu::adapters().wait();
         if adapters.is_empty() {
             note(format_args!("{}", GpuError::NoAdapter.of_gpus_alone()));
         }

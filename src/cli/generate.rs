@@ -21,6 +21,7 @@ use super::told::{self, Report};
 use super::{interrupt, load};
 use crate::engine::chooser::{Chain, Chooser, Constrained, Grammar, LogProbs};
 use crate::engine::{Engine, EngineError, GenerateStats, Opened, Session, SessionFile, StopReason};
+use crate::gpu::wait::Wait;
 use crate::plural::count;
 use crate::tokenizer::{ChatText, Message};
 
@@ -141,7 +142,7 @@ impl Generate {
         detail(format_args!("{}", load::context(&engine)));
         choice.tell(detail);
         let Some(path) = &self.session else {
-            let begun = (engine.session()?, tokens, None);
+            let begun = (engine.session().wait()?, tokens, None);
             return self.answer(begun, rendered.as_deref(), &choice, grammar);
         };
         let mut kept = Resumed::open(path, &engine, self.raw)?;

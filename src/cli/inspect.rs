@@ -17,6 +17,7 @@ use super::output::{self, bytes};
 use super::picture::Picture;
 use crate::engine::{self, EngineError, EngineOptions, MemoryPlan};
 use crate::gguf::Gguf;
+use crate::gpu::wait::Wait;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
 use crate::models::Model;
@@ -145,7 +146,7 @@ impl Inspect {
         let n_ctx = tried.as_ref().map_or(usual, |tried| tried.n_ctx);
         let no_chat = tried.as_ref().ok().and_then(|tried| tried.no_chat.as_ref());
         let no_chat = no_chat.filter(|error| !matches!(error, EngineError::NoChatTemplate));
-        let adapter = engine::adapter(&options)?;
+        let adapter = engine::adapter(&options).wait()?;
         let plan = match &adapter {
             None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
             Some(on) => MemoryPlan::new(&on.target, &*model, n_ctx, self.ctx.ubatch),

@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::output::note;
 use crate::chat::{Conversation, Reply, ReplyReader, Turn};
 use crate::engine::{Engine, Session, SessionFile};
+use crate::gpu::wait::Wait;
 
 /// The data that is kept beside the tokens, as JSON.
 #[derive(Default, Serialize, Deserialize)]
@@ -122,7 +123,7 @@ impl Kept {
 
     /// Puts what it holds into `session`, and says what differs between here and where it was computed.
     pub(super) fn restore(&mut self, session: &mut Session<'_>) -> Result<(), CliError> {
-        self.file.restore(session)?;
+        self.file.restore(session).wait()?;
         if let Some(differs) = self.file.differs() {
             note(format_args!("session {}: {differs}", self.name()));
         }
@@ -168,7 +169,7 @@ impl Kept {
             path: self.name(),
             source,
         })?;
-        Ok(self.file.save(session, &data)?)
+        Ok(self.file.save(session, &data).wait()?)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::engine::{
 };
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
+use crate::gpu::wait::Wait;
 use crate::models::{self, Model};
 use crate::plural::count;
 use crate::tokenizer::{Message, Tokenizer};
@@ -43,7 +44,7 @@ pub(super) fn open_for(
         serving,
     };
     let source = model.source()?;
-    let opened = Opened::new(&source, &options);
+    let opened = Opened::new(&source, &options).wait();
     let opened = opened.map_err(|error| CliError::from(error).in_file(&source))?;
     if let Some(error) = opened.no_gpu() {
         detail(format_args!(
@@ -116,7 +117,7 @@ pub(super) struct Tried {
 /// Why it would be refused before anything is computed.
 pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Result<Tried, CliError> {
     let try_all = || {
-        let opened = Opened::new(source, options)?;
+        let opened = Opened::new(source, options).wait()?;
         let prompt = [Message::new("user", "Hello")];
         let raw = || opened.tokenizer().encode("Hello", true);
         let (tokens, no_chat) = match guarded(|| opened.render_chat(&prompt, None)) {
@@ -145,7 +146,7 @@ pub(super) fn with_bar<T>(
 /// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     let engine = with_bar("loading", |told| {
-        Engine::load(opened, &mut |progress| told(progress.done, progress.total))
+        Engine::load(opened, &mut |progress| told(progress.done, progress.total)).wait()
     })?;
     let no_gpu = match engine.no_gpu() {
         Some(_) => " (no GPU found: see glimt devices)",

@@ -11,6 +11,7 @@ use super::piece::Piece;
 use super::text::{self, TextArgs};
 use super::{load, output, run};
 use crate::engine::log_softmax;
+use crate::gpu::wait::Wait;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,27 +86,31 @@ impl Logits {
         let is_seen = io::stdout().is_terminal();
         let bar = load::prompt_bar("logits", tokens.len());
         let mut written = Ok(());
-        engine.session()?.logits(&tokens, 0, &mut |pos, logits| {
-            let piece = |token| Piece::of(engine.tokenizer(), token);
-            let top = log_softmax::best(logits, self.top);
-            let texts = || top.iter().map(|(token, _)| piece(*token)).collect();
-            let line = Position {
-                pos,
-                token: tokens[pos],
-                text: piece(tokens[pos]),
-                texts: (self.top < usize::MAX).then(texts),
-                top,
-            };
-            match is_seen {
-                true => bar.end(),
-                false => bar.at(pos as u64 + 1),
-            }
-            written = output::json_line(&mut out, &line);
-            if is_seen && written.is_ok() {
-                written = out.flush().map_err(output::write_error);
-            }
-            run::flow(written.is_ok())
-        })?;
+        engine
+            .session()
+            .wait()?
+            .logits(&tokens, 0, &mut |pos, logits| {
+                let piece = |token| Piece::of(engine.tokenizer(), token);
+                let top = log_softmax::best(logits, self.top);
+                let texts = || top.iter().map(|(token, _)| piece(*token)).collect();
+                let line = Position {
+                    pos,
+                    token: tokens[pos],
+                    text: piece(tokens[pos]),
+                    texts: (self.top < usize::MAX).then(texts),
+                    top,
+                };
+                match is_seen {
+                    true => bar.end(),
+                    false => bar.at(pos as u64 + 1),
+                }
+                written = output::json_line(&mut out, &line);
+                if is_seen && written.is_ok() {
+                    written = out.flush().map_err(output::write_error);
+                }
+                run::flow(written.is_ok())
+            })
+            .wait()?;
         bar.end();
         written?;
         out.flush().map_err(output::write_error)

@@ -11,6 +11,7 @@ use super::load;
 use super::output::{self, note};
 use super::text::FileArgs;
 use crate::engine::perplexity::Perplexity as Scores;
+use crate::gpu::wait::Wait;
 
 /// llama-perplexity's default chunk length.
 const DEFAULT_CHUNK: usize = 512;
@@ -77,7 +78,7 @@ impl Perplexity {
         }
         let engine = load::weights(opened)?;
         let mut scores = Scores::default();
-        let mut session = engine.session()?;
+        let mut session = engine.session().wait()?;
         let chunks = tokens.chunks_exact(n_ctx);
         let count = chunks.len();
         for (i, chunk) in chunks.enumerate() {
@@ -86,7 +87,9 @@ impl Perplexity {
                 bar.at(done as u64);
                 ControlFlow::Continue(())
             };
-            let added = scores.add_chunk_watched(&mut session, chunk, on_prompt);
+            let added = scores
+                .add_chunk_watched(&mut session, chunk, on_prompt)
+                .wait();
             bar.end();
             added?;
             note(format_args!(

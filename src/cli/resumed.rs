@@ -8,6 +8,7 @@ use super::kept::{Begun, Kept, reply};
 use super::output::note;
 use crate::chat::{Conversation, ReplyReader, Turn};
 use crate::engine::{Engine, Session};
+use crate::gpu::wait::Wait;
 use crate::plural::count;
 
 /// What is said in a session file, and what is asked now.
@@ -93,7 +94,7 @@ impl Resumed {
         engine: &'a Engine,
         tokens: &[u32],
     ) -> Result<(Session<'a>, Vec<u32>), CliError> {
-        let mut session = engine.session()?;
+        let mut session = engine.session().wait()?;
         self.kept.restore(&mut session)?;
         let (said, cached) = (session.position(), session.cached());
         self.reused = session.keep_common(tokens);

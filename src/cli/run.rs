@@ -6,6 +6,7 @@ use super::error::CliError;
 use super::{interrupt, load};
 use crate::engine::chooser::{ChainSettings, Chooser};
 use crate::engine::{GenerateStats, Session};
+use crate::gpu::wait::Wait;
 
 /// An answer, or a part of one.
 pub(super) struct Ran<E> {
@@ -38,10 +39,14 @@ pub(super) fn run<E>(
         flow(ended.is_none() && !interrupt::requested())
     };
     let stats = match host {
-        Some(host) => session.generate_chosen(tokens, host, limit, on_prompt, on_token),
+        Some(host) => session
+            .generate_chosen(tokens, host, limit, on_prompt, on_token)
+            .wait(),
         None => {
             session.set_biases(chain.on_device().unwrap_or_default());
-            session.generate_watched(tokens, &chain.sampling, limit, on_prompt, on_token)
+            session
+                .generate_watched(tokens, &chain.sampling, limit, on_prompt, on_token)
+                .wait()
         }
     };
     bar.end();

@@ -9,6 +9,7 @@ use super::args::{DeviceArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions, tuning};
 use crate::plural::count;
 use crate::tune::{self, Event, TuneOptions};
@@ -126,6 +127,7 @@ impl Tune {
             device: self.device.options().device,
             ..GpuOptions::default()
         })
+        .wait()
         .map_err(tune::TuneError::from)?;
         let deleted = tuning::forget(&gpu.info)?;
         for path in &deleted {

@@ -11,6 +11,7 @@ use super::output::{self, note};
 use super::run;
 use crate::engine::{DeviceChoice, Tier};
 use crate::gpu::GpuOptions;
+use crate::gpu::wait::Wait;
 use crate::pictures::terminal;
 use crate::plural::count;
 use crate::verify::{Found, Row, verify};
@@ -103,7 +104,7 @@ impl Verify {
     fn options(&self) -> Option<GpuOptions> {
         let is_gpu = match &self.device {
             DeviceChoice::Cpu => false,
-            DeviceChoice::Auto => !crate::gpu::adapters().is_empty(),
+            DeviceChoice::Auto => !crate::gpu::adapters().wait().is_empty(),
             DeviceChoice::Index(_) | DeviceChoice::Name(_) => true,
         };
         is_gpu.then(|| GpuOptions {

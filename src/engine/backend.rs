@@ -20,7 +20,7 @@ use crate::plural::count;
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
 ///
 /// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend that
-/// computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it ([`BackendWait`](super::BackendWait)). One that is dropped before
+/// computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it by [`Wait`](crate::gpu::wait::Wait). One that is dropped before
 /// its end leaves the session where a call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
@@ -41,7 +41,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], or the device failed.
-    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError>;
+    fn fill_cache(&mut self, rows: usize) -> Answer<'_, ()>;
 
     /// The cache rows of `positions`, exactly as they are: layer after layer, and of each layer the rows in order.
     ///
@@ -49,21 +49,21 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], or the device failed.
-    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>>;
+    fn read_rows(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>>;
 
-    /// Writes the cache rows of the positions from `first` on, as [`read_rows_async`](Backend::read_rows_async) gave them. What was
+    /// Writes the cache rows of the positions from `first` on, as [`read_rows`](Backend::read_rows) gave them. What was
     /// computed before from those positions is no longer valid, and neither are the kept logits.
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], [`BackendError::PartOfARow`], or the device failed.
-    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()>;
+    fn write_rows<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()>;
 
     /// A backend of the same model on the same device, whose cache begins with copies of the first `rows` rows of this one. On a GPU
     /// they do not leave the device. It keeps no logits.
     ///
     /// # Errors
     /// [`BackendError::ContextOverflow`], or where a second cache does not fit.
-    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>>;
+    fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>>;
 
     /// Computes the cache rows of `tokens` at positions from `pos` on, and keeps the logits of the last for
     /// [`decode`](Backend::decode).
@@ -74,19 +74,19 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError`]: no tokens, a token outside the vocabulary, positions beyond the cache, or the device failed.
-    fn prefill_async<'a>(
+    fn prefill_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
         on_prompt: &'a mut OnPrompt<'_>,
     ) -> Answer<'a, usize>;
 
-    /// As [`prefill_async`](Backend::prefill_async), but hands the logits (vocab) of each position to `on_row` with the index into
+    /// As [`prefill_watched`](Backend::prefill_watched), but hands the logits (vocab) of each position to `on_row` with the index into
     /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
     ///
     /// `on_prompt` may be told of more tokens than rows were handed out. Returned is the number of these rows, and the cache is defined up
     /// to the last of them. Where `on_prompt` broke, no logits are kept.
-    fn logits_async<'a>(
+    fn logits_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -100,30 +100,42 @@ pub trait Backend: Send {
     /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
     ///
     /// `context` are all tokens so far, `context[i]` at position i; the call before must have been a
-    /// [`prefill_async`](Backend::prefill_async) or [`logits_async`](Backend::logits_async) that ended at its last. The token of
+    /// [`prefill_watched`](Backend::prefill_watched) or [`logits_watched`](Backend::logits_watched) that ended at its last. The token of
     /// position p is drawn with step p. Afterwards the cache holds the rows of all delivered tokens but the last: whoever goes on
     /// must begin with that one.
     ///
     /// # Errors
     /// [`BackendError::NotPrefilled`] if the kept logits are not those of the end of `context`,
     /// [`BackendError::ContextOverflow`] if `context` and `limit` together exceed the cache, or the device failed.
-    fn decode(
-        &mut self,
-        context: &[u32],
-        sampling: &Sampling,
-        limit: usize,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), BackendError>;
-
-    /// [`decode`](Backend::decode) as a future.
-    fn decode_async<'a>(
+    fn decode<'a>(
         &'a mut self,
         context: &'a [u32],
         sampling: &'a Sampling,
         limit: usize,
         on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()>;
+
+    /// As [`prefill_watched`](Backend::prefill_watched), with nobody told of the tokens that are computed.
+    fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let unwatched = &mut |_| ControlFlow::Continue(());
+            self.prefill_watched(tokens, pos, unwatched).await.map(drop)
+        })
+    }
+
+    /// As [`logits_watched`](Backend::logits_watched), with nobody told of the tokens that are computed.
+    fn logits<'a>(
+        &'a mut self,
+        tokens: &'a [u32],
+        pos: usize,
+        on_row: &'a mut OnRow<'_>,
     ) -> Answer<'a, ()> {
-        Box::pin(async move { self.decode(context, sampling, limit, on_token) })
+        Box::pin(async move {
+            let unwatched = &mut |_| ControlFlow::Continue(());
+            self.logits_watched(tokens, pos, unwatched, on_row)
+                .await
+                .map(drop)
+        })
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
+use crate::gpu::clock;
 use crate::gpu::record::Recording;
-use crate::gpu::wait;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError};
 use crate::gpu::{Most, Step};
 use crate::kernels::read;
@@ -30,19 +31,19 @@ pub fn read_bandwidth(gpu: &Gpu) -> Result<f64, GpuError> {
         bytes /= 2;
     }
     let buffer = loop {
-        match gpu.storage("bandwidth", bytes, Role::Words) {
+        match gpu.storage("bandwidth", bytes, Role::Words).wait() {
             Err(GpuError::OutOfMemory { .. }) if bytes > LEAST => bytes /= 2,
             other => break other?,
         }
     };
     let data = Range::whole(&buffer);
-    let found = Range::whole(&gpu.storage("found", 16, Role::Words)?);
+    let found = Range::whole(&gpu.storage("found", 16, Role::Words).wait()?);
     let mut best = 0.0f64;
     for at_once in read::AT_ONCE {
         // The buffer is zero: what is sought is not there.
         let call = read::call(&data, &found, at_once, 1);
         let read = call.bytes as f64;
-        let recording = Recording::new(gpu, &Step::of(Most::token(1), [call]))?;
+        let recording = Recording::new(gpu, &Step::of(Most::token(1), [call])).wait()?;
         best = best.max(read / fastest(gpu, &recording)?);
     }
     gpu.release(&buffer);
@@ -56,11 +57,13 @@ const CHAIN: usize = 200;
 /// best of several chains of 200 of them.
 pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
     let at_once = read::AT_ONCE[0];
-    let data = gpu.storage("chain", read::tile_bytes(at_once), Role::Words)?;
-    let found = gpu.storage("found", 16, Role::Words)?;
+    let data = gpu
+        .storage("chain", read::tile_bytes(at_once), Role::Words)
+        .wait()?;
+    let found = gpu.storage("found", 16, Role::Words).wait()?;
     // All write the same word, so each waits. What is sought is not there.
     let call = read::call(&Range::whole(&data), &Range::whole(&found), at_once, 1);
-    let recording = Recording::new(gpu, &Step::of(Most::token(1), vec![call; CHAIN]))?;
+    let recording = Recording::new(gpu, &Step::of(Most::token(1), vec![call; CHAIN])).wait()?;
     let best = fastest(gpu, &recording)?;
     gpu.release(&data);
     Ok(best / CHAIN as f64)
@@ -68,7 +71,7 @@ pub fn dependent_dispatch(gpu: &Gpu) -> Result<f64, GpuError> {
 
 /// Seconds of the fastest of several replays.
 fn fastest(gpu: &Gpu, recording: &Recording) -> Result<f64, GpuError> {
-    let times = wait::in_turn(gpu, &[(recording, &State::default())], READS)?;
+    let times = clock::in_turn(gpu, &[(recording, &State::default())], READS).wait()?;
     let least = times.into_iter().flatten().fold(f64::INFINITY, f64::min);
     Ok(least / 1e6)
 }
@@ -85,6 +88,7 @@ mod tests {
             tier: Some(Tier::Plain),
             ..Default::default()
         })
+        .wait()
         .unwrap();
         let speed = read_bandwidth(&gpu).unwrap();
         assert!((1e8..1e14).contains(&speed), "{speed} bytes/s");

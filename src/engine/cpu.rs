@@ -84,7 +84,7 @@ impl CpuBackend {
         self.reference.forward(chunk, pos + first, on_block)
     }
 
-    /// [`Backend::prefill_async`].
+    /// [`Backend::prefill_watched`].
     fn compute(
         &mut self,
         tokens: &[u32],
@@ -134,16 +134,18 @@ impl Backend for CpuBackend {
         self.n_ctx
     }
 
-    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
-        check_rows(rows, self.n_ctx)?;
-        let values: Vec<f16> = cache_values(rows * self.row());
-        for cache in self.reference.cache() {
-            cache[..values.len()].copy_from_slice(&values);
-        }
-        Ok(())
+    fn fill_cache(&mut self, rows: usize) -> Answer<'_, ()> {
+        Box::pin(async move {
+            check_rows(rows, self.n_ctx)?;
+            let values: Vec<f16> = cache_values(rows * self.row());
+            for cache in self.reference.cache() {
+                cache[..values.len()].copy_from_slice(&values);
+            }
+            Ok(())
+        })
     }
 
-    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
+    fn read_rows(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
         Box::pin(async move {
             check_rows(positions.end, self.n_ctx)?;
             if positions.is_empty() {
@@ -158,7 +160,7 @@ impl Backend for CpuBackend {
         })
     }
 
-    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+    fn write_rows<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
         Box::pin(async move {
             let row = self.row();
             let of_all = row * size_of::<f16>() * self.reference.cached().len();
@@ -174,7 +176,7 @@ impl Backend for CpuBackend {
         })
     }
 
-    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+    fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
         Box::pin(async move {
             check_rows(rows, self.n_ctx)?;
             let mut branch = Self::new(Arc::clone(&self.model), self.n_ctx)?;
@@ -187,7 +189,7 @@ impl Backend for CpuBackend {
         })
     }
 
-    fn prefill_async<'a>(
+    fn prefill_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -196,7 +198,7 @@ impl Backend for CpuBackend {
         Box::pin(async move { self.compute(tokens, pos, on_prompt) })
     }
 
-    fn logits_async<'a>(
+    fn logits_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -231,24 +233,7 @@ impl Backend for CpuBackend {
         self.biases = biases;
     }
 
-    fn decode(
-        &mut self,
-        context: &[u32],
-        sampling: &Sampling,
-        limit: usize,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), BackendError> {
-        check_context(context, self.next, limit, self.n_ctx)?;
-        let mut context = context.to_vec();
-        for _ in 0..limit {
-            if on_token(self.choose(&mut context, sampling)?).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn decode_async<'a>(
+    fn decode<'a>(
         &'a mut self,
         context: &'a [u32],
         sampling: &'a Sampling,
@@ -285,8 +270,8 @@ async fn pause() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::BackendWait;
     use crate::engine::testing::small_model;
+    use crate::gpu::wait::Wait;
     use crate::models;
 
     #[test]
@@ -299,7 +284,10 @@ mod tests {
             told.push(done);
             ControlFlow::Continue(())
         };
-        let done = backend.prefill_watched(&tokens, 0, all).expect("it fits");
+        let done = backend
+            .prefill_watched(&tokens, 0, all)
+            .wait()
+            .expect("it fits");
         // Of 256 and of 44 tokens, three blocks each.
         assert_eq!(told, [85, 170, 256, 270, 285]);
         assert_eq!(done, 300);
@@ -309,14 +297,17 @@ mod tests {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
             };
-            let done = backend.prefill_watched(&tokens, 0, some).expect("it fits");
+            let done = backend
+                .prefill_watched(&tokens, 0, some)
+                .wait()
+                .expect("it fits");
             assert_eq!(done, expected, "{end}");
             assert_eq!(backend.next, 0, "no logits are kept");
             let on_row = &mut |_: usize, _: &[f32]| ControlFlow::Continue(());
-            let done = backend.logits_watched(&tokens, 0, some, on_row);
+            let done = backend.logits_watched(&tokens, 0, some, on_row).wait();
             assert_eq!(done.expect("it fits"), expected, "{end}");
         }
-        backend.prefill(&tokens, 0).expect("it fits");
+        backend.prefill(&tokens, 0).wait().expect("it fits");
         assert_eq!(backend.last_logits, whole);
     }
 }

@@ -76,11 +76,11 @@ fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineE
 ///
 /// # Errors
 /// As for opening a model with these options, as far as the device is concerned.
-pub async fn adapter_async(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
+pub async fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
     let Some(wanted) = wanted(options)? else {
         return Ok(None);
     };
-    match gpu::chosen_async(&wanted.device, wanted.hardware).await {
+    match gpu::chosen(&wanted.device, wanted.hardware).await {
         Ok(adapter) => Ok(Some(adapter)),
         Err(error) => instead(options, error).map(|_| None),
     }
@@ -92,7 +92,7 @@ impl Device {
         let Some(wanted) = wanted(options)? else {
             return Ok(Self::Cpu { because: None });
         };
-        match Gpu::open_async(&wanted).await {
+        match Gpu::open(&wanted).await {
             Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
             Err(error) => instead(options, error).map(|because| Self::Cpu {
                 because: Some(because),

@@ -61,6 +61,7 @@ fn end_between(before: &str, after: &str) -> Option<End> {
 mod tests {
     use super::*;
     use crate::engine::{DeviceChoice, EngineOptions, GpuOptions, ModelSource};
+    use crate::gpu::wait::Wait;
 
     #[test]
     fn a_sentence_ends_at_its_mark_and_quotes_if_white_space_follows() {
@@ -91,7 +92,9 @@ mod tests {
             ctx: Some(800),
             ..EngineOptions::default()
         };
-        let opened = Opened::new(&ModelSource::Embedded, &options).expect("it is built in");
+        let opened = Opened::new(&ModelSource::Embedded, &options)
+            .wait()
+            .expect("it is built in");
         let tokens = |text| {
             let tokens = opened.tokenizer().encode(text, false);
             tokens.expect("it is text")

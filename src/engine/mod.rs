@@ -1,12 +1,15 @@
 //! Engine and Session: a model loaded on a device, and a conversation with it.
 //!
 //! [`Engine::open`] loads a model, and [`Engine::chat`] asks it. Step by step, [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
-//! context; [`Session::generate`] continues it. These wait for the device; what they wait for are the futures that have the same names
-//! with `async`, which never block. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
+//! context; [`Session::generate`] continues it. What takes time is a
+//! future that never blocks: whoever may block calls [`Wait::wait`] of it. [`Engine::open`] and [`Engine::chat`] alone do so themselves. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
 pub mod backend;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;
+#[cfg(not(target_arch = "wasm32"))]
+mod beside;
 pub mod chooser;
 pub mod cpu;
 pub(crate) mod device;
@@ -24,13 +27,15 @@ pub mod scheduler;
 mod session;
 #[cfg(test)]
 mod testing;
-mod wait;
+#[cfg(not(target_arch = "wasm32"))]
+mod warm;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 pub use crate::kernels::logit_bias::Biases;
 pub use crate::kernels::sampling::{self, Sampling};
+pub use device::adapter;
 pub use error::{EngineError, NoRoom};
 pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
@@ -39,8 +44,11 @@ pub use room::available;
 pub(crate) use room::check_gpu;
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
-pub use wait::{BackendWait, KeepWarm, adapter};
+#[cfg(not(target_arch = "wasm32"))]
+pub use warm::KeepWarm;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub use crate::gpu::wait::Wait;
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
@@ -178,7 +186,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
-    pub async fn load_async(
+    pub async fn load(
         mut opened: Opened,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
@@ -190,12 +198,12 @@ impl Engine {
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
                 let (weights, precomposed) = match opened.batch_sizes() {
                     Some(BatchSizes { sequences, .. }) => {
-                        let loaded = GpuModel::load_for_async(gpu, model, sequences, told);
+                        let loaded = GpuModel::load_for(gpu, model, sequences, told);
                         (loaded.await?, None)
                     }
                     None => {
                         let n_ctx = opened.n_ctx();
-                        GpuModel::load_precomposed_async(gpu, model, choice, n_ctx, told).await?
+                        GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
                     }
                 };
                 (Some(Arc::new(weights)), precomposed)
@@ -233,17 +241,28 @@ impl Engine {
         self.weights.as_ref()?.tier_trial.as_ref()
     }
 
+    /// Loads a model with the usual options: a file by its path, or [`ModelSource::Embedded`]. [`Opened::new`] and [`load`](Self::load)
+    /// do the same step by step. This waits until it is loaded.
+    ///
+    /// # Errors
+    /// As for [`Opened::new`] and [`load`](Self::load).
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn open(source: impl Into<ModelSource>) -> Result<Self, EngineError> {
+        let opened = Opened::new(&source.into(), &EngineOptions::default()).wait()?;
+        Self::load(opened, &mut |_| {}).wait()
+    }
+
     /// Starts a context, empty.
     ///
     /// # Errors
     /// Where its cache does not fit.
-    pub async fn session_async(&self) -> Result<Session<'_>, EngineError> {
+    pub async fn session(&self) -> Result<Session<'_>, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend + '_> = match &self.weights {
             None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
             Some(weights) => {
                 let weights = Arc::clone(weights);
-                Box::new(GpuBackend::new_async(weights, n_ctx, self.opened.ubatch).await?)
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch).await?)
             }
         };
         Ok(Session::new(self, backend))

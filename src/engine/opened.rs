@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(not(target_arch = "wasm32"))]
+use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
 use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
+use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
 use crate::kernels::sequences::PAGE;
 use crate::models::{self, BatchSizes, Model};
@@ -32,7 +35,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Reads what is in the file of `source` beside the weights, and opens the device.
+    /// Reads what is in the file of `source` beside the weights, and opens the device. Where a thread waits for it, another one reads the
+    /// text meanwhile.
     ///
     /// With [`Auto`](crate::gpu::DeviceChoice::Auto) on a machine without a GPU the CPU reference is used, and [`no_gpu`](Self::no_gpu) tells why. Any
     /// other choice is met or refused.
@@ -41,28 +45,31 @@ impl Opened {
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
     /// [`EngineError::ContextTooLong`], [`EngineError::TierWithoutGpu`] or [`EngineError::PrecomposeWithoutGpu`] for the
     /// options, [`EngineError::Gpu`] for the device.
-    pub async fn new_async(
-        source: &ModelSource,
-        options: &EngineOptions,
-    ) -> Result<Self, EngineError> {
-        Self::of_gguf_async(source.open()?, options).await
+    pub async fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
+        Self::of_gguf(source.open()?, options).await
     }
 
-    /// As [`new_async`](Self::new_async), of a container that is open.
+    /// As [`new`](Self::new), of a container that is open.
     ///
     /// # Errors
-    /// As for [`new_async`](Self::new_async).
-    pub async fn of_gguf_async(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
+    /// As for [`new`](Self::new).
+    pub async fn of_gguf(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         let file = File::of(gguf, options)?;
-        let text = file.text()?;
-        Self::of(file, text, Device::open(options).await?, options)
+        let device = Device::open(options);
+        let (text, device) = match may_block() {
+            // A vocabulary of 150000 tokens and a GPU take some tenths of a second each.
+            #[cfg(not(target_arch = "wasm32"))]
+            true => beside(|| file.text(), device),
+            _ => (file.text(), device.await),
+        };
+        Self::of(file, text?, device?, options)
     }
 
     /// Of what was read and opened.
     ///
     /// # Errors
     /// [`EngineError::NoRoom`], or what loading would refuse.
-    pub(super) fn of(
+    fn of(
         file: File,
         (tokenizer, chat_template): (Tokenizer, Template),
         device: Device,
@@ -294,18 +301,13 @@ impl Opened {
 type Template = Result<Option<ChatTemplate>, TokenizerError>;
 
 /// A model's file, of which the text is not read yet.
-pub(super) struct File {
+struct File {
     model: Arc<dyn Model>,
     /// What was asked for; `None` is the default.
     n_ctx: Option<usize>,
 }
 
 impl File {
-    /// That of `source`.
-    pub(super) fn read(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
-        Self::of(source.open()?, options)
-    }
-
     /// What is in a container.
     fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         // The model first: of an unknown architecture nothing else need be understood.
@@ -316,7 +318,7 @@ impl File {
     }
 
     /// Reads the text.
-    pub(super) fn text(&self) -> Result<(Tokenizer, Template), TokenizerError> {
+    fn text(&self) -> Result<(Tokenizer, Template), TokenizerError> {
         let gguf = self.model.gguf();
         Ok((Tokenizer::from_gguf(gguf)?, ChatTemplate::from_gguf(gguf)))
     }

@@ -21,7 +21,7 @@ impl Perplexity {
     ///
     /// # Errors
     /// What [`Session::logits`] refuses, such as a chunk longer than the context.
-    pub fn add_chunk_watched(
+    pub async fn add_chunk_watched(
         &mut self,
         session: &mut Session<'_>,
         chunk: &[u32],
@@ -45,7 +45,9 @@ impl Perplexity {
             scores.add(log_sum_exp(logits) - f64::from(logit));
             ControlFlow::Continue(())
         };
-        let evaluated = session.logits_watched(&tokens, chunk.len() / 2, on_prompt, on_row)?;
+        let evaluated = session
+            .logits_watched(&tokens, chunk.len() / 2, on_prompt, on_row)
+            .await?;
         let whole = evaluated == tokens.len();
         if whole {
             *self = scores;

@@ -296,6 +296,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
+    use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, GpuOptions};
     use crate::models;
     use std::sync::Arc;
@@ -330,7 +331,11 @@ mod tests {
                 max_memory,
                 ..GpuOptions::default()
             };
-            Arc::new(Gpu::open(&options).expect("these tests need a GPU adapter"))
+            Arc::new(
+                Gpu::open(&options)
+                    .wait()
+                    .expect("these tests need a GPU adapter"),
+            )
         };
         let serving = |cache_tokens| Serving {
             parallel: 8,

@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`] for the prompt,
     /// which then leaves the session as it was; or what the device reports.
-    pub async fn generate_async(
+    pub async fn generate_watched(
         &mut self,
         prompt: &[u32],
         sampling: &Sampling,
@@ -145,14 +145,30 @@ impl<'a> Session<'a> {
         let limit = answer.limit;
         let told = &mut |token| answer.take(token, on_token);
         self.backend
-            .decode_async(&self.tokens, sampling, limit, told)
+            .decode(&self.tokens, sampling, limit, told)
             .await?;
         Ok(self.end(answer))
     }
 
+    /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
+    ///
+    /// # Errors
+    /// As for [`generate_watched`](Self::generate_watched).
+    pub async fn generate(
+        &mut self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<GenerateStats, EngineError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.generate_watched(prompt, sampling, limit, unwatched, on_token)
+            .await
+    }
+
     /// Evaluates a prompt: the answer to begin now, or what was done where `on_prompt` broke. The logits of its last token go to
     /// `on_row`, where there is one.
-    pub(super) async fn begin(
+    async fn begin(
         &mut self,
         prompt: &[u32],
         limit: usize,
@@ -196,20 +212,8 @@ impl<'a> Session<'a> {
         }))
     }
 
-    /// Decodes `answer` by a call that waits.
-    pub(super) fn decode(
-        &mut self,
-        answer: &mut Answer<'_>,
-        sampling: &Sampling,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), EngineError> {
-        let limit = answer.limit;
-        let told = &mut |token| answer.take(token, on_token);
-        Ok(self.backend.decode(&self.tokens, sampling, limit, told)?)
-    }
-
     /// Keeps the answer, all of which was handed out.
-    pub(super) fn end(&mut self, answer: Answer<'_>) -> GenerateStats {
+    fn end(&mut self, answer: Answer<'_>) -> GenerateStats {
         let end = Instant::now();
         let first = answer.first.unwrap_or(end);
         self.tokens.extend(&answer.tokens);
@@ -232,7 +236,7 @@ impl<'a> Session<'a> {
     /// where their logits were asked for those whose logits were handed out.
     ///
     /// It never blocks: it goes on whenever it is polled. Dropped before its end it leaves the session as it was.
-    pub async fn logits_async(
+    pub async fn logits_watched(
         &mut self,
         tokens: &[u32],
         from: usize,
@@ -243,6 +247,22 @@ impl<'a> Session<'a> {
         self.engine.check_tokens(tokens, said)?;
         self.append(tokens, from, Some(on_row), on_prompt).await?;
         Ok(self.tokens.len() - said)
+    }
+
+    /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
+    ///
+    /// # Errors
+    /// As for [`logits_watched`](Self::logits_watched).
+    pub async fn logits(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(), EngineError> {
+        let unwatched = &mut |_| ControlFlow::Continue(());
+        self.logits_watched(tokens, from, unwatched, on_row)
+            .await
+            .map(drop)
     }
 
     /// Evaluates `tokens` after what was said, the last token of an answer included where its row is still missing.
@@ -282,7 +302,7 @@ impl<'a> Session<'a> {
             // The last token of an answer may be among those to evaluate: it is none of the prompt.
             let told = &mut |done: usize| on_prompt(done.saturating_sub(said - first));
             let tokens = &missing[..quiet - first];
-            let done = self.backend.prefill_async(tokens, first, told).await?;
+            let done = self.backend.prefill_watched(tokens, first, told).await?;
             if first + done < quiet {
                 return Ok(first + done);
             }
@@ -302,7 +322,9 @@ impl<'a> Session<'a> {
                 end = quiet + row + 1;
                 on_row(end - 1 - said, logits)
             };
-            self.backend.logits_async(rest, quiet, told, on_row).await?;
+            self.backend
+                .logits_watched(rest, quiet, told, on_row)
+                .await?;
             checked?;
         }
         Ok(end)
@@ -310,7 +332,7 @@ impl<'a> Session<'a> {
 }
 
 /// An answer while it is decoded.
-pub(super) struct Answer<'a> {
+struct Answer<'a> {
     engine: &'a Engine,
     /// Tokens of the prompt.
     prompt: usize,

@@ -125,7 +125,7 @@ async fn enumerated() -> (Vec<Adapter>, Vec<Facts>) {
 }
 
 /// Every GPU of the machine, in the order that `--device` indices use.
-pub async fn adapters_async() -> Vec<AdapterSummary> {
+pub async fn adapters() -> Vec<AdapterSummary> {
     let (all, facts) = enumerated().await;
     let gpus = gpus(&facts);
     let summary = |(index, gpu): (usize, &Shown)| summary(index, &all[gpu.best], gpu, &facts);
@@ -136,10 +136,7 @@ pub async fn adapters_async() -> Vec<AdapterSummary> {
 ///
 /// # Errors
 /// [`GpuError::NoAdapter`], [`GpuError::OnlySoftware`], or what names no adapter or several.
-pub async fn chosen_async(
-    choice: &DeviceChoice,
-    hardware: bool,
-) -> Result<AdapterSummary, GpuError> {
+pub async fn chosen(choice: &DeviceChoice, hardware: bool) -> Result<AdapterSummary, GpuError> {
     let (all, facts) = enumerated().await;
     let gpus = gpus(&facts);
     let (gpu, adapter) = chosen_of(&facts, &gpus, choice, hardware)?;
@@ -149,8 +146,8 @@ pub async fn chosen_async(
 /// What the adapter that `choice` means lacks for `tier`, in words; empty where it can run it.
 ///
 /// # Errors
-/// As for [`chosen_async`], without [`GpuError::OnlySoftware`].
-pub async fn lacks_async(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> {
+/// As for [`chosen`], without [`GpuError::OnlySoftware`].
+pub async fn lacks(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> {
     Ok(tier.missing(&Facts::from(&choose(choice, false).await?)))
 }
 

@@ -49,7 +49,7 @@ impl Clock {
 ///
 /// # Errors
 /// What the device reports. Timestamps that are missing or wrong are none: then the host's clock tells the times ([`Clock::of`]).
-pub async fn in_turn_async(
+pub async fn in_turn(
     gpu: &Gpu,
     steps: &[(&Recording, &State)],
     rounds: usize,
@@ -66,7 +66,7 @@ async fn by_stamps(
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
     let count = steps.len() * rounds;
-    let stamps = Stamps::new_async(gpu, 2 * count).await?;
+    let stamps = Stamps::new(gpu, 2 * count).await?;
     for i in 0..count {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let stamping = Stamping::Ends(&stamps, 2 * i);
@@ -74,10 +74,10 @@ async fn by_stamps(
         step.encode_stamped(gpu, &mut encoder, state, stamping);
         gpu.queue.submit([encoder.finish()]);
         if i % AT_ONCE == AT_ONCE - 1 {
-            gpu.done_async().await?;
+            gpu.done().await?;
         }
     }
-    let times = stamps.read_async(gpu, 2 * count).await?;
+    let times = stamps.read(gpu, 2 * count).await?;
     let spans: Vec<_> = times.chunks_exact(2).map(|t| (t[1] - t[0]) / 1e3).collect();
     let of = |step| spans.iter().skip(step).step_by(steps.len()).copied();
     Ok((0..steps.len()).map(|step| of(step).collect()).collect())
@@ -88,15 +88,15 @@ async fn by_host(
     steps: &[(&Recording, &State)],
     rounds: usize,
 ) -> Result<Vec<Vec<f64>>, GpuError> {
-    let mut repeats = vec![];
+    let mut counts = vec![];
     for (step, state) in steps {
-        repeats.push(repeats_async(gpu, &mut times_of(gpu, step, state)).await?);
+        counts.push(repeats(gpu, &mut times_of(gpu, step, state)).await?);
     }
     let mut times = vec![vec![]; steps.len()];
     for _ in 0..rounds {
-        for (((step, state), repeats), times) in steps.iter().zip(&repeats).zip(&mut times) {
+        for (((step, state), count), times) in steps.iter().zip(&counts).zip(&mut times) {
             let encode = &mut times_of(gpu, step, state);
-            let time = repeated_async(gpu, encode, *repeats).await?;
+            let time = repeated(gpu, encode, *count).await?;
             times.push(time.as_secs_f64() * 1e6);
         }
     }
@@ -116,10 +116,9 @@ fn times_of<'a>(
 pub(crate) type Encode<'a> = dyn FnMut(&mut CommandEncoder, usize) + 'a;
 
 /// Repeats of what `encode` encodes that are worth timing by the host's clock.
-pub(crate) async fn repeats_async(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {
+pub(crate) async fn repeats(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {
     let mut repeats = 1;
-    while repeats < MOST_REPEATS
-        && repeated_async(gpu, encode, repeats).await? * (repeats as u32) < LEAST
+    while repeats < MOST_REPEATS && repeated(gpu, encode, repeats).await? * (repeats as u32) < LEAST
     {
         repeats *= 2;
     }
@@ -127,7 +126,7 @@ pub(crate) async fn repeats_async(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<
 }
 
 /// The time of one of `repeats` times what `encode` encodes, in one submission.
-pub(crate) async fn repeated_async(
+pub(crate) async fn repeated(
     gpu: &Gpu,
     encode: &mut Encode<'_>,
     repeats: usize,
@@ -135,9 +134,9 @@ pub(crate) async fn repeated_async(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     encode(&mut encoder, repeats);
     let commands = encoder.finish();
-    gpu.done_async().await?;
+    gpu.done().await?;
     let began = Instant::now();
     gpu.queue.submit([commands]);
-    gpu.done_async().await?;
+    gpu.done().await?;
     Ok(began.elapsed() / repeats as u32)
 }

@@ -86,7 +86,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] where the device has no room, [`GpuError::Runtime`] where it refuses.
-    pub async fn buffer_async(
+    pub async fn buffer(
         &self,
         what: &str,
         bytes: u64,
@@ -97,7 +97,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// As [`buffer_async`](Self::buffer_async), but not counted as [allocated](Gpu::allocated), for what does not stay.
+    /// As [`buffer`](Self::buffer), but not counted as [allocated](Gpu::allocated), for what does not stay.
     pub(super) async fn make(
         &self,
         what: &str,
@@ -136,24 +136,19 @@ impl Gpu {
     }
 
     /// A buffer that kernels read and write and that can be copied to and from, made at once.
-    pub async fn storage_async(
-        &self,
-        what: &str,
-        bytes: u64,
-        role: Role,
-    ) -> Result<Buffer, GpuError> {
+    pub async fn storage(&self, what: &str, bytes: u64, role: Role) -> Result<Buffer, GpuError> {
         let buffer = Buffer::new(what, bytes, role);
-        self.realise_async(&buffer).await?;
+        self.realise(&buffer).await?;
         Ok(buffer)
     }
 
     /// Makes a buffer of a step, with what it begins with, unless that was done.
-    pub async fn realise_async(&self, buffer: &Buffer) -> Result<(), GpuError> {
+    pub async fn realise(&self, buffer: &Buffer) -> Result<(), GpuError> {
         if buffer.is_made() {
             return Ok(());
         }
         let (name, size, usage) = (buffer.name(), buffer.size(), buffer.usage());
-        let made = self.buffer_async(name, size, usage).await?;
+        let made = self.buffer(name, size, usage).await?;
         if let Some(contents) = buffer.contents() {
             self.queue.write_buffer(&made, 0, contents);
         }
@@ -162,13 +157,13 @@ impl Gpu {
     }
 
     /// A storage buffer holding `data`.
-    pub async fn storage_with_async<T: Content>(
+    pub async fn storage_with<T: Content>(
         &self,
         what: &str,
         data: &[T],
     ) -> Result<Buffer, GpuError> {
         let bytes = size_of_val(data) as u64;
-        let buffer = self.storage_async(what, bytes, T::ROLE).await?;
+        let buffer = self.storage(what, bytes, T::ROLE).await?;
         let bytes = bytemuck::cast_slice(data);
         self.queue.write_buffer(buffer.made(), 0, bytes);
         Ok(buffer)

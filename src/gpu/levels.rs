@@ -117,6 +117,7 @@ mod tests {
     use super::super::testing::gpus;
     use super::*;
     use crate::gpu::shader::Variant;
+    use crate::gpu::wait::Wait;
 
     /// A dispatch that reads (`r`) or writes (`w`) each of `buffers`.
     fn call(access: &str, buffers: &[&Buffer]) -> Resolved {
@@ -144,6 +145,7 @@ mod tests {
         let Some(gpu) = gpus().first() else { return };
         let make = || {
             gpu.storage("test", 16, Role::Floats)
+                .wait()
                 .unwrap_or_else(|e| panic!("{e}"))
         };
         let [x, a, b, q, c, d] = std::array::from_fn(|_| make());
@@ -167,6 +169,7 @@ mod tests {
         let Some(gpu) = gpus().first() else { return };
         let make = || {
             gpu.storage("test", 16, Role::Floats)
+                .wait()
                 .unwrap_or_else(|e| panic!("{e}"))
         };
         let [x, a, b] = std::array::from_fn(|_| make());
@@ -188,6 +191,7 @@ mod tests {
         let Some(gpu) = gpus().first() else { return };
         let make = || {
             gpu.storage("test", 16, Role::Floats)
+                .wait()
                 .unwrap_or_else(|e| panic!("{e}"))
         };
         let [a, b] = std::array::from_fn(|_| make());

@@ -224,12 +224,26 @@ impl<'a> Loader<'a> {
         self.weights.iter().map(place).collect()
     }
 
+    /// [`places`](Self::places), [filled](Self::fill).
+    ///
+    /// # Errors
+    /// As for [`fill`](Self::fill).
+    pub async fn load(
+        self,
+        gpu: &Gpu,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<GpuWeight>, GpuError> {
+        let places = self.places();
+        self.fill(gpu, &places, progress).await?;
+        Ok(places)
+    }
+
     /// Makes the buffers of `places` and streams every tensor into them. `progress` is told the bytes done. Where weights have no
     /// bytes ([`Weight::has_data`]) the buffers are only made: the caller knows with what to fill them.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::ReadWeights`] or what the device reports.
-    pub async fn fill_async(
+    pub async fn fill(
         &self,
         gpu: &Gpu,
         places: &[GpuWeight],
@@ -237,7 +251,7 @@ impl<'a> Loader<'a> {
     ) -> Result<(), GpuError> {
         let pieces = || places.iter().flat_map(|weight| &weight.pieces);
         for range in pieces().flat_map(|piece| [&piece.quants, &piece.scales]) {
-            gpu.realise_async(&range.buffer).await?;
+            gpu.realise(&range.buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());
@@ -263,6 +277,7 @@ impl<'a> Loader<'a> {
 mod tests {
     use super::*;
     use crate::gpu::GpuOptions;
+    use crate::gpu::wait::Wait;
     use crate::kernels::testing::{Rng, random_weight};
     use crate::quant::GgmlType;
 
@@ -285,6 +300,7 @@ mod tests {
                 max_binding: binding,
                 ..GpuOptions::default()
             })
+            .wait()
             .unwrap_or_else(|e| panic!("{e}"));
             let mut loader = Loader::new(&gpu);
             loader.add(&weight).unwrap_or_else(|e| panic!("{e}"));

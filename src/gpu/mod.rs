@@ -1,6 +1,6 @@
 //! wgpu: adapters, memory, shader templates, pipelines and recorded steps.
 //!
-//! Nothing of it blocks: what is awaited of a device is a future made of `pending`. [`wait`] holds what native builds block with.
+//! Nothing of it blocks: what is awaited of a device is a future made of `pending`. `wait` holds what native builds block with.
 
 pub mod adapter;
 #[cfg(not(target_arch = "wasm32"))]
@@ -42,12 +42,12 @@ pub mod tuning;
 mod upload;
 #[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
 mod vulkan;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod wait;
 #[cfg(test)]
 mod waves;
 
-pub(crate) use adapter::chosen_async;
-pub use adapter::{AdapterSummary, DeviceChoice, lacks_async};
+pub use adapter::{AdapterSummary, DeviceChoice, adapters, chosen, lacks};
 pub use call::Most;
 pub use coop::Coop;
 pub use device::Gpu;
@@ -56,4 +56,3 @@ pub use open::GpuOptions;
 pub use step::Step;
 pub use target::Target;
 pub use tier::Tier;
-pub use wait::{adapters, chosen, lacks};

@@ -46,7 +46,7 @@ impl Gpu {
     ///
     /// # Errors
     /// Any of the choosing errors, [`GpuError::TierUnsupported`], [`GpuError::LimitTooSmall`], [`GpuError::RequestDevice`].
-    pub async fn open_async(options: &GpuOptions) -> Result<Self, GpuError> {
+    pub async fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let adapter = adapter::choose(&options.device, options.hardware).await?;
         let facts = Facts::from(&adapter);
         let tier = tier(options, &facts)?;

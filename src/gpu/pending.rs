@@ -2,10 +2,10 @@
 //!
 //! wgpu tells by callbacks what is done. A browser calls them on its own; elsewhere they run while somebody polls the device or
 //! submits to it. A [`Pending`] is there once its callback came, and it has the device polled whenever it is polled itself. So
-//! everything made of it goes on by being polled alone. Native builds would rather sleep: [`wait`](super::wait) does that for them.
+//! everything made of it goes on by being polled alone. Native builds would rather sleep: `wait` does that for them.
 
 use super::{Gpu, GpuError};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -149,13 +149,30 @@ impl Stop {
 thread_local! {
     /// Where the futures of a thread note what they stop at, while somebody asks for that.
     static NOTES: RefCell<Option<Option<Stop>>> = const { RefCell::new(None) };
+    /// Whether they may block meanwhile.
+    static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Polls a future by `poll`, and tells what it stopped at. It does not poll the device then: that is the caller's to do.
 pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Stop>) {
-    let outer = NOTES.replace(Some(None));
+    let outer = (NOTES.replace(Some(None)), MAY_BLOCK.replace(true));
     let polled = poll();
-    (polled, NOTES.replace(outer).flatten())
+    MAY_BLOCK.set(outer.1);
+    (polled, NOTES.replace(outer.0).flatten())
+}
+
+/// Whether this thread waits for the future that it polls (`wait`), so that a future may also block it by other means. A browser and an
+/// event loop never do.
+pub(crate) fn may_block() -> bool {
+    MAY_BLOCK.get()
+}
+
+/// Polls a future by `poll`, which may not block even where a thread waits for it: the caller wants what comes of it before its end.
+pub(crate) fn giving_way<T>(poll: impl FnOnce() -> T) -> T {
+    let outer = MAY_BLOCK.replace(false);
+    let polled = poll();
+    MAY_BLOCK.set(outer);
+    polled
 }
 
 /// Notes what is not there yet; whether anybody asked for it.
@@ -188,20 +205,10 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// What the bytes are, once they are there.
+    /// Puts the bytes, once they are there, in place of what `found` holds, whose memory is used again.
     ///
     /// # Errors
     /// [`GpuError::Runtime`] where the buffer could not be mapped.
-    pub(super) fn read<T: bytemuck::Pod>(self) -> Result<Vec<T>, GpuError> {
-        let mut found = vec![];
-        self.read_into(&mut found)?;
-        Ok(found)
-    }
-
-    /// As [`read`](Self::read), in place of what `found` holds, whose memory is used again.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     fn read_into<T: bytemuck::Pod>(self, found: &mut Vec<T>) -> Result<(), GpuError> {
         let view = self.buffer.slice(..self.bytes).get_mapped_range();
         let view = view.map_err(|e| GpuError::Runtime {
@@ -237,7 +244,7 @@ impl Gpu {
     }
 
     /// Is there when everything submitted before is done.
-    pub fn done_async(&self) -> impl Future<Output = Result<(), GpuError>> + use<'_> {
+    pub fn done(&self) -> impl Future<Output = Result<(), GpuError>> + use<'_> {
         let arrival = Arrival::default();
         let arrive = arrival.clone();
         self.queue
@@ -246,23 +253,23 @@ impl Gpu {
     }
 
     /// Maps a MAP_READ buffer after `submission` (or everything submitted), copies its first `bytes` and unmaps it.
-    pub async fn map_read_async<T: bytemuck::Pod>(
+    pub async fn map_read<T: bytemuck::Pod>(
         &self,
         buffer: &Buffer,
         bytes: u64,
         submission: Option<SubmissionIndex>,
     ) -> Result<Vec<T>, GpuError> {
         let mut found = vec![];
-        self.map_read_into_async(buffer, bytes, submission, &mut found)
+        self.map_read_into(buffer, bytes, submission, &mut found)
             .await?;
         Ok(found)
     }
 
-    /// As [`map_read_async`](Self::map_read_async), in place of what `found` holds, whose memory is used again.
+    /// As [`map_read`](Self::map_read), in place of what `found` holds, whose memory is used again.
     ///
     /// # Errors
     /// What the device reports. Then `found` holds what it held.
-    pub async fn map_read_into_async<T: bytemuck::Pod>(
+    pub async fn map_read_into<T: bytemuck::Pod>(
         &self,
         buffer: &Buffer,
         bytes: u64,
@@ -275,18 +282,18 @@ impl Gpu {
     }
 
     /// Copies `bytes` bytes from `offset` of `buffer` to the host, through a staging buffer.
-    pub async fn read_async<T: bytemuck::Pod>(
+    pub async fn read<T: bytemuck::Pod>(
         &self,
         buffer: &super::buffer::Buffer,
         offset: u64,
         bytes: u64,
     ) -> Result<Vec<T>, GpuError> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = self.buffer_async("readback", bytes, usage).await?;
+        let staging = self.buffer("readback", bytes, usage).await?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer.made(), offset, &staging, 0, bytes);
         self.queue.submit([encoder.finish()]);
-        let data = self.map_read_async(&staging, bytes, None).await?;
+        let data = self.map_read(&staging, bytes, None).await?;
         self.release_made(&staging);
         Ok(data)
     }

@@ -145,6 +145,7 @@ mod tests {
     use super::*;
     use crate::gpu::GpuError;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::Wait;
 
     /// A kernel with an array of so many words in workgroup memory, and a number beside it.
     fn kernel(words: u32) -> Spec {
@@ -173,9 +174,10 @@ fn main(@builtin(local_invocation_index) t: u32) {
             // The number takes 16 bytes.
             let fits = kernel(most / 4 - 4);
             gpu.pipelines(&[&fits])
+                .wait()
                 .map(drop)
                 .unwrap_or_else(|e| panic!("{e}"));
-            let error = gpu.pipelines(&[&kernel(most / 4)]).map(drop);
+            let error = gpu.pipelines(&[&kernel(most / 4)]).wait().map(drop);
             let Err(GpuError::Shader { kernel, reason }) = error else {
                 panic!("{error:?}");
             };

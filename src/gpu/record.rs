@@ -45,13 +45,13 @@ impl Recording {
     ///
     /// # Errors
     /// [`GpuError::Shader`], [`GpuError::OutOfMemory`] or what the device reports.
-    pub async fn new_async(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
+    pub async fn new(gpu: &Gpu, step: &Step) -> Result<Self, GpuError> {
         let resolved = step.resolve()?;
         for buffer in step.buffers() {
-            gpu.realise_async(buffer).await?;
+            gpu.realise(buffer).await?;
         }
         let specs: Vec<&Spec> = resolved.iter().map(|call| &call.spec).collect();
-        let pipelines = gpu.pipelines_async(&specs).await?;
+        let pipelines = gpu.pipelines(&specs).await?;
         let plans = Plan::all(step, &resolved);
         let places = plans.iter().map(Plan::places).sum();
         let dispatches = resolved.iter().zip(pipelines);
@@ -83,13 +83,11 @@ impl Recording {
     }
 
     /// Whether dispatch number `dispatch` had workgroups in the last replay, which is done: unless an earlier one counted none.
-    pub async fn had_work_async(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
+    pub async fn had_work(&self, gpu: &Gpu, dispatch: usize) -> Result<bool, GpuError> {
         let Some(counts) = &self.plans[dispatch].counts else {
             return Ok(true);
         };
-        let grid = gpu
-            .read_async::<u32>(&counts.buffer, counts.offset, 12)
-            .await?;
+        let grid = gpu.read::<u32>(&counts.buffer, counts.offset, 12).await?;
         Ok(!grid.contains(&0))
     }
 
@@ -304,7 +302,7 @@ fn bind_groups(gpu: &Gpu, call: &Resolved, pipeline: &Pipeline) -> Vec<BindGroup
 async fn uniforms(gpu: &Gpu, places: usize) -> Result<(Buffer, BindGroup), GpuError> {
     let bytes = (places.max(1) * UNIFORM_STRIDE) as u64;
     let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-    let buffer = gpu.buffer_async("parameters", bytes, usage).await?;
+    let buffer = gpu.buffer("parameters", bytes, usage).await?;
     let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
         label: Some("parameters"),
         layout: &gpu.pipelines.uniform_layout,

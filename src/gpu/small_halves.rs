@@ -60,11 +60,11 @@ async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
     let expected = small_halves(&codes, &x);
     let bits: Vec<u16> = x.iter().map(|x| x.to_bits()).collect();
     let buffers = [
-        gpu.storage_with_async("codes of a trial", &words(&codes, true))
+        gpu.storage_with("codes of a trial", &words(&codes, true))
             .await?,
-        gpu.storage_with_async("halves of a trial", &words(&bits, false))
+        gpu.storage_with("halves of a trial", &words(&bits, false))
             .await?,
-        gpu.storage_async("sums of a trial", SUMS as u64 * 4, Role::Floats)
+        gpu.storage("sums of a trial", SUMS as u64 * 4, Role::Floats)
             .await?,
     ];
     let [codes, x, y] = &buffers;
@@ -74,10 +74,10 @@ async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         .bind("x", &Range::whole(x))
         .bind("y", &Range::whole(y));
     let step = Step::of(Most::token(1), [call]);
-    let found = match Recording::new_async(gpu, &step).await {
+    let found = match Recording::new(gpu, &step).await {
         Ok(recording) => {
             recording.submit(gpu, &State::default());
-            gpu.read_async::<f32>(y, 0, SUMS as u64 * 4).await
+            gpu.read::<f32>(y, 0, SUMS as u64 * 4).await
         }
         Err(error) => Err(error),
     };

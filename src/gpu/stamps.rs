@@ -34,7 +34,7 @@ impl Stamps {
     /// # Errors
     /// [`GpuError::NoTimestamps`] where the adapter has none, [`GpuError::WrongTimestamps`] where they were noticed to be wrong, or no
     /// memory.
-    pub async fn new_async(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
+    pub async fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
         if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
             note(gpu, "there are none");
             return Err(GpuError::NoTimestamps {
@@ -58,10 +58,8 @@ impl Stamps {
         let staging = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         Ok(Self {
             sets,
-            resolved: gpu.buffer_async("timestamps", bytes, resolved).await?,
-            staging: gpu
-                .buffer_async("timestamps read back", bytes, staging)
-                .await?,
+            resolved: gpu.buffer("timestamps", bytes, resolved).await?,
+            staging: gpu.buffer("timestamps read back", bytes, staging).await?,
         })
     }
 
@@ -74,10 +72,10 @@ impl Stamps {
     /// Nanoseconds between the two timestamps of a pass that does nothing: the median of many in a row.
     ///
     /// # Errors
-    /// As [`Stamps::new_async`], or what the device reports.
-    pub async fn empty_pass_async(gpu: &Gpu) -> Result<f64, GpuError> {
+    /// As [`Stamps::new`], or what the device reports.
+    pub async fn empty_pass(gpu: &Gpu) -> Result<f64, GpuError> {
         const PASSES: usize = 101;
-        let stamps = Self::new_async(gpu, 2 * PASSES).await?;
+        let stamps = Self::new(gpu, 2 * PASSES).await?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         for i in 0..PASSES {
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
@@ -86,7 +84,7 @@ impl Stamps {
             });
         }
         gpu.queue.submit([encoder.finish()]);
-        let times = stamps.read_async(gpu, 2 * PASSES).await?;
+        let times = stamps.read(gpu, 2 * PASSES).await?;
         let mut spans: Vec<_> = times.chunks_exact(2).map(|t| t[1] - t[0]).collect();
         spans.sort_by(f64::total_cmp);
         Ok(spans[PASSES / 2])
@@ -116,7 +114,7 @@ impl Stamps {
     /// # Errors
     /// [`GpuError::WrongTimestamps`] where all are equal (macOS 26 gives zeros, wgpu#9414) or an end is before its beginning. The log
     /// tells it once, and from then on no timestamps are taken on the device. Or what the device reports.
-    pub async fn read_async(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
+    pub async fn read(&self, gpu: &Gpu, count: usize) -> Result<Vec<f64>, GpuError> {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let sets = self.sets.iter().enumerate();
         for (set, queries) in sets.take(count.div_ceil(PER_SET)) {
@@ -127,7 +125,7 @@ impl Stamps {
         let bytes = (count * 8) as u64;
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
         gpu.queue.submit([encoder.finish()]);
-        let ticks: Vec<u64> = gpu.map_read_async(&self.staging, bytes, None).await?;
+        let ticks: Vec<u64> = gpu.map_read(&self.staging, bytes, None).await?;
         #[cfg(test)]
         let ticks = lies::told(ticks);
         let period = f64::from(gpu.queue.get_timestamp_period());
@@ -211,10 +209,11 @@ mod tests {
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::{Range as Bound, Role};
     use crate::gpu::call::{Call, Extent, State};
+    use crate::gpu::clock;
     use crate::gpu::clock::Clock;
     use crate::gpu::record::Recording;
     use crate::gpu::testing::gpus;
-    use crate::gpu::wait;
+    use crate::gpu::wait::Wait;
     use crate::gpu::{Most, Step};
 
     /// A dispatch that adds 1 to every word.
@@ -246,30 +245,36 @@ mod tests {
     fn clocks_that_lie_are_noticed_and_no_longer_asked() {
         for lie in [lies::Lie::Zeros, lies::Lie::Backwards] {
             // A device of its own: what is noticed stays noticed.
-            let gpu = Gpu::open(&GpuOptions::default()).unwrap();
+            let gpu = Gpu::open(&GpuOptions::default()).wait().unwrap();
             if !gpu.features.contains(Features::TIMESTAMP_QUERY) {
                 eprintln!("skipped: no timestamps on {}", gpu.info.name);
                 return;
             }
-            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
-            let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)])).unwrap();
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).wait().unwrap());
+            let step = Recording::new(&gpu, &Step::of(Most::token(1), [call(&data)]))
+                .wait()
+                .unwrap();
             let state = State::default();
-            let timed = || wait::in_turn(&gpu, &[(&step, &state); 2], 3).unwrap();
+            let timed = || {
+                clock::in_turn(&gpu, &[(&step, &state); 2], 3)
+                    .wait()
+                    .unwrap()
+            };
             let (times, clock) = (timed(), Clock::of(&gpu));
             assert_eq!((times.len(), times[1].len()), (2, 3));
             assert_eq!(clock, Clock::Gpu);
-            let stamps = Stamps::new(&gpu, 2).unwrap();
+            let stamps = Stamps::new(&gpu, 2).wait().unwrap();
             let read = |gpu: &Gpu| {
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());
                 step.encode_stamped(gpu, &mut encoder, &state, Stamping::Ends(&stamps, 0));
                 gpu.queue.submit([encoder.finish()]);
-                stamps.read(gpu, 2)
+                stamps.read(gpu, 2).wait()
             };
             let error = lies::with(lie, || read(&gpu)).unwrap_err();
             assert!(error.is_of_clock(), "{error}");
             assert!(error.to_string().contains(&gpu.info.name), "{error}");
             assert_eq!(Clock::of(&gpu), Clock::Host);
-            assert!(Stamps::new(&gpu, 2).is_err_and(|e| e.is_of_clock()));
+            assert!(Stamps::new(&gpu, 2).wait().is_err_and(|e| e.is_of_clock()));
             // What is measured then is true.
             let times = timed();
             assert_eq!((times.len(), times[1].len()), (2, 3));
@@ -281,7 +286,7 @@ mod tests {
     fn every_way_of_stamping_runs_each_dispatch_once_and_tells_times_in_order() {
         for gpu in gpus() {
             let dispatches = 5;
-            let stamps = match Stamps::new(gpu, 2 * dispatches) {
+            let stamps = match Stamps::new(gpu, 2 * dispatches).wait() {
                 Ok(stamps) => stamps,
                 Err(GpuError::NoTimestamps { .. }) => {
                     eprintln!("skipped: no timestamps on {}", gpu.info.name);
@@ -289,11 +294,12 @@ mod tests {
                 }
                 Err(e) => panic!("{e}"),
             };
-            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).unwrap());
+            let data = Bound::whole(&gpu.storage("test", 4096, Role::Words).wait().unwrap());
             let recording = Recording::new(
                 gpu,
                 &Step::of(Most::token(1), vec![call(&data); dispatches]),
             )
+            .wait()
             .unwrap();
             let mut ways = vec![
                 (Stamping::Ends(&stamps, 0), 2),
@@ -306,11 +312,11 @@ mod tests {
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());
                 recording.encode_stamped(gpu, &mut encoder, &State::default(), stamping);
                 gpu.queue.submit([encoder.finish()]);
-                let times = stamps.read(gpu, count).unwrap();
+                let times = stamps.read(gpu, count).wait().unwrap();
                 assert_eq!(times.len(), count);
                 assert_eq!(times[0], 0.0);
                 assert!(times.is_sorted() && times[count - 1] > 0.0, "{times:?}");
-                let words: Vec<u32> = gpu.read(&data.buffer, 0, 4096).unwrap();
+                let words: Vec<u32> = gpu.read(&data.buffer, 0, 4096).wait().unwrap();
                 assert!(words.iter().all(|w| *w == (dispatches * (i + 1)) as u32));
             }
         }

@@ -6,6 +6,7 @@ use super::record::Recording;
 use super::{Gpu, GpuError, GpuOptions, Tier, waves};
 use crate::gpu::buffer::{Buffer, Content, Range, Role};
 use crate::gpu::call::Word;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Most, Step};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -23,7 +24,7 @@ const WAVES: &str = "GLIMT_TEST_WAVES";
 
 /// Opens a device with these options. It emulates what the environment asks the tests of kernels to emulate.
 pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
-    let gpu = Gpu::open(options)?;
+    let gpu = Gpu::open(options).wait()?;
     if let Some(math) = metal::wanted() {
         return Ok(metal::pretending(gpu, math));
     }
@@ -48,7 +49,7 @@ pub(crate) fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
         tier: Some(tier),
         ..Default::default()
     };
-    let emulating = |size| match Gpu::open(&options) {
+    let emulating = |size| match Gpu::open(&options).wait() {
         Ok(gpu) if gpu.info.device_type == wgpu::DeviceType::Cpu => {
             Some(waves::emulating(gpu, size))
         }
@@ -192,7 +193,8 @@ pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
 pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
     let recorded = Recorded::new(gpu, calls, most, state);
     recorded.submit(gpu, state);
-    gpu.wait(None)
+    gpu.done()
+        .wait()
         .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name()));
 }
 
@@ -211,7 +213,9 @@ impl Recorded {
         match gpu.metal {
             Some(math) => Self::Metal(step, math),
             None => Self::Device(
-                Recording::new(gpu, &step).unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name())),
+                Recording::new(gpu, &step)
+                    .wait()
+                    .unwrap_or_else(|e| panic!("{}: {e}", gpu.tier.name())),
             ),
         }
     }
@@ -229,6 +233,7 @@ impl Recorded {
 #[track_caller]
 pub(crate) fn upload<T: Content>(gpu: &Gpu, data: &[T]) -> Buffer {
     gpu.storage_with("test", data)
+        .wait()
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -242,6 +247,7 @@ pub(crate) fn output(gpu: &Gpu, n: usize) -> Buffer {
 #[track_caller]
 pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
     gpu.read(buffer, 0, (n * size_of::<T>()) as u64)
+        .wait()
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -252,6 +258,7 @@ pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
     loader.add_alike(weights).unwrap_or_else(|e| panic!("{e}"));
     loader
         .load(gpu, &mut |_| {})
+        .wait()
         .unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -111,7 +111,7 @@ pub(super) async fn stream(
         }
     }
     ring.upload(&pieces).await?;
-    gpu.done_async().await?;
+    gpu.done().await?;
     progress(total);
     Ok(())
 }
@@ -272,6 +272,7 @@ mod tests {
     use crate::gpu::GpuOptions;
     use crate::gpu::buffer::Role;
     use crate::gpu::testing::download;
+    use crate::gpu::wait::Wait;
     use crate::gpu::wait::complete;
     use crate::kernels::testing::Rng;
     use crate::quant::GgmlType;
@@ -281,7 +282,9 @@ mod tests {
     fn check(slot: u64) {
         let mut rng = Rng::fresh();
         // A device of its own: other tests allocate on the shared ones.
-        let gpu = &Gpu::open(&GpuOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        let gpu = &Gpu::open(&GpuOptions::default())
+            .wait()
+            .unwrap_or_else(|e| panic!("{e}"));
         let shapes = [(1, 1, 512), (1, 37, 256), (5, 11, 512), (1, 900, 768)];
         let weights: Vec<Weight> = GgmlType::ALL
             .iter()
@@ -294,6 +297,7 @@ mod tests {
             .collect();
         let buffer = |bytes: usize| {
             gpu.storage("planes", bytes as u64 + 16, Role::Floats)
+                .wait()
                 .unwrap_or_else(|e| panic!("{e}"))
         };
         // The last two thirds of every weight, 16 bytes from the start of its buffers.

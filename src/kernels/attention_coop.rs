@@ -185,6 +185,7 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::Wait;
     use crate::gpu::wait::complete;
     use crate::kernels::attention::testing::{glm, token_error};
     use crate::kernels::attention::{Form, cut_context, trial};
@@ -268,7 +269,7 @@ mod tests {
                 no_matrices: true,
                 ..Default::default()
             };
-            let without = Gpu::open(&without).unwrap_or_else(|e| panic!("{e}"));
+            let without = Gpu::open(&without).wait().unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(without.coop, None, "what --no-matrices asks for");
         }
     }

@@ -287,6 +287,7 @@ mod tests {
     use super::*;
     use crate::gpu::call::State;
     use crate::gpu::testing::{assert_refused, download, gpu_weight, gpus, run, unmade_weight};
+    use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, GpuOptions, Most, Step};
     use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, nmse, random_weight};
     use crate::quant::repack::unpack;
@@ -337,7 +338,7 @@ mod tests {
         let out = c.product(ty);
         let [quants, scales] = [&out.pieces[0].quants.buffer, &out.pieces[0].scales.buffer];
         for plane in [quants, scales] {
-            gpu.realise(plane).unwrap();
+            gpu.realise(plane).wait().unwrap();
         }
         let call = GpuCompose {
             composition: *c,
@@ -492,6 +493,7 @@ mod tests {
             max_binding: Some(100_000),
             ..Default::default()
         })
+        .wait()
         .unwrap();
         let c = vo(SHAPES[1]);
         let [left, right] = factors(&mut rng, &c, [GgmlType::Q8_0, GgmlType::Q8_0]);

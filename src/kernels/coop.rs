@@ -65,7 +65,7 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
             let mut found: Vec<Vec<f32>> = vec![];
             for (way, Range { buffer, size, .. }) in ways.into_iter().zip(results) {
                 way.submit(gpu, &self.state);
-                found.push(gpu.read_async(buffer, 0, *size).await?);
+                found.push(gpu.read(buffer, 0, *size).await?);
             }
             let squares =
                 |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
@@ -93,8 +93,8 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     pub async fn times(&self, gpu: &Gpu) -> Result<[f64; 2], GpuError> {
         self.recorded(gpu, async |ways, _| {
             let ways = ways.map(|way| (way, &self.state));
-            clock::in_turn_async(gpu, &ways, 1).await?;
-            let times = clock::in_turn_async(gpu, &ways, ROUNDS).await?;
+            clock::in_turn(gpu, &ways, 1).await?;
+            let times = clock::in_turn(gpu, &ways, ROUNDS).await?;
             let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
             Ok([least(&times[0]), least(&times[1])])
         })
@@ -111,8 +111,8 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
         let step = |i: usize| Step::of(Most::of(&self.state), (self.calls)(i == 0, &results[i]));
         let steps = [step(0), step(1)];
         let run = async || {
-            let matrices = Recording::new_async(gpu, &steps[0]).await?;
-            let floats = Recording::new_async(gpu, &steps[1]).await?;
+            let matrices = Recording::new(gpu, &steps[0]).await?;
+            let floats = Recording::new(gpu, &steps[1]).await?;
             by([&matrices, &floats], &results).await
         };
         let found = run().await;

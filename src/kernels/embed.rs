@@ -70,6 +70,7 @@ mod tests {
     use super::*;
     use crate::gpu::call::State;
     use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::testing::{Rng, drawn_pairs, random_weight};
     use crate::quant::GgmlType;
@@ -149,7 +150,7 @@ mod tests {
                 max_binding: Some(20_000),
                 ..Default::default()
             };
-            let Ok(gpu) = Gpu::open(&options) else {
+            let Ok(gpu) = Gpu::open(&options).wait() else {
                 continue;
             };
             check(&gpu, &mut rng, GgmlType::Q4_0, 1000, 256);

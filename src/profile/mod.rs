@@ -20,10 +20,11 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{BackendWait, DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
+use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::models::Model;
 use crate::tokenizer::strftime_now;
@@ -73,10 +74,13 @@ pub struct ProfileOptions {
 
 /// Opens the GPU, if it has room for the model.
 fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc<Gpu>, BenchError> {
-    let gpu = Arc::new(Gpu::open(&GpuOptions {
-        tuned: true,
-        ..options.gpu.clone()
-    })?);
+    let gpu = Arc::new(
+        Gpu::open(&GpuOptions {
+            tuned: true,
+            ..options.gpu.clone()
+        })
+        .wait()?,
+    );
     if !options.force {
         check_gpu(&gpu, model, n_ctx)?;
     }
@@ -102,7 +106,7 @@ fn on_gpu(
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
     let gpu = open(options, &*model, n_ctx)?;
-    let empty_pass = match Stamps::empty_pass(&gpu) {
+    let empty_pass = match Stamps::empty_pass(&gpu).wait() {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
     };
@@ -110,14 +114,15 @@ fn on_gpu(
     let waiting = dependent_dispatch(&gpu)?;
     let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
     let (weights, precomposed) =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)?;
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)
+            .wait()?;
     // In the tier that loading settled for.
     let (gpu, tier_trial) = (
         Arc::clone(&weights.gpu),
         weights.tier_trial.map(|trial| trial.to_string()),
     );
-    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk)?;
-    backend.fill_cache(options.depth)?;
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk).wait()?;
+    backend.fill_cache(options.depth).wait()?;
     let separation = match Separation::best(&gpu) {
         Separation::Stamps if options.passes => Separation::Passes,
         best => best,
@@ -214,7 +219,9 @@ fn tokens(
     let tokens = test.generate;
     let token_us = without_us(backend, test, vocab, REPETITIONS)? / tokens as f64;
     let first = test.depth.max(1);
-    backend.prefill(&random_tokens(1, vocab), first - 1)?;
+    backend
+        .prefill(&random_tokens(1, vocab), first - 1)
+        .wait()?;
     let step_us: Vec<_> = match backend.time_steps(&vec![0; first], tokens) {
         Err(BackendError::Gpu(error)) if error.is_of_clock() => {
             backend.time_step(first + tokens / 2, REPETITIONS)?

@@ -21,6 +21,7 @@ use crate::engine::chooser::{
 };
 use crate::engine::scheduler::{Choice, Event, Owner, Request, RequestId, Scheduler};
 use crate::engine::{EngineError, KeepWarm, StopReason};
+use crate::gpu::wait::Wait;
 
 /// How long an idle device waits for requests that come together at most, how long none has to come, and how often it looks.
 const GATHER: [Duration; 3] = [
@@ -509,9 +510,9 @@ pub(super) fn work(
     warmed: Option<&mut dyn FnMut(usize, usize)>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
-    let mut scheduler = Scheduler::new(&model.engine)?;
+    let mut scheduler = Scheduler::new(&model.engine).wait()?;
     if let Some(warmed) = warmed {
-        scheduler.warm_up(warmed)?;
+        scheduler.warm_up(warmed).wait()?;
     }
     let (messages, inbox) = unbounded_channel();
     let capacity = scheduler.slots().saturating_add(queue);
@@ -552,7 +553,9 @@ pub(super) fn work(
             }
             continue;
         }
-        let done = scheduler.step(&mut |id, event| clerk.told(id, event));
+        let done = scheduler
+            .step(&mut |id, event| clerk.told(id, event))
+            .wait();
         if let Err(error) = done {
             clerk.broken(&error);
             return Err(error);

@@ -26,6 +26,7 @@ use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::record::Recording;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Step};
 
 /// Cache rows that the measured tokens attend to.
@@ -191,7 +192,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     }
     let (bench, mut flow) = Bench::open(options, on_event)?;
     let gpu = &bench.gpu;
-    let default = Recording::new(gpu, &bench.backend.token_step()?)?;
+    let default = Recording::new(gpu, &bench.backend.token_step()?).wait()?;
     bench.warm_up(&default)?;
 
     let began = Instant::now();
@@ -299,7 +300,7 @@ impl Bench {
     ) -> Result<(Self, ControlFlow<()>), TuneError> {
         let model = options.source.load()?;
         // Measured against the defaults, not against what was kept before.
-        let gpu = Arc::new(Gpu::open(&options.gpu)?);
+        let gpu = Arc::new(Gpu::open(&options.gpu).wait()?);
         if !gpu.tier.has_subgroups() {
             let tier = gpu.tier.name();
             let asked = options.gpu.tier.is_some();
@@ -319,12 +320,12 @@ impl Bench {
                 flow = on_event(Event::Loading(done, total));
             }
         };
-        let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told)?);
+        let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told).wait()?);
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
         flow = on_event(Event::Loaded(weights.tier_trial.as_ref()));
-        let mut backend = GpuBackend::new(weights, n_ctx)?;
-        let filled = backend.fill_cache(n_ctx).map_err(BenchError::from);
+        let mut backend = GpuBackend::new(weights, n_ctx).wait()?;
+        let filled = backend.fill_cache(n_ctx).wait().map_err(BenchError::from);
         filled.map_err(BenchError::of_gpus_alone)?;
         let bench = Self {
             gpu,
@@ -355,7 +356,7 @@ impl Bench {
         };
         let record = |repeats: Option<bool>| {
             choose(repeats);
-            Recording::new(&self.gpu, &self.backend.token_step()?)
+            Recording::new(&self.gpu, &self.backend.token_step()?).wait()
         };
         let [default, repeated, once] = [record(None)?, record(Some(true))?, record(Some(false))?];
         let steps = [&default, &repeated, &once];
@@ -415,7 +416,7 @@ impl Bench {
     fn before_and_after(&self, default: &Recording, made: &Made) -> Result<[f64; 2], GpuError> {
         let tuned = self.gpu.machine.tuned.with(&made.numbers);
         let target = numbers::with(&self.gpu, tuned.expect("numbers that were measured"));
-        let tuned = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
+        let tuned = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?).wait()?;
         let times = self.medians(&[default, &tuned], self.depth, 2 * ROUNDS)?;
         Ok([times[0], times[1]])
     }
@@ -439,7 +440,7 @@ impl Bench {
             let name = self.gpu.activation().name().to_owned();
             made.merge_up_to.insert(name, merge_up_to);
             self.gpu.choices.replace(made);
-            Recording::new(&self.gpu, &self.backend.token_step()?)
+            Recording::new(&self.gpu, &self.backend.token_step()?).wait()
         };
         let (inside, apart) = (record(u32::MAX)?, record(0)?);
         self.gpu.choices.replace(made.clone());
@@ -512,11 +513,11 @@ impl Bench {
         let resolved = all.iter().map(Step::resolve);
         let resolved = resolved.collect::<Result<Vec<_>, _>>()?.concat();
         let specs: Vec<_> = resolved.iter().map(|call| &call.spec).collect();
-        self.gpu.pipelines(&specs)?;
+        self.gpu.pipelines(&specs).wait()?;
         let with_times = |(step, geometry): (&Step, &Geometry)| {
             Ok(Candidate {
                 geometry: *geometry,
-                step: Recording::new(&self.gpu, step)?,
+                step: Recording::new(&self.gpu, step).wait()?,
                 times: vec![],
             })
         };

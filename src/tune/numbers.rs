@@ -9,6 +9,7 @@ use super::{Bench, MARGIN, ROUNDS};
 use crate::gpu::machine::Tunables;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
+use crate::gpu::wait::Wait;
 use crate::gpu::{GpuError, Step, Target};
 
 /// What was found for a number of [`Tunables`].
@@ -47,7 +48,7 @@ impl Bench {
             if others.is_empty() {
                 continue;
             }
-            let step = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?)?;
+            let step = Recording::new(&self.gpu, &self.backend.token_step_for(&target)?).wait()?;
             let steps = [&step].into_iter().chain(others.iter().map(|c| &c.step));
             let steps: Vec<_> = steps.collect();
             let mut times = self.medians(&steps, self.depth, ROUNDS)?.into_iter();
@@ -94,7 +95,7 @@ impl Bench {
             if specs(&step)? != usual {
                 others.push(Candidate {
                     value,
-                    step: Recording::new(&self.gpu, &step)?,
+                    step: Recording::new(&self.gpu, &step).wait()?,
                     target,
                 });
             }

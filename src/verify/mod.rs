@@ -20,6 +20,7 @@ use crate::bench::BenchError;
 use crate::engine::Tier;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::models::Model;
 use golden::Golden;
@@ -208,7 +209,7 @@ pub fn verify(
             tier: Some(*tier),
             ..options.clone()
         };
-        let gpu = match Gpu::open(&asked) {
+        let gpu = match Gpu::open(&asked).wait() {
             Ok(gpu) => Arc::new(gpu),
             Err(GpuError::TierUnsupported { missing, .. }) => {
                 let tier = tier.name();
@@ -251,7 +252,7 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
         }
     };
     let reference = "CPU reference";
-    let loaded = GpuModel::load(Arc::clone(gpu), Arc::clone(&subject.model), &mut |_, _| {});
+    let loaded = GpuModel::load(Arc::clone(gpu), Arc::clone(&subject.model), &mut |_, _| {}).wait();
     let loaded = match loaded {
         Ok(model) => Arc::new(model),
         Err(error) => return vec![check(Way::Tokens, reference, Err(error.into()))],
@@ -273,7 +274,7 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
 }
 
 fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, BenchError> {
-    let mut backend = GpuBackend::new(Arc::clone(model), tokens.len())?;
+    let mut backend = GpuBackend::new(Arc::clone(model), tokens.len()).wait()?;
     Ok(logits(&mut backend, tokens, way.at_once())?)
 }
 

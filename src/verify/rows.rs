@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::engine::BackendWait;
 use crate::engine::backend::{Backend, BackendError};
+use crate::gpu::wait::Wait;
 
 /// The logits (tokens, vocab) of a text from its beginning, `at_once` tokens in a call.
 pub(super) fn logits(
@@ -18,7 +18,7 @@ pub(super) fn logits(
             rows.push(row.to_vec());
             ControlFlow::Continue(())
         };
-        backend.logits(piece, pos, on_row)?;
+        backend.logits(piece, pos, on_row).wait()?;
     }
     Ok(rows)
 }

@@ -6,6 +6,7 @@ use super::golden::Golden;
 use super::rows::Difference;
 use super::*;
 use crate::gpu::testing::gpus;
+use crate::gpu::wait::Wait;
 use crate::kernels::testing::Rng;
 use crate::testing::some;
 
@@ -57,7 +58,9 @@ fn a_wrong_weight_on_the_device_fails_every_way() {
     for row in &mut subject.rows {
         row.rotate_right(1);
     }
-    let gpu = Gpu::open(&GpuOptions::default()).expect("these tests need a GPU adapter");
+    let gpu = Gpu::open(&GpuOptions::default())
+        .wait()
+        .expect("these tests need a GPU adapter");
     let checks = checks_of(&Arc::new(gpu), &subject, &golden);
     let against = |what| checks.iter().filter(move |check| check.against == what);
     assert_eq!(against("CPU reference").count(), Way::ALL.len());

@@ -185,7 +185,7 @@ pub(super) async fn answer(
     };
     let sampling = settings.sampling();
     let generated = session
-        .generate_async(prompt, &sampling, limit, on_prompt, on_token)
+        .generate_watched(prompt, &sampling, limit, on_prompt, on_token)
         .await;
     let (reply, rest) = reader.finish();
     if talks {

@@ -82,7 +82,7 @@ impl Model {
         let tier = tier.transpose().map_err(|reason| JsError::new(&reason))?;
         // The browser shows one adapter. The CPU reference would hold up the page.
         let device = DeviceChoice::Index(0);
-        let lacks = gpu::lacks_async(&device, Tier::Subgroup).await;
+        let lacks = gpu::lacks(&device, Tier::Subgroup).await;
         let lacks = lacks.map_err(sentence)?;
         let options = EngineOptions {
             gpu: GpuOptions {
@@ -94,19 +94,19 @@ impl Model {
             ..EngineOptions::default()
         };
         let gguf = Gguf::from_bytes(bytes, &name).map_err(sentence)?;
-        let opened = Opened::of_gguf_async(gguf, &options).await;
+        let opened = Opened::of_gguf(gguf, &options).await;
         let told = &mut |progress: LoadProgress| {
             let [done, total] = [progress.done, progress.total].map(|bytes| bytes as f64);
             let _ = on_progress.call2(&JsValue::NULL, &done.into(), &total.into());
         };
-        let engine = Engine::load_async(opened.map_err(sentence)?, told).await;
+        let engine = Engine::load(opened.map_err(sentence)?, told).await;
         let mut model = Model {
             engine: Box::into_raw(Box::new(engine.map_err(sentence)?)),
             session: None,
             conversation: Conversation::default(),
             lacks,
         };
-        let session = model.engine().session_async().await;
+        let session = model.engine().session().await;
         model.session = Some(session.map_err(sentence)?);
         Ok(model)
     }

@@ -46,7 +46,7 @@ mod waiting;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened};
+use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Wait};
 use serde_json::Value;
 
 const EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
@@ -60,8 +60,12 @@ fn engine() -> Engine {
         },
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 /// The binary without the caller's settings and with nothing on standard input.

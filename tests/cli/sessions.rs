@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use glimt::engine::{Engine, Sampling, SessionFile};
+use glimt::engine::{Engine, Sampling, SessionFile, Wait};
 
 use super::random::{Rng, rounds};
 use super::{GREEDY, engine, error_line, failure, glimt, greedy_text, run, stderr, stdout};
@@ -19,12 +19,14 @@ fn named(folder: &Path, name: &str) -> String {
 fn expected(engine: &Engine, said: &[u32], prompt: &str, n: usize) -> Vec<u32> {
     let next = engine.tokenizer().encode(prompt, said.is_empty());
     let mut all = [said, &next.expect("plain text")].concat();
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let prompt = all.clone();
-    let answer = session.generate(&prompt, &Sampling::GREEDY, n, &mut |token| {
-        all.push(token);
-        ControlFlow::Continue(())
-    });
+    let answer = session
+        .generate(&prompt, &Sampling::GREEDY, n, &mut |token| {
+            all.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     answer.expect("it fits");
     all
 }
@@ -182,8 +184,8 @@ fn kill(times: usize) {
             prompt
         );
         assert_eq!(found, all[..found.len()]);
-        let mut session = engine.session().expect("there is memory");
-        file.restore(&mut session).expect("it is whole");
+        let mut session = engine.session().wait().expect("there is memory");
+        file.restore(&mut session).wait().expect("it is whole");
         unfinished += u32::from(found.len() < all.len());
         said = found;
     }

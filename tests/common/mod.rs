@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use glimt::engine::BackendWait;
+use glimt::engine::Wait;
 use glimt::engine::backend::Backend;
 use glimt::engine::sampling::Sampling;
 use glimt::gguf::Gguf;
@@ -217,11 +217,13 @@ pub fn all_logits(
         let pos = rows.len();
         let rest = tokens.len() - pos;
         let length = lengths.next().copied().unwrap_or(rest).min(rest);
-        let result = backend.logits(&tokens[pos..pos + length], pos, &mut |i, row| {
-            assert_eq!(pos + i, rows.len(), "rows come in order");
-            rows.push(row.to_vec());
-            ControlFlow::Continue(())
-        });
+        let result = backend
+            .logits(&tokens[pos..pos + length], pos, &mut |i, row| {
+                assert_eq!(pos + i, rows.len(), "rows come in order");
+                rows.push(row.to_vec());
+                ControlFlow::Continue(())
+            })
+            .wait();
         result.unwrap_or_else(|e| panic!("logits of {length} tokens from {pos}: {e}"));
     }
     rows
@@ -231,12 +233,15 @@ pub fn all_logits(
 pub fn greedy(backend: &mut dyn Backend, prompt: &[u32], n: usize) -> Vec<u32> {
     backend
         .prefill(prompt, 0)
+        .wait()
         .unwrap_or_else(|e| panic!("prompt of {}: {e}", prompt.len()));
     let mut tokens = Vec::new();
-    let result = backend.decode(prompt, &Sampling::GREEDY, n, &mut |token| {
-        tokens.push(token);
-        ControlFlow::Continue(())
-    });
+    let result = backend
+        .decode(prompt, &Sampling::GREEDY, n, &mut |token| {
+            tokens.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     result.unwrap_or_else(|e| panic!("decoding {n} tokens: {e}"));
     tokens
 }

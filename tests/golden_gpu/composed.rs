@@ -1,6 +1,7 @@
 //! Protects composed weights (`--precompose`): logits near the golden values, fewer dispatches, and prompts that do not read them.
 
 use super::*;
+use glimt::engine::Wait;
 
 /// With composed weights, rounded to Q8_0 once more, in the tiers with f32 activations: the story of the Q5_0 fixture is off by 7.3e-5,
 /// Q4_0's mixed prompt by 2e-5, everything else by 4e-6 at most.
@@ -19,11 +20,16 @@ fn composed(
 ) -> OneByOne {
     let (gpu, model) = (Arc::clone(gpu), model.clone());
     let (model, told) = GpuModel::load_precomposed(gpu, model, choice, n_ctx, &mut |_, _| {})
+        .wait()
         .expect("the model fits");
     if let Some(told) = told {
         eprintln!("{told}");
     }
-    OneByOne(GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache"))
+    OneByOne(
+        GpuBackend::new(Arc::new(model), n_ctx)
+            .wait()
+            .expect("a small cache"),
+    )
 }
 
 /// Every choice that composes something.

@@ -18,7 +18,7 @@ use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnT
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
-use glimt::engine::{BackendWait, Biases};
+use glimt::engine::{Biases, Wait};
 use glimt::gpu::geometry::Made;
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use glimt::models::mla::Model;
@@ -78,7 +78,7 @@ impl Backend for OneByOne {
         self.0.set_biases(biases);
     }
 
-    fn prefill_async<'a>(
+    fn prefill_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -87,13 +87,13 @@ impl Backend for OneByOne {
         Box::pin(async move {
             for (i, token) in tokens.iter().enumerate() {
                 let unwatched = &mut |_| ControlFlow::Continue(());
-                (self.0.prefill_async(&[*token], pos + i, unwatched)).await?;
+                (self.0.prefill_watched(&[*token], pos + i, unwatched)).await?;
             }
             Ok(tokens.len())
         })
     }
 
-    fn logits_async<'a>(
+    fn logits_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -104,35 +104,35 @@ impl Backend for OneByOne {
             for (i, token) in tokens.iter().enumerate() {
                 let unwatched = &mut |_| ControlFlow::Continue(());
                 let on_row = &mut |_: usize, row: &[f32]| on_row(i, row);
-                (self.0.logits_async(&[*token], pos + i, unwatched, on_row)).await?;
+                (self.0.logits_watched(&[*token], pos + i, unwatched, on_row)).await?;
             }
             Ok(tokens.len())
         })
     }
 
-    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
+    fn fill_cache(&mut self, rows: usize) -> Answer<'_, ()> {
         self.0.fill_cache(rows)
     }
 
-    fn read_rows_async(&mut self, positions: std::ops::Range<usize>) -> Answer<'_, Vec<u8>> {
-        self.0.read_rows_async(positions)
+    fn read_rows(&mut self, positions: std::ops::Range<usize>) -> Answer<'_, Vec<u8>> {
+        self.0.read_rows(positions)
     }
 
-    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
-        self.0.write_rows_async(first, rows)
+    fn write_rows<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+        self.0.write_rows(first, rows)
     }
 
-    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
-        self.0.branch_async(rows)
+    fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+        self.0.branch(rows)
     }
 
-    fn decode(
-        &mut self,
-        context: &[u32],
-        sampling: &Sampling,
+    fn decode<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
         limit: usize,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), BackendError> {
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
         self.0.decode(context, sampling, limit, on_token)
     }
 }
@@ -144,7 +144,7 @@ fn all_logits_from(backend: &mut dyn Backend, tokens: &[u32], pos: usize) -> Vec
         rows.push(row.to_vec());
         ControlFlow::Continue(())
     };
-    backend.logits(tokens, pos, on_row).expect("it fits");
+    backend.logits(tokens, pos, on_row).wait().expect("it fits");
     rows
 }
 
@@ -163,7 +163,7 @@ fn open_tier(tier: Tier) -> Option<Arc<Gpu>> {
 
 fn open_with(options: GpuOptions) -> Option<Arc<Gpu>> {
     let tier = options.tier.expect("a test names it");
-    match Gpu::open(&options) {
+    match Gpu::open(&options).wait() {
         Ok(gpu) => Some(Arc::new(gpu)),
         Err(GpuError::TierUnsupported { .. }) => {
             eprintln!("skipped: tier {} (this adapter cannot run it)", tier.name());
@@ -184,9 +184,12 @@ fn tiers() -> Vec<Arc<Gpu>> {
 }
 
 fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
-    let model =
-        GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {}).expect("the model fits");
-    GpuBackend::new(Arc::new(model), n_ctx).expect("a small cache")
+    let model = GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {})
+        .wait()
+        .expect("the model fits");
+    GpuBackend::new(Arc::new(model), n_ctx)
+        .wait()
+        .expect("a small cache")
 }
 
 fn embedded() -> Arc<Model> {
@@ -511,14 +514,18 @@ fn slices_joined_by_either_way_and_other_geometries_give_the_same_logits() {
 /// `gpu` is a device of its own for the choices: they are the device's.
 fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
     let activation = gpu.activation();
-    let model = GpuModel::load(Arc::clone(gpu), embedded(), &mut |_, _| {});
+    let model = GpuModel::load(Arc::clone(gpu), embedded(), &mut |_, _| {}).wait();
     let model = Arc::new(model.expect("the model fits"));
     // With the choices of the moment.
-    let backend = || GpuBackend::new(Arc::clone(&model), 1024).expect("a small cache");
+    let backend = || {
+        GpuBackend::new(Arc::clone(&model), 1024)
+            .wait()
+            .expect("a small cache")
+    };
     let tokens = random_tokens(5);
     // With 4 heads a context of some hundred rows is many slices.
     let logits = |backend: &mut GpuBackend| {
-        backend.fill_cache(700).expect("it fits");
+        backend.fill_cache(700).wait().expect("it fits");
         let mut found = vec![];
         for token in &tokens {
             let mut keep = |_, row: &[f32]| {
@@ -526,7 +533,10 @@ fn check_choices(gpu: &Arc<Gpu>, limit: f64) {
                 ControlFlow::Continue(())
             };
             let token = std::slice::from_ref(token);
-            backend.logits(token, 700, &mut keep).expect("it fits");
+            backend
+                .logits(token, 700, &mut keep)
+                .wait()
+                .expect("it fits");
         }
         found
     };

@@ -2,6 +2,7 @@
 //! and refusals.
 
 use super::*;
+use glimt::engine::Wait;
 
 #[test]
 fn one_batch_and_token_by_token_agree() {
@@ -32,14 +33,17 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
     // Always the same, so that no two tokens of the text can be too near to tell apart in some runs.
     let tokens: Vec<u32> = (1..=90u32).map(|i| i * i * 31 % 4093 + 3).collect();
     for gpu in drawn(&tiers(), 1) {
-        let weights =
-            GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {}).expect("the model fits");
+        let weights = GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {})
+            .wait()
+            .expect("the model fits");
         let weights = Arc::new(weights);
         let with_chunk = |chunk| {
-            GpuBackend::with_chunk(Arc::clone(&weights), 110, Some(chunk)).expect("a small cache")
+            GpuBackend::with_chunk(Arc::clone(&weights), 110, Some(chunk))
+                .wait()
+                .expect("a small cache")
         };
         let last = |backend: &mut dyn Backend| {
-            backend.prefill(&tokens[..89], 0).expect("it fits");
+            backend.prefill(&tokens[..89], 0).wait().expect("it fits");
             // The cache of all before decides the logits of the last.
             all_logits_from(backend, &tokens[89..], 89)
         };
@@ -51,10 +55,12 @@ fn a_long_prompt_in_parts_and_token_by_token_agree() {
         for chunk in some(&[90, 64, 34, 7], 1) {
             let mut backend = with_chunk(chunk);
             let mut parts = vec![];
-            let watched = backend.prefill_watched(&tokens, 0, &mut |done| {
-                parts.push(done);
-                ControlFlow::Continue(())
-            });
+            let watched = backend
+                .prefill_watched(&tokens, 0, &mut |done| {
+                    parts.push(done);
+                    ControlFlow::Continue(())
+                })
+                .wait();
             assert_eq!(watched.expect("it fits"), 90);
             assert!(parts.is_sorted() && parts.iter().all(|done| *done < 90));
             // A session's first submission is one layer; behind the others stand parts of pieces.
@@ -77,10 +83,13 @@ fn a_prompt_of_one_token_over_and_over_agrees_with_single_ones() {
     let tokens = [100u32; 50];
     for gpu in tiers() {
         let weights = GpuModel::load(Arc::clone(&gpu), model.clone(), &mut |_, _| {})
+            .wait()
             .expect("the model fits");
         let weights = Arc::new(weights);
         let with_chunk = |chunk| {
-            GpuBackend::with_chunk(Arc::clone(&weights), 64, Some(chunk)).expect("a small cache")
+            GpuBackend::with_chunk(Arc::clone(&weights), 64, Some(chunk))
+                .wait()
+                .expect("a small cache")
         };
         let expected = all_logits(&mut OneByOne(with_chunk(1)), &tokens, &[]);
         let found = all_logits(&mut with_chunk(64), &tokens, &[]);
@@ -95,17 +104,23 @@ fn a_prompt_of_one_token_over_and_over_agrees_with_single_ones() {
 fn a_prompt_can_be_stopped_between_its_parts() {
     let gpu = tiers().pop().expect("at least one tier");
     let is_software = gpu.info.device_type == wgpu::DeviceType::Cpu;
-    let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {}).expect("the model fits");
-    let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32)).expect("it fits");
+    let weights = GpuModel::load(gpu, embedded(), &mut |_, _| {})
+        .wait()
+        .expect("the model fits");
+    let mut backend = GpuBackend::with_chunk(Arc::new(weights), 200, Some(32))
+        .wait()
+        .expect("it fits");
     let tokens = random_tokens(120);
     let mut asked = 0;
-    let stopped = backend.prefill_watched(&tokens, 0, &mut |done| match done {
-        0..70 => ControlFlow::Continue(()),
-        _ => {
-            asked = done;
-            ControlFlow::Break(())
-        }
-    });
+    let stopped = backend
+        .prefill_watched(&tokens, 0, &mut |done| match done {
+            0..70 => ControlFlow::Continue(()),
+            _ => {
+                asked = done;
+                ControlFlow::Break(())
+            }
+        })
+        .wait();
     let done = stopped.expect("it fits");
     if done == tokens.len() && !is_software {
         eprintln!("skipped: this GPU had the whole prompt before it could be stopped");
@@ -114,12 +129,17 @@ fn a_prompt_can_be_stopped_between_its_parts() {
     // Whole pieces only: the one that it was stopped in counts, where all of it was submitted.
     assert!(done % 32 == 0 && (64..120).contains(&done), "{done}");
     assert!((70..done + 32).contains(&asked), "stopped at {asked}");
-    let decoded = backend.decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
-        ControlFlow::Continue(())
-    });
+    let decoded = backend
+        .decode(&tokens[..done], &Sampling::GREEDY, 1, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .wait();
     assert!(matches!(decoded, Err(BackendError::NotPrefilled { .. })));
     // The rows are there: going on gives what starting anew gives.
-    backend.prefill(&tokens[done..], done).expect("it fits");
+    backend
+        .prefill(&tokens[done..], done)
+        .wait()
+        .expect("it fits");
     let next = |backend: &mut GpuBackend| {
         let mut next = 0;
         let on_token = &mut |token| {
@@ -128,11 +148,12 @@ fn a_prompt_can_be_stopped_between_its_parts() {
         };
         backend
             .decode(&tokens, &Sampling::GREEDY, 1, on_token)
+            .wait()
             .expect("it fits");
         next
     };
     let resumed = next(&mut backend);
-    backend.prefill(&tokens, 0).expect("it fits");
+    backend.prefill(&tokens, 0).wait().expect("it fits");
     assert_eq!(next(&mut backend), resumed);
 }
 
@@ -146,7 +167,7 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
         max_binding: Some(150_000),
         ..Default::default()
     };
-    let gpu = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let gpu = Arc::new(Gpu::open(&options).wait().expect("an adapter"));
     let found = all_logits(&mut backend(&gpu, &model, 16), &tokens, &[]);
     let error = contrast(&found, &expected);
     let limit = contrast_of_prompts(&gpu);
@@ -167,7 +188,7 @@ fn a_model_cut_by_the_binding_limit_gives_the_same_logits_of_a_token_alone() {
             max_binding: Some(100_000),
             ..Default::default()
         };
-        let cut = Arc::new(Gpu::open(&options).expect("it opened before"));
+        let cut = Arc::new(Gpu::open(&options).wait().expect("it opened before"));
         let found = all_logits(&mut backend(&cut, &model, 16), &token, &[]);
         let error = contrast(&found, &expected);
         // The experts' parts are added in another order, and of one position's spread halves stray more than of all logits.
@@ -184,7 +205,7 @@ fn decoding_starts_from_logits_that_are_still_there() {
     for gpu in tiers() {
         let mut backend = backend(&gpu, &model, 16);
         let expected = greedy(&mut backend, &prompt, 6);
-        backend.prefill(&prompt, 0).expect("the prompt fits");
+        backend.prefill(&prompt, 0).wait().expect("the prompt fits");
         let mut decode = |context: &[u32], limit, stop_after| {
             let mut tokens = Vec::new();
             backend
@@ -196,6 +217,7 @@ fn decoding_starts_from_logits_that_are_still_there() {
                         ControlFlow::Continue(())
                     }
                 })
+                .wait()
                 .map(|()| tokens)
         };
         assert!(decode(&prompt, 0, 1).expect("nothing to do").is_empty());
@@ -213,13 +235,16 @@ fn decoding_starts_from_logits_that_are_still_there() {
 fn what_cannot_be_computed_is_refused() {
     let gpu = tiers().pop().expect("at least one tier");
     let mut small = backend(&gpu, &embedded(), 8);
-    assert!(matches!(small.prefill(&[], 0), Err(BackendError::NoTokens)));
     assert!(matches!(
-        small.prefill(&[5, 4096], 0),
+        small.prefill(&[], 0).wait(),
+        Err(BackendError::NoTokens)
+    ));
+    assert!(matches!(
+        small.prefill(&[5, 4096], 0).wait(),
         Err(BackendError::TokenOutOfRange { token: 4096, .. })
     ));
     assert!(matches!(
-        small.prefill(&[5; 9], 0),
+        small.prefill(&[5; 9], 0).wait(),
         Err(BackendError::ContextOverflow {
             needed: 9,
             n_ctx: 8
@@ -230,9 +255,10 @@ fn what_cannot_be_computed_is_refused() {
         max_binding: Some(150_000),
         ..Default::default()
     };
-    let cut = Arc::new(Gpu::open(&options).expect("an adapter"));
+    let cut = Arc::new(Gpu::open(&options).wait().expect("an adapter"));
     let load = |choice| {
         GpuModel::load_precomposed(Arc::clone(&cut), embedded(), choice, 8, &mut |_, _| {})
+            .wait()
             .map(|(_, told)| told.expect("it is not off"))
     };
     let error = load(PrecomposeChoice::Qk).expect_err("several bindings");
@@ -247,8 +273,9 @@ fn what_cannot_be_computed_is_refused() {
         max_binding: Some(1000),
         ..Default::default()
     };
-    let tight = Arc::new(Gpu::open(&refused).expect("an adapter"));
+    let tight = Arc::new(Gpu::open(&refused).wait().expect("an adapter"));
     let error = GpuModel::load(tight, embedded(), &mut |_, _| {})
+        .wait()
         .map(|_| ())
         .expect_err("no row fits");
     assert!(matches!(error, GpuError::BindingTooLarge { .. }), "{error}");
@@ -267,6 +294,7 @@ fn a_file_cut_under_the_loader_is_an_error() {
     file.and_then(|file| file.set_len(half)).expect("a cut");
     let gpu = tiers().pop().expect("at least one tier");
     let error = GpuModel::load(gpu, model, &mut |_, _| {})
+        .wait()
         .map(|_| ())
         .expect_err("half of the file is gone");
     assert!(matches!(error, GpuError::ReadWeights { .. }), "{error}");

@@ -1,29 +1,36 @@
-//! Protects the polled core: nothing blocks a thread but the wrappers for native builds, and only measurements call these.
+//! Protects the polled core: nothing that a browser runs blocks a thread.
 
 use super::source::tokens;
 use super::sources;
 
-/// The rooms that a browser needs to compute.
-const CORE: [&str; 4] = ["gpu", "kernels", "models", "engine"];
-/// The files that may block: the wrappers for native builds.
-const WRAPPERS: [&str; 6] = [
-    "gpu::wait",
-    "engine::wait",
-    "engine::gpu::wait",
-    "engine::chooser::wait",
-    "engine::scheduler::turns::wait",
-    "engine::scheduler::wait",
+/// The rooms that a browser needs.
+const CORE: [&str; 6] = ["gpu", "kernels", "models", "engine", "chat", "web"];
+/// The one file that waits for a device.
+const WAITS: &str = "gpu::wait";
+/// The files that use threads, which no browser has: they encode a token ahead, read a vocabulary beside the opening of a device, follow a
+/// grammar, and touch what an idle session needs.
+const THREADS: [&str; 4] = [
+    "engine::gpu::pilot",
+    "engine::beside",
+    "engine::chooser::threads",
+    "engine::warm",
 ];
-/// The files that may call the wrappers: measurements, which native builds alone make.
-const MEASUREMENTS: [&str; 3] = [
+/// The files that may wait for a future: those which decode or open with a second thread, measurements, and what a program of five lines
+/// uses.
+const WAITING: [&str; 8] = [
+    "engine::gpu::pilot",
+    "engine::beside",
     "engine::bandwidth",
     "engine::gpu::measure",
+    "engine::gpu::batch::measure",
     "engine::gpu::tune",
+    "engine",
+    "chat::blocking",
 ];
-/// What blocks, as code says it.
-const BLOCKING: [&str; 9] = [
-    "PollType::Wait",
-    "PollType::wait",
+/// What waits for a device, as code says it.
+const OF_DEVICE: [&str; 3] = ["PollType::Wait", "PollType::wait", "wait_indefinitely"];
+/// What blocks otherwise.
+const BLOCKING: [&str; 7] = [
     "block_on",
     "thread::",
     ".recv()",
@@ -32,29 +39,8 @@ const BLOCKING: [&str; 9] = [
     "park(",
     "Condvar",
 ];
-/// The wrappers under their own names: the core takes those with `async`.
-const WAITING: [&str; 20] = [
-    "complete(",
-    "Gpu::open(",
-    "Recording::new(",
-    "Stamps::new(",
-    "Stamps::empty_pass(",
-    "GpuModel::load(",
-    "GpuModel::load_precomposed(",
-    "GpuBackend::new(",
-    "GpuBackend::with_chunk(",
-    "gpu.wait(",
-    "gpu().wait(",
-    "gpu.storage(",
-    "gpu.storage_with(",
-    ".realise(",
-    "gpu.read::<",
-    "gpu.map_read(",
-    "gpu.pipelines(",
-    "wait::in_turn(",
-    "wait::repeats(",
-    "wait::repeated(",
-];
+/// What waits for a future.
+const OF_FUTURES: [&str; 3] = [".wait()", "complete(", "Wait::wait"];
 
 /// Where the core says any of `phrases`: the file and the phrase.
 fn found(phrases: &[&str]) -> Vec<(String, String)> {
@@ -85,17 +71,28 @@ fn beside(found: &[(String, String)], files: &[&str]) -> String {
 }
 
 #[test]
-fn nothing_blocks_but_the_wrappers_for_native_builds() {
+fn only_one_file_waits_for_a_device() {
+    let found = found(&OF_DEVICE);
+    assert!(!found.is_empty(), "it waits otherwise now");
+    let wrong = beside(&found, &[WAITS]);
+    assert!(wrong.is_empty(), "these files wait for a device:\n{wrong}");
+}
+
+#[test]
+fn nothing_that_a_browser_runs_blocks() {
     let found = found(&BLOCKING);
-    assert!(found.len() > 3, "the wrappers block otherwise now");
-    let wrong = beside(&found, &WRAPPERS);
+    assert!(found.len() > THREADS.len(), "they block otherwise now");
+    let wrong = beside(&found, &[&[WAITS][..], &THREADS].concat());
     assert!(wrong.is_empty(), "these files block:\n{wrong}");
 }
 
 #[test]
-fn only_measurements_call_what_waits() {
-    let found = found(&WAITING);
-    assert!(found.len() > 10, "the wrappers have other names now");
-    let wrong = beside(&found, &[&WRAPPERS[..], &MEASUREMENTS].concat());
+fn futures_are_awaited_where_a_browser_runs() {
+    let found = found(&OF_FUTURES);
+    assert!(
+        found.len() > WAITING.len(),
+        "they are waited for otherwise now"
+    );
+    let wrong = beside(&found, &[&[WAITS][..], &WAITING].concat());
     assert!(wrong.is_empty(), "these files wait:\n{wrong}");
 }

@@ -1,6 +1,7 @@
 //! Protects against files that were cut, damaged or written for something else: they are refused, or have their last whole commit.
 
 use super::*;
+use glimt::engine::Wait;
 
 #[test]
 fn other_files_are_refused() {
@@ -40,7 +41,7 @@ fn state(file: &SessionFile) -> State {
 /// A file that was saved, journaled, saved again with something forgotten, and journaled again; the length after each step, and what is
 /// in the file then.
 fn steps(path: &Path, engine: &Engine) -> Vec<(u64, State)> {
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut file = open(path, engine);
     let mut steps = vec![];
     let mut note = |file: &SessionFile| {
@@ -50,6 +51,7 @@ fn steps(path: &Path, engine: &Engine) -> Vec<(u64, State)> {
     note(&file);
     last_logits(&mut session, &[60, 61]);
     file.save(&mut session, b"first")
+        .wait()
         .expect("it can be written");
     note(&file);
     file.journal(&[63]).expect("it can be written");
@@ -59,6 +61,7 @@ fn steps(path: &Path, engine: &Engine) -> Vec<(u64, State)> {
     session.truncate(1);
     last_logits(&mut session, &[66]);
     file.save(&mut session, b"second")
+        .wait()
         .expect("it can be written");
     note(&file);
     file.journal(&[68]).expect("it can be written");
@@ -79,7 +82,7 @@ fn cut_anywhere_a_file_has_its_last_whole_commit() {
     let engine = cpu();
     let steps = steps(&path, &engine);
     let bytes = std::fs::read(&path).expect("it is there");
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     for length in 0..=bytes.len() {
         std::fs::write(&cut, &bytes[..length]).expect("it can be written");
         let mut file = open(&cut, &engine);
@@ -87,9 +90,10 @@ fn cut_anywhere_a_file_has_its_last_whole_commit() {
         let expected = whole.map_or(State::default(), |(_, state)| state.clone());
         assert_eq!(state(&file), expected, "cut to {length} of {}", bytes.len());
         if length % 499 == 0 {
-            file.restore(&mut session).expect("it is whole");
+            file.restore(&mut session).wait().expect("it is whole");
             // It can be written again, and what is written is there.
             file.save(&mut session, b"third")
+                .wait()
                 .expect("it can be written");
             drop(file);
             let file = open(&cut, &engine);
@@ -106,11 +110,15 @@ fn a_flipped_bit_is_refused_or_harmless() {
     let steps = steps(&path, &engine);
     let (_, expected) = steps.last().expect("there are some");
     let bytes = std::fs::read(&path).expect("it is there");
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     open(&path, &engine)
         .restore(&mut session)
+        .wait()
         .expect("it is whole");
-    let rows = session.read_rows(0..expected.1).expect("they are there");
+    let rows = session
+        .read_rows(0..expected.1)
+        .wait()
+        .expect("they are there");
     let (mut refused, mut harmless) = (0, 0);
     let mut random = 1u64;
     for _ in 0..2000 {
@@ -137,10 +145,13 @@ fn a_flipped_bit_is_refused_or_harmless() {
             }
         };
         assert_eq!(&state(&file), expected, "bit {bit}");
-        match file.restore(&mut session) {
+        match file.restore(&mut session).wait() {
             Ok(()) => {
                 harmless += 1;
-                let found = session.read_rows(0..expected.1).expect("they are there");
+                let found = session
+                    .read_rows(0..expected.1)
+                    .wait()
+                    .expect("they are there");
                 assert!(found == rows, "bit {bit}: other rows");
             }
             Err(error) => {
@@ -217,8 +228,10 @@ fn newer_versions_and_other_models_are_refused() {
         ctx: Some(256),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::File(file), &options).expect("it opens");
-    let other = Engine::load(opened, &mut |_| {}).expect("it loads");
+    let opened = Opened::new(&ModelSource::File(file), &options)
+        .wait()
+        .expect("it opens");
+    let other = Engine::load(opened, &mut |_| {}).wait().expect("it loads");
     let message = refusal(&path, &other);
     assert!(
         message.contains("belongs to another model: its hash of the weights is"),
@@ -226,9 +239,12 @@ fn newer_versions_and_other_models_are_refused() {
     );
     assert_eq!(std::fs::read(&path).expect("it is there"), whole);
     // Nor is a session of the one kept in a file of the other.
-    let mut session = other.session().expect("there is memory");
+    let mut session = other.session().wait().expect("there is memory");
     let mut file = open(&path, &engine);
-    for result in [file.restore(&mut session), file.save(&mut session, b"")] {
+    for result in [
+        file.restore(&mut session).wait(),
+        file.save(&mut session, b"").wait(),
+    ] {
         let message = result.expect_err("it is another model").to_string();
         assert!(
             message.contains("was opened for another model"),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use glimt::engine::{
     DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Sampling, Session,
-    SessionFile, SessionFileError, Tier,
+    SessionFile, SessionFileError, Tier, Wait,
 };
 
 /// The built-in model on a device with a context of 256 tokens.
@@ -26,8 +26,12 @@ fn engine_on(device: DeviceChoice, tier: Option<Tier>) -> Engine {
         ctx: Some(256),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 /// On the CPU reference.
@@ -49,10 +53,12 @@ fn encode(engine: &Engine, text: &str) -> Vec<u32> {
 fn say(session: &mut Session<'_>, prompt: &str, n: usize) -> Vec<u32> {
     let mut answer = vec![];
     let prompt = encode(session.engine(), prompt);
-    let stats = session.generate(&prompt, &Sampling::GREEDY, n, &mut |token| {
-        answer.push(token);
-        ControlFlow::Continue(())
-    });
+    let stats = session
+        .generate(&prompt, &Sampling::GREEDY, n, &mut |token| {
+            answer.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     stats.expect("it fits");
     answer
 }
@@ -66,6 +72,7 @@ fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
     };
     session
         .logits(tokens, tokens.len() - 1, keep)
+        .wait()
         .expect("the tokens fit");
     last
 }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use glimt::engine::Engine;
+use glimt::engine::Wait;
 
 use super::files::{assert_holds, length, made_up};
 use super::{cpu, open};
@@ -42,7 +43,7 @@ fn saves_without_end() {
     let mut file = open(path.as_ref(), &engine);
     for salt in (0..=u8::MAX).cycle() {
         let mut session = made_up(&engine, TOKENS, salt);
-        let saved = file.save(&mut session, &[salt]);
+        let saved = file.save(&mut session, &[salt]).wait();
         saved.expect("it can be written");
     }
 }
@@ -92,7 +93,9 @@ fn a_disk_that_is_full_while_a_file_is_written_anew_leaves_it_as_it_was() {
     let mut salt = 0;
     let mut save = |file: &mut glimt::engine::SessionFile| {
         salt += 1;
-        let saved = file.save(&mut made_up(&engine, TOKENS, salt), &[salt]);
+        let saved = file
+            .save(&mut made_up(&engine, TOKENS, salt), &[salt])
+            .wait();
         saved.expect("what is saved is saved, and the file only longer");
         salt
     };

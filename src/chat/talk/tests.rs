@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::engine::{DeviceChoice, EngineOptions, GpuOptions, ModelSource, Opened, StopReason};
+use crate::gpu::pending::may_block;
+use crate::gpu::wait::Wait;
 
 fn engine(ctx: usize) -> Engine {
     let options = EngineOptions {
@@ -12,13 +14,17 @@ fn engine(ctx: usize) -> Engine {
         ctx: Some(ctx),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("it is built in");
-    Engine::load(opened, &mut |_| {}).expect("the CPU takes it")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("it is built in");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the CPU takes it")
 }
 
 /// A conversation with answers of eight tokens, which are always the same.
 fn chat(engine: &Engine) -> Chat<'_> {
-    let mut chat = Chat::new(engine).expect("there is memory");
+    let mut chat = Chat::new(engine).wait().expect("there is memory");
     chat.sampling.seed = 7;
     chat.limit = 8;
     chat
@@ -38,8 +44,8 @@ fn answers(chat: &Chat<'_>) -> Vec<usize> {
 fn a_stream_gives_what_waiting_gives_and_the_next_question_computes_only_what_is_new() {
     let engine = engine(128);
     let mut waiting = chat(&engine);
-    let first = waiting.say("Tell me a story.").expect("it answers");
-    let second = waiting.say("Go on.").expect("it answers");
+    let first = waiting.say("Tell me a story.").wait().expect("it answers");
+    let second = waiting.say("Go on.").wait().expect("it answers");
     assert!(!first.is_empty() && first != second);
     assert_eq!(answers(&waiting), [8, 8]);
     let stats = waiting.stats().expect("it has answered");
@@ -75,10 +81,35 @@ fn a_stream_that_is_dropped_leaves_what_it_gave() {
     };
     assert_eq!(reply.answer.text, text);
     assert!(reply.answer.ids.len() < 4, "{reply:?}");
-    let more = chat.say("Go on.").expect("it answers");
+    let more = chat.say("Go on.").wait().expect("it answers");
     assert!(!more.is_empty());
     drop(chat.stream("Nobody listens."));
     assert_eq!(chat.conversation.turns.len(), 4);
+}
+
+#[test]
+fn a_stream_gives_way_between_two_tokens_where_a_thread_waits_for_it() {
+    let engine = engine(16);
+    let heard = Rc::new(RefCell::new(Heard {
+        reader: ReplyReader::plain(engine.tokenizer()),
+        pieces: VecDeque::new(),
+    }));
+    let hears = Rc::clone(&heard);
+    let answer = async move {
+        // Whoever may block here computes the whole answer before the first piece is given.
+        let text = may_block().to_string();
+        hears.borrow_mut().pieces.push_back(Piece::Answer(text));
+        std::future::pending().await
+    };
+    let (mut conversation, mut stats) = (Conversation::default(), None);
+    let mut pieces = Pieces {
+        answer: Some(Box::pin(answer)),
+        heard,
+        conversation: &mut conversation,
+        stats: &mut stats,
+    };
+    let first = pieces.next().expect("there is one").expect("it is text");
+    assert_eq!(first, Piece::Answer("false".to_owned()));
 }
 
 #[test]
@@ -86,27 +117,27 @@ fn a_question_that_is_refused_is_no_turn() {
     let engine = engine(16);
     let mut chat = chat(&engine);
     let long = "There is no room for this question. ".repeat(4);
-    let refused = chat.say(long.as_str());
+    let refused = chat.say(long.as_str()).wait();
     assert!(
         matches!(refused, Err(EngineError::PromptTooLong { n_ctx: 16, .. })),
         "{refused:?}"
     );
     assert!(chat.conversation.turns.is_empty());
     chat.think = Some(true);
-    let refused = chat.say("Hello");
+    let refused = chat.say("Hello").wait();
     assert!(
         matches!(refused, Err(EngineError::Tokenizer(_))),
         "{refused:?}"
     );
     assert!(chat.conversation.turns.is_empty() && chat.stats().is_none());
     chat.think = None;
-    assert!(chat.say("Hello").is_ok());
+    assert!(chat.say("Hello").wait().is_ok());
 }
 
 #[test]
 fn a_new_conversation_samples_as_is_recommended() {
     let engine = engine(16);
-    let [one, other] = [0; 2].map(|_| Chat::new(&engine).expect("there is memory").sampling);
+    let [one, other] = [0; 2].map(|_| Chat::new(&engine).wait().expect("there is memory").sampling);
     let recommended = engine.recommended().sampling(false);
     assert_eq!(recommended.repeat_penalty, 1.05);
     assert_eq!(Sampling { seed: 0, ..one }, recommended);

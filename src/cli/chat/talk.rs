@@ -15,6 +15,7 @@ use crate::cli::run::{self, Ran};
 use crate::cli::sampling::Choice;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, Constrained, Grammar};
 use crate::engine::{Engine, EngineError, Session, StopReason};
+use crate::gpu::wait::Wait;
 use crate::plural::count;
 
 /// What an answer took.
@@ -103,7 +104,7 @@ impl<'a> Talk<'a> {
     ) -> Result<Self, CliError> {
         Ok(Self {
             engine,
-            session: engine.session()?,
+            session: engine.session().wait()?,
             conversation,
             grammar: settings.grammar.grammar(engine)?,
             settings,

@@ -5,6 +5,7 @@ use super::subject::Subject;
 use crate::cli::devices;
 use crate::engine::Tier;
 use crate::gpu::geometry::Made as Chosen;
+use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuError};
 
 /// What names of limits have in them that no kernel meets.
@@ -25,7 +26,7 @@ const OF_DRAWING: [&str; 12] = [
 
 /// Tells all adapters, as `glimt devices` does.
 pub(super) fn list(made: &mut Made) {
-    let adapters = gpu::adapters();
+    let adapters = gpu::adapters().wait();
     if adapters.is_empty() {
         made.text += &format!("{}\n", GpuError::NoAdapter.of_gpus_alone());
     }

@@ -6,6 +6,7 @@ use crate::cli::args::MeasuredArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
 use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
+use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, Gpu, GpuError};
 
 /// How much is measured.
@@ -73,7 +74,7 @@ impl Subject {
     ) -> Result<Self, CliError> {
         let source = model.source()?;
         let choice = match device {
-            DeviceChoice::Auto if gpu::adapters().is_empty() => {
+            DeviceChoice::Auto if gpu::adapters().wait().is_empty() => {
                 note(format_args!("{}", GpuError::NoAdapter.of_gpus_alone()));
                 DeviceChoice::Cpu
             }
@@ -83,7 +84,9 @@ impl Subject {
         let adapter = match &choice {
             DeviceChoice::Cpu if !asked.is_empty() => return Err(CliError::TierOfCpu),
             DeviceChoice::Cpu => None,
-            gpu => Some(Box::new(gpu::chosen(gpu).map_err(EngineError::from)?)),
+            gpu => Some(Box::new(
+                gpu::chosen(gpu, false).wait().map_err(EngineError::from)?,
+            )),
         };
         let mut subject = Self {
             sizes: match &adapter {
@@ -113,7 +116,7 @@ impl Subject {
             asked => asked,
         };
         for tier in wanted {
-            let missing = gpu::lacks(&self.choice, *tier)?;
+            let missing = gpu::lacks(&self.choice, *tier).wait()?;
             match (missing.is_empty(), self.asked.is_empty()) {
                 (true, _) => self.tiers.push(*tier),
                 (false, true) => self.lacking.push((*tier, missing)),
@@ -145,7 +148,8 @@ impl Subject {
         let opened = Gpu::open(&GpuOptions {
             tuned: true,
             ..self.options(Some(tier))
-        });
+        })
+        .wait();
         let failed = |error| made.failures.push(format!("tier {tier}: {error}"));
         opened.map_err(failed).ok()
     }

@@ -7,7 +7,7 @@ use web_time::{Duration, Instant};
 
 use super::refused::refused;
 use super::state::{Found, State};
-use super::wait::Worker;
+use super::threads::Worker;
 use super::{ChooserError, quiet};
 
 /// Time that the tokens of an answer may take to find, beside its thread's other work.

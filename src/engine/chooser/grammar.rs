@@ -15,7 +15,7 @@ use super::quiet::caught;
 use super::refused::refused;
 use super::schema::{self, Lost};
 use super::state::State;
-use super::{Chooser, ChooserError, Vocabulary, gbnf, size, wait};
+use super::{Chooser, ChooserError, Vocabulary, gbnf, size, threads};
 
 /// What an answer has to be.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,7 @@ impl Grammar {
     /// [`ChooserError::Schema`], [`ChooserError::Grammar`] or [`ChooserError::Gbnf`] with what is wrong with it,
     /// [`ChooserError::GrammarTooSlow`].
     pub fn new(vocabulary: &Vocabulary, language: Language) -> Result<Self, ChooserError> {
-        let read = wait::with_deep_stack(|| {
+        let read = threads::with_deep_stack(|| {
             let (grammar, lost) = read(vocabulary, language)?;
             let parser = vocabulary.factory().create_parser(grammar);
             let mut matcher = Matcher::new(parser).into_cancellable();
@@ -102,7 +102,7 @@ impl Grammar {
         let mut matcher = fresh.clone();
         let cancellation = matcher.cancellation_handle();
         let cancellation = cancellation.as_ref();
-        let first = wait::within(BEGINNING, cancellation, || begun(&mut matcher, vocabulary));
+        let first = threads::within(BEGINNING, cancellation, || begun(&mut matcher, vocabulary));
         let first = first.map_err(refused)?.ok_or(ChooserError::Panicked)?;
         if matcher.is_cancelled() {
             crate::effort::check()?;

@@ -17,9 +17,9 @@ mod refused;
 mod schema;
 mod size;
 mod state;
+mod threads;
 mod typical;
 mod vocabulary;
-mod wait;
 mod xtc;
 
 use web_time::Duration;

@@ -101,9 +101,9 @@ impl Token {
         let decode = single.then(&choose);
         let sample = Step::of(Most::token(sizes.n_ctx as u32), choose);
         Ok(Self {
-            decode: Recording::new_async(gpu, &decode).await?,
-            single: Recording::new_async(gpu, &single).await?,
-            sample: Recording::new_async(gpu, &sample).await?,
+            decode: Recording::new(gpu, &decode).await?,
+            single: Recording::new(gpu, &single).await?,
+            sample: Recording::new(gpu, &sample).await?,
             needed: decode.buffers().into_iter().cloned().collect(),
             sites,
         })
@@ -252,7 +252,7 @@ impl GpuBatch {
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`] or what the device reports.
-    pub async fn new_async(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
+    pub async fn new(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
         Self::of(model, &*sessions, sizes).await
@@ -271,15 +271,15 @@ impl GpuBatch {
         let told = sequences.map(|known| [&known.table, &known.pages, &known.work]);
         let told = told.into_iter().flatten();
         for range in told.chain([recipes.history()]).chain(recipes.cache()) {
-            gpu.realise_async(&range.buffer).await?;
+            gpu.realise(&range.buffer).await?;
         }
         let vocab = model.model.config().vocab_size as u32;
         let drawn = sizes.most_drawn();
         let logits = Range::floats("logits", u64::from(drawn) * u64::from(vocab));
         let choices = Range::words("choices", u64::from(drawn) * CHOICE as u64);
-        gpu.realise_async(&choices.buffer).await?;
-        let biases = BiasRows::new_async(&gpu, drawn).await?;
-        let results = Results::new_async(&gpu, RING, drawn).await?;
+        gpu.realise(&choices.buffer).await?;
+        let biases = BiasRows::new(&gpu, drawn).await?;
+        let results = Results::new(&gpu, RING, drawn).await?;
         let chosen = Chosen {
             recipes: &*recipes,
             vocab,
@@ -294,7 +294,7 @@ impl GpuBatch {
             token: Token::new(&gpu, &chosen, sizes).await?,
             copies: match sizes.pages {
                 0 => None,
-                _ => Some(Copies::new_async(&gpu, &*recipes, sizes).await?),
+                _ => Some(Copies::new(&gpu, &*recipes, sizes).await?),
             },
             logits,
             choices,
@@ -414,7 +414,7 @@ impl GpuBatch {
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`], [`GpuError::OutOfMemory`], or what the device reports.
-    pub async fn prepare_async(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> {
+    pub async fn prepare(&mut self, tokens: usize, drawn: usize) -> Result<(), GpuError> {
         if tokens == 1 {
             return Ok(());
         }
@@ -440,8 +440,7 @@ impl GpuBatch {
                 }
             }
             self.lists.insert(most, lists);
-            self.steps
-                .insert(most, Recording::new_async(&gpu, &step).await?);
+            self.steps.insert(most, Recording::new(&gpu, &step).await?);
         }
         let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
@@ -452,8 +451,7 @@ impl GpuBatch {
                 context: self.sizes.n_ctx as u32,
             };
             let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
-            self.heads
-                .insert(key, Recording::new_async(&gpu, &both).await?);
+            self.heads.insert(key, Recording::new(&gpu, &both).await?);
         }
         Ok(())
     }
@@ -461,16 +459,16 @@ impl GpuBatch {
     /// Compiles all steps that its sequences may need.
     ///
     /// # Errors
-    /// As [`prepare_async`](Self::prepare_async).
-    pub async fn prepare_all_async(&mut self) -> Result<(), GpuError> {
+    /// As [`prepare`](Self::prepare).
+    pub async fn prepare_all(&mut self) -> Result<(), GpuError> {
         for class in classes(self.sizes) {
             for drawn in head_classes(self.sizes) {
                 let drawn = drawn.min(class);
-                self.prepare_async(class as usize, drawn as usize).await?;
+                self.prepare(class as usize, drawn as usize).await?;
             }
         }
         for tokens in self.runs() {
-            self.prepare_run_async(tokens).await?;
+            self.prepare_run(tokens).await?;
         }
         Ok(())
     }
@@ -499,11 +497,11 @@ impl GpuBatch {
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
     ///
     /// # Errors
-    /// Those of [`prepare_async`](Self::prepare_async).
+    /// Those of [`prepare`](Self::prepare).
     ///
     /// # Panics
     /// If there are no tokens or more than the batch is made for, or if they do not go with the choices.
-    pub async fn submit_async(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> {
+    pub async fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> {
         let BatchStep {
             tokens,
             choices,
@@ -524,8 +522,8 @@ impl GpuBatch {
             tokens.len()
         );
         match run {
-            Some(_) => self.prepare_run_async(tokens.len()).await?,
-            None => self.prepare_async(tokens.len(), drawn).await?,
+            Some(_) => self.prepare_run(tokens.len()).await?,
+            None => self.prepare(tokens.len(), drawn).await?,
         }
         if let Some(copies) = &mut self.copies {
             copies.submit(&self.model.gpu);
@@ -547,7 +545,7 @@ impl GpuBatch {
         state.slot = slot;
         state.biased = self.biases.write(&self.model.gpu, drawn, biases);
         let bytes = self.row_bytes() * logits.len() as u64;
-        let rows = self.rows.staged_async(&self.model.gpu, bytes).await?;
+        let rows = self.rows.staged(&self.model.gpu, bytes).await?;
 
         let device = &self.gpu().device;
         let mut encoder = device.create_command_encoder(&Default::default());
@@ -594,7 +592,7 @@ impl GpuBatch {
     }
 
     /// Compiles the step of so many tokens of one prompt, unless that was done.
-    async fn prepare_run_async(&mut self, tokens: usize) -> Result<(), GpuError> {
+    async fn prepare_run(&mut self, tokens: usize) -> Result<(), GpuError> {
         let model = Arc::clone(&self.model);
         let (prompt, recipes) = (&mut self.prompt, &*self.recipes);
         prompt.step(&model, recipes, tokens).await?;
@@ -712,16 +710,14 @@ impl GpuBatch {
     ///
     /// # Errors
     /// [`GpuError::WorkLost`], or what the device reports.
-    pub async fn land_async(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
+    pub async fn land(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
         let gpu = &self.model.gpu;
         let mut landing = BatchLanding::default();
         let submission = Some(flight.submission.clone());
         if flight.drawn > 0 {
             let result = self.results.mapped(flight.slot);
             let bytes = RESULT * flight.drawn as u64;
-            let words: Vec<u32> = gpu
-                .map_read_async(result, bytes, submission.clone())
-                .await?;
+            let words: Vec<u32> = gpu.map_read(result, bytes, submission.clone()).await?;
             for result in words.as_chunks::<4>().0 {
                 let [id, _, number, broken] = *result;
                 if number != flight.number {
@@ -732,10 +728,10 @@ impl GpuBatch {
                 landing.broken.push(broken != 0);
             }
         } else {
-            gpu.done_async().await?;
+            gpu.done().await?;
         }
         if let Some(rows) = &flight.rows {
-            landing.logits = self.rows.land_async(gpu, rows, flight.submission).await?;
+            landing.logits = self.rows.land(gpu, rows, flight.submission).await?;
         }
         Ok(landing)
     }
@@ -746,9 +742,9 @@ mod biases;
 mod cache_rows;
 mod compute;
 pub(super) mod copies;
+#[cfg(not(target_arch = "wasm32"))]
 mod measure;
 mod rows;
-mod wait;
 mod warm_up;
 
 use biases::BiasRows;

@@ -1,17 +1,16 @@
 //! Decoding ahead: some steps are in flight while the host reads the id of an older one.
 //!
-//! [`fly`](GpuBackend::fly) does so as a future. What native builds do instead, with a thread that encodes, is made of the same parts
-//! (`wait.rs`).
+//! [`fly`](GpuBackend::fly) does so as a future. Where a thread waits for it, another one encodes meanwhile (`pilot`), by the same parts.
 
 use super::GpuBackend;
-use super::measure::HostTime;
 use super::results::RESULT;
 use crate::engine::backend::{BackendError, OnToken};
+use crate::gpu::pending::may_block;
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::VecDeque;
-use web_time::Instant;
+use web_time::{Duration, Instant};
 use wgpu::{CommandBuffer, SubmissionIndex};
 
 /// Tokens submitted ahead of the one whose id the host has seen: enough that the GPU never waits for the host. One more
@@ -19,6 +18,23 @@ use wgpu::{CommandBuffer, SubmissionIndex};
 pub(super) const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
 pub(super) const RING: usize = IN_FLIGHT + 1;
+
+/// What the host spent on decoding.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostTime {
+    /// Steps that were encoded and submitted.
+    pub steps: u32,
+    /// The time that took.
+    pub time: Duration,
+}
+
+impl HostTime {
+    /// Counts what `other` counts, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.time += other.time;
+    }
+}
 
 /// An encoded step.
 pub(super) struct Encoded {
@@ -30,13 +46,13 @@ pub(super) struct Encoded {
 
 /// A submitted step: the slot of the ring that its id comes through, and the number that must come with it.
 pub(super) struct Submitted {
-    pub(super) slot: usize,
+    slot: usize,
     number: u32,
-    pub(super) submission: SubmissionIndex,
+    submission: SubmissionIndex,
 }
 
 impl GpuBackend {
-    /// [`Backend::decode_async`](crate::engine::backend::Backend::decode_async).
+    /// [`Backend::decode`](crate::engine::backend::Backend::decode).
     pub(super) async fn fly(
         &mut self,
         context: &[u32],
@@ -46,13 +62,18 @@ impl GpuBackend {
     ) -> Result<(), BackendError> {
         self.begin_decode(context, limit)?;
         let mut host = HostTime::default();
-        let flown = self
-            .fly_counted(context.len(), sampling, limit, on_token, &mut host)
-            .await;
+        let flown = match may_block() {
+            #[cfg(not(target_arch = "wasm32"))]
+            true => self.fly_piloted(context.len(), sampling, limit, on_token, &mut host),
+            _ => {
+                self.fly_counted(context.len(), sampling, limit, on_token, &mut host)
+                    .await
+            }
+        };
         self.host.add(host);
         flown?;
         // What was computed past the end stays behind: later calls write those rows again.
-        Ok(self.gpu().done_async().await?)
+        Ok(self.gpu().done().await?)
     }
 
     /// As [`fly`](Self::fly), and tells what the host spent. Steps may be in flight when it ends.
@@ -72,12 +93,7 @@ impl GpuBackend {
             .collect();
         let mut ready = steps.next();
         while let Some(first) = flying.pop_front() {
-            let result = self.gpu().map_read_async(
-                self.batch.results.mapped(first.slot),
-                RESULT,
-                Some(first.submission.clone()),
-            );
-            let token = self.token(&first, &result.await?)?;
+            let token = self.landed(&first).await?;
             flying.extend(ready.take().map(|encoded| self.submit(encoded, host)));
             if on_token(token).is_break() {
                 break;
@@ -155,12 +171,20 @@ impl GpuBackend {
         encoder.finish()
     }
 
+    /// The token of a step, once it is there.
+    pub(super) async fn landed(&self, submitted: &Submitted) -> Result<u32, BackendError> {
+        let mapped = self.batch.results.mapped(submitted.slot);
+        let submission = Some(submitted.submission.clone());
+        let words = self.gpu().map_read(mapped, RESULT, submission).await?;
+        self.token(submitted, &words)
+    }
+
     /// The token that a step came back with.
     ///
     /// # Errors
     /// [`WorkLost`](crate::gpu::GpuError::WorkLost): the slot holds an earlier result where the step did not run, and what follows it
     /// is computed from a wrong token. [`BackendError::NotFinite`].
-    pub(super) fn token(&self, submitted: &Submitted, words: &[u32]) -> Result<u32, BackendError> {
+    fn token(&self, submitted: &Submitted, words: &[u32]) -> Result<u32, BackendError> {
         let number = submitted.number;
         if words[2] != number {
             let what = "the number of a token's step".to_owned();

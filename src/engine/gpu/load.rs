@@ -43,25 +43,25 @@ impl GpuModel {
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`],
     /// [`GpuError::ReadWeights`] or what the device reports.
-    pub async fn load_async(
+    pub async fn load(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
-        Self::load_for_async(gpu, model, 1, progress).await
+        Self::load_for(gpu, model, 1, progress).await
     }
 
-    /// As [`load_async`](Self::load_async), for steps of a token of each of so many sequences: the tier is chosen for these.
+    /// As [`load`](Self::load), for steps of a token of each of so many sequences: the tier is chosen for these.
     ///
     /// # Errors
-    /// Those of [`load_async`](Self::load_async).
-    pub async fn load_for_async(
+    /// Those of [`load`](Self::load).
+    pub async fn load_for(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         sequences: u32,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, GpuError> {
-        let mut model = Self::upload_async(gpu, model, progress).await?;
+        let mut model = Self::upload(gpu, model, progress).await?;
         if model.gpu.tier_is_open {
             let folder = tuning::folder().ok();
             model.settle_tier(sequences, folder.as_deref()).await?;
@@ -180,7 +180,7 @@ impl GpuModel {
                 tokens: sequences,
                 chunk: 0,
             };
-            let mut batch = GpuBatch::new_async(model, sizes).await?;
+            let mut batch = GpuBatch::new(model, sizes).await?;
             for (sequence, ids) in (0..).zip(ids.chunks(n_ctx)) {
                 batch.write_ids(sequence, 0, ids);
                 // All sequences read the pages of the first one, whose rows are zeros.
@@ -190,7 +190,7 @@ impl GpuModel {
         }
         let mut replays = vec![];
         for batch in &mut batches {
-            replays.push(batch.ready_async(&tokens).await?);
+            replays.push(batch.ready(&tokens).await?);
         }
         let [subgroup, int8] = [&replays[0], &replays[1]].map(|replays| {
             let replays = replays.iter();
@@ -210,12 +210,12 @@ impl GpuModel {
         let mut last = Duration::ZERO;
         while began.elapsed() < WARM_UP {
             let round = Instant::now();
-            clock::in_turn_async(gpu, &all, 1).await?;
+            clock::in_turn(gpu, &all, 1).await?;
             last = round.elapsed();
         }
         let fit = BUDGET.as_secs_f64() / last.as_secs_f64().max(1e-9);
         let rounds = (fit as usize).clamp(ROUNDS[1], ROUNDS[0]);
-        let times = clock::in_turn_async(gpu, &all, rounds).await?;
+        let times = clock::in_turn(gpu, &all, rounds).await?;
         let medians = times.into_iter().map(|mut us| {
             us.sort_by(f64::total_cmp);
             us[us.len() / 2]

@@ -1,41 +1,24 @@
 //! What `bench` and `profile` ask of the backend: what a step reads, and when its parts ran.
 
-use super::GpuBackend;
 use super::pace::{Kind, Pace, Took};
+use super::{GpuBackend, HostTime};
 use crate::engine::backend::{Backend, BackendError, check_rows};
 use crate::gpu::call::{Call, State, Taken};
-use crate::gpu::clock::Clock;
+use crate::gpu::clock::{self, Clock};
 use crate::gpu::record::{Recording, Replay};
 use crate::gpu::stamps::{Stamping, Stamps};
-use crate::gpu::wait;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use web_time::{Duration, Instant};
+use web_time::Instant;
 use wgpu::CommandEncoder;
 
 /// Runs of a token whose dispatches are repeated by the host's clock, at most.
 const HOST_RUNS: usize = 3;
-
-/// What the host spent on decoding.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct HostTime {
-    /// Steps that were encoded and submitted.
-    pub steps: u32,
-    /// The time that took.
-    pub time: Duration,
-}
-
-impl HostTime {
-    /// Counts what `other` counts, too.
-    pub(super) fn add(&mut self, other: Self) {
-        self.steps += other.steps;
-        self.time += other.time;
-    }
-}
 
 /// How the dispatches of a step are told apart in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,24 +73,27 @@ impl GpuBackend {
         context: &[u32],
         steps: usize,
     ) -> Result<Vec<[f64; 2]>, BackendError> {
-        self.stamps = Some(Stamps::new(self.gpu(), 2 * steps)?);
+        self.stamps = Some(Stamps::new(self.gpu(), 2 * steps).wait()?);
         // The first token is only chosen, from logits that are there.
-        let decoded = self.decode(context, &Sampling::GREEDY, steps + 1, &mut |_| {
-            ControlFlow::Continue(())
-        });
+        let decoded = self
+            .decode(context, &Sampling::GREEDY, steps + 1, &mut |_| {
+                ControlFlow::Continue(())
+            })
+            .wait();
         let stamps = self.stamps.take();
         decoded?;
         let Some(stamps) = stamps else {
             return Ok(vec![]);
         };
-        let times = stamps.read(self.gpu(), 2 * steps)?;
+        let times = stamps.read(self.gpu(), 2 * steps).wait()?;
         Ok(times.chunks_exact(2).map(|t| [t[0], t[1]]).collect())
     }
 
-    /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`wait::in_turn`]).
+    /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`clock::in_turn`]).
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         let state = self.greedy(pos);
-        let mut times = wait::in_turn(self.gpu(), &[(&self.batch.token.decode, &state)], rounds)?;
+        let mut times =
+            clock::in_turn(self.gpu(), &[(&self.batch.token.decode, &state)], rounds).wait()?;
         Ok(times.remove(0))
     }
 
@@ -226,14 +212,15 @@ impl GpuBackend {
             let recording = Recording::new(
                 self.gpu(),
                 &Step::of(Most::token(self.n_ctx() as u32), calls),
-            )?;
+            )
+            .wait()?;
             let mut times = self.time_in_turn(&[&recording], pos, rounds)?;
             Ok((label, times.remove(0)))
         });
         alone.collect()
     }
 
-    /// Computes the prompt `tokens` from `pos` on as [`prefill`](crate::engine::BackendWait::prefill) does, each submission when the one
+    /// Computes the prompt `tokens` from `pos` on as [`prefill`](Backend::prefill) does, each submission when the one
     /// before is done, and tells of each dispatch, in order, what it is and when it began and ended, in nanoseconds from the beginning of
     /// its recording on. Where timestamps are missing or turn out to be wrong it is done as with [`Separation::Host`].
     pub fn time_prompt(
@@ -258,12 +245,12 @@ impl GpuBackend {
                 continue;
             }
             let step = batch.prompt.step(&model, recipes, piece.len());
-            let step = wait::complete(step)?;
+            let step = step.wait()?;
             let pace = batch.paces.of(Kind::Several);
             append(gpu, pace, &step, &state, separation, &mut all)?;
             if done == tokens.len() {
                 let head = batch.prompt.head(&model, recipes, &batch.logits);
-                let head = wait::complete(head)?;
+                let head = head.wait()?;
                 append(gpu, pace, &head, &state, separation, &mut all)?;
             }
         }
@@ -292,7 +279,7 @@ impl Timed {
         // Each dispatch may be submitted alone.
         let most = 2 * taken.len();
         Ok(Self {
-            stamps: Stamps::new(gpu, most)?,
+            stamps: Stamps::new(gpu, most).wait()?,
             taken,
             separation,
             parts: vec![],
@@ -332,7 +319,7 @@ impl Timed {
             Separation::Passes => 2 * self.taken.len(),
             Separation::Host => 0,
         };
-        let times = self.stamps.read(gpu, count)?;
+        let times = self.stamps.read(gpu, count).wait()?;
         Ok(match self.separation {
             Separation::Stamps => {
                 let of = |(i, part): (usize, &Range<usize>)| {
@@ -362,8 +349,8 @@ fn in_parts(
         let number = gpu.reserve_numbers(1).number(0);
         let commands = encoder.finish();
         let at = Instant::now();
-        let submission = gpu.submit_numbered(commands, number);
-        gpu.wait(Some(submission))?;
+        gpu.submit_numbered(commands, number);
+        gpu.done().wait()?;
         let ns = at.elapsed().as_nanos() as f64;
         let took = Took {
             least: ns,
@@ -410,7 +397,7 @@ fn append(
         })?,
     };
     for (mut taken, times) in recording.step(state).into_iter().zip(times) {
-        if !recording.had_work(gpu, taken.dispatch)? {
+        if !recording.had_work(gpu, taken.dispatch).wait()? {
             (taken.bytes, taken.flops) = (0, 0);
         }
         all.push((taken, times));
@@ -440,8 +427,8 @@ fn by_host(
                 let encode = &mut |encoder: &mut CommandEncoder, times| {
                     recording.encode_alone(gpu, encoder, state, turn, times);
                 };
-                let repeats = wait::repeats(gpu, encode)?;
-                wait::repeated(gpu, encode, repeats)?.as_secs_f64() * 1e9
+                let repeats = clock::repeats(gpu, encode).wait()?;
+                clock::repeated(gpu, encode, repeats).wait()?.as_secs_f64() * 1e9
             }
         };
         known.insert(kind, ns);
@@ -449,6 +436,6 @@ fn by_host(
         at += ns;
     }
     whole()?;
-    gpu.wait(None)?;
+    gpu.done().wait()?;
     Ok(spans)
 }

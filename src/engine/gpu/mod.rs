@@ -3,10 +3,13 @@
 pub mod batch;
 mod flight;
 mod load;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod measure;
 mod memory;
 mod model;
 mod pace;
+#[cfg(not(target_arch = "wasm32"))]
+mod pilot;
 pub mod plan;
 mod precompose;
 pub(super) mod prompt;
@@ -18,8 +21,8 @@ mod submissions;
 mod tests;
 mod tier_trial;
 mod trial;
+#[cfg(not(target_arch = "wasm32"))]
 mod tune;
-mod wait;
 mod warm;
 
 pub use memory::MemoryPlan;
@@ -39,7 +42,7 @@ use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
 use crate::models::BatchSizes;
 use batch::GpuBatch;
-use measure::HostTime;
+pub use flight::HostTime;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,13 +65,21 @@ pub struct GpuBackend {
 }
 
 impl GpuBackend {
+    /// [`with_chunk`](Self::with_chunk) with the usual chunks.
+    ///
+    /// # Errors
+    /// As for [`with_chunk`](Self::with_chunk).
+    pub async fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
+        Self::with_chunk(model, n_ctx, None).await
+    }
+
     /// A backend with an empty cache of `n_ctx` rows; compiles the pipelines of a decoded token, in parallel. Prompts are computed up to
     /// `chunk` tokens at a time; `None` is 2048, on software 512, or what the bindings of the device have room for.
     ///
     /// # Errors
     /// [`GpuError`]: no memory, a cache larger than one binding, [`GpuError::BindingTooLarge`] for a chunk that has no room, or what the
     /// device reports.
-    pub async fn new_async(
+    pub async fn with_chunk(
         model: Arc<GpuModel>,
         n_ctx: usize,
         chunk: Option<u32>,
@@ -141,7 +152,7 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// [`Backend::prefill_async`].
+    /// [`Backend::prefill_watched`].
     async fn compute(
         &mut self,
         tokens: &[u32],
@@ -156,7 +167,7 @@ impl GpuBackend {
         Ok(done)
     }
 
-    /// [`Backend::logits_async`].
+    /// [`Backend::logits_watched`].
     async fn all_logits(
         &mut self,
         tokens: &[u32],
@@ -174,16 +185,16 @@ impl GpuBackend {
     }
 
     /// A backend that begins with copies of the first `rows` rows of this one.
-    async fn branch(&self, rows: usize) -> Result<Self, BackendError> {
+    async fn branched(&self, rows: usize) -> Result<Self, BackendError> {
         check_rows(rows, self.n_ctx())?;
         let model = Arc::clone(&self.batch.model);
-        let mut branch = Self::new_async(model, self.n_ctx(), self.asked).await?;
+        let mut branch = Self::with_chunk(model, self.n_ctx(), self.asked).await?;
         branch.unknown_history = true;
         self.batch.copy_to(&mut branch.batch, rows).await?;
         Ok(branch)
     }
 
-    /// [`Backend::write_rows_async`].
+    /// [`Backend::write_rows`].
     async fn put_rows(&mut self, first: usize, rows: &[u8]) -> Result<(), BackendError> {
         self.batch.check_put(first, rows)?;
         (self.next, self.unknown_history) = (0, true);
@@ -217,41 +228,33 @@ impl Backend for GpuBackend {
         self.gpu().compile_time()
     }
 
-    fn fill_cache(&mut self, rows: usize) -> Result<(), BackendError> {
-        check_rows(rows, self.n_ctx())?;
-        Ok(self.fill_cache_waiting(rows)?)
+    fn fill_cache(&mut self, rows: usize) -> Answer<'_, ()> {
+        Box::pin(async move {
+            check_rows(rows, self.n_ctx())?;
+            Ok(self.batch.fill_cache(rows).await?)
+        })
     }
 
-    fn read_rows_async(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
+    fn read_rows(&mut self, positions: Range<usize>) -> Answer<'_, Vec<u8>> {
         Box::pin(async move {
             check_rows(positions.end, self.n_ctx())?;
             Ok(self.batch.rows(0, positions).await?)
         })
     }
 
-    fn write_rows_async<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
+    fn write_rows<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
         Box::pin(self.put_rows(first, rows))
     }
 
-    fn branch_async(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
-        Box::pin(async move { Ok(Box::new(self.branch(rows).await?) as Box<dyn Backend>) })
+    fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
+        Box::pin(async move { Ok(Box::new(self.branched(rows).await?) as Box<dyn Backend>) })
     }
 
     fn set_biases(&mut self, biases: Biases) {
         self.biased = self.batch.write_biases(&[biases]);
     }
 
-    fn decode(
-        &mut self,
-        context: &[u32],
-        sampling: &Sampling,
-        limit: usize,
-        on_token: &mut OnToken<'_>,
-    ) -> Result<(), BackendError> {
-        self.decode_waiting(context, sampling, limit, on_token)
-    }
-
-    fn prefill_async<'a>(
+    fn prefill_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -260,7 +263,7 @@ impl Backend for GpuBackend {
         Box::pin(self.compute(tokens, pos, on_prompt))
     }
 
-    fn logits_async<'a>(
+    fn logits_watched<'a>(
         &'a mut self,
         tokens: &'a [u32],
         pos: usize,
@@ -270,7 +273,7 @@ impl Backend for GpuBackend {
         Box::pin(self.all_logits(tokens, pos, on_prompt, on_row))
     }
 
-    fn decode_async<'a>(
+    fn decode<'a>(
         &'a mut self,
         context: &'a [u32],
         sampling: &'a Sampling,

@@ -19,8 +19,8 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// Uploads every weight, as [`load_async`](Self::load_async) does, and leaves the tier as it is.
-    pub(super) async fn upload_async(
+    /// Uploads every weight, as [`load`](Self::load) does, and leaves the tier as it is.
+    pub(super) async fn upload(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         progress: &mut dyn FnMut(u64, u64),
@@ -32,11 +32,11 @@ impl GpuModel {
         } = model.place(&gpu)?;
         let total = loader.bytes();
         let told = &mut |done| progress(done, total);
-        loader.fill_async(&gpu, &matrices, told).await?;
+        loader.fill(&gpu, &matrices, told).await?;
         if !model.has_data() {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
-        gpu.realise_async(&weights.vectors().buffer).await?;
+        gpu.realise(&weights.vectors().buffer).await?;
         gpu.check()?;
         Ok(Self {
             weights: weights.into(),

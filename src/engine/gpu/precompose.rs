@@ -152,13 +152,13 @@ impl fmt::Display for Precomposed {
 }
 
 impl GpuModel {
-    /// As [`load_async`](Self::load_async), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
+    /// As [`load`](Self::load), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
     ///
     /// # Errors
-    /// Those of [`load_async`](Self::load_async); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
+    /// Those of [`load`](Self::load); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
     /// memory and it is less than all takes; [`GpuError::CannotPrecompose`]. `auto` leaves out what does not fit or cannot be
     /// composed, and says so.
-    pub async fn load_precomposed_async(
+    pub async fn load_precomposed(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         choice: PrecomposeChoice,
@@ -166,7 +166,7 @@ impl GpuModel {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Self, Option<Precomposed>), GpuError> {
         if choice == PrecomposeChoice::Off {
-            return Ok((Self::load_async(gpu, model, progress).await?, None));
+            return Ok((Self::load(gpu, model, progress).await?, None));
         }
         let auto = choice == PrecomposeChoice::Auto;
         let (mut left_out, mut fitting, mut composed) = (vec![], vec![], vec![]);
@@ -185,7 +185,7 @@ impl GpuModel {
             check_memory(&gpu, &*model, choice, n_ctx)?;
             fitting = choice.pairs().to_vec();
         }
-        let mut loaded = Self::load_async(gpu, model, progress).await?;
+        let mut loaded = Self::load(gpu, model, progress).await?;
         for pair in fitting {
             match loaded.compose(pair).await {
                 Ok(()) => composed.push(pair),
@@ -315,7 +315,7 @@ async fn product(
         )));
     }
     for plane in planes {
-        gpu.realise_async(&plane.buffer).await?;
+        gpu.realise(&plane.buffer).await?;
     }
     let compose = GpuCompose {
         composition,
@@ -325,9 +325,9 @@ async fn product(
     };
     let before = gpu.allocated();
     let step = Step::of(Most::token(1), compose.calls()?);
-    let recording = Recording::new_async(gpu, &step).await?;
+    let recording = Recording::new(gpu, &step).await?;
     recording.submit(gpu, &State::default());
-    gpu.done_async().await?;
+    gpu.done().await?;
     gpu.count_dropped(before);
     Ok(out)
 }
@@ -401,7 +401,7 @@ impl<'a> Lab<'a> {
         for pos in 0..TOKENS.min(self.trial.n_ctx) {
             step.submit(gpu, &recipes.state(gpu.machine, pos, 1));
             let logits = &self.trial.logits;
-            let logits = gpu.read_async::<f32>(&logits.buffer, logits.offset, logits.size);
+            let logits = gpu.read::<f32>(&logits.buffer, logits.offset, logits.size);
             all.extend(logits.await?);
         }
         Ok(all)
@@ -447,7 +447,7 @@ impl<'a> Lab<'a> {
         for pos in first..first + tokens as usize {
             step.submit(gpu, &self.trial.recipes.state(gpu.machine, pos, 1));
         }
-        gpu.done_async().await?;
+        gpu.done().await?;
         Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(tokens))
     }
 }
@@ -467,6 +467,7 @@ mod tests {
     use super::*;
     use crate::engine::ModelSource;
     use crate::gpu::GpuOptions;
+    use crate::gpu::wait::Wait;
     use crate::models;
 
     fn trial(choice: PrecomposeChoice, ms: f64, nmse: f64) -> Trial {
@@ -529,7 +530,7 @@ mod tests {
     fn products_that_do_not_fit_are_refused_before_loading() {
         let gguf = Arc::new(ModelSource::Embedded.open().unwrap());
         let model = models::load(Arc::clone(&gguf)).unwrap();
-        let Ok(gpu) = Gpu::open(&GpuOptions::default()) else {
+        let Ok(gpu) = Gpu::open(&GpuOptions::default()).wait() else {
             return;
         };
         let plan = MemoryPlan::new(&gpu, &*model, 100, None).unwrap();
@@ -540,11 +541,12 @@ mod tests {
                 max_memory: Some(memory),
                 ..Default::default()
             };
-            let gpu = Arc::new(Gpu::open(&options).unwrap());
+            let gpu = Arc::new(Gpu::open(&options).wait().unwrap());
             let mut uploaded = 0;
             let told = &mut |done, _| uploaded = done;
             let result =
-                GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, 100, told);
+                GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, 100, told)
+                    .wait();
             (result, uploaded, gpu)
         };
         let (refused, uploaded, _) = load(Both, with(Both) - 1);

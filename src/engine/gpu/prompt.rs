@@ -142,7 +142,7 @@ impl Prompt {
         let chunk = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
         for step in self.few.iter().chain([&chunk]) {
             for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
-                model.gpu.realise_async(buffer).await?;
+                model.gpu.realise(buffer).await?;
             }
         }
         Ok(())
@@ -202,7 +202,7 @@ impl Prompt {
                 Some(few) => few,
                 None => recipes.prompt(&model.gpu, least, most)?,
             };
-            let recording = Recording::new_async(&model.gpu, &step).await?;
+            let recording = Recording::new(&model.gpu, &step).await?;
             place.insert(Arc::new(recording));
         }
         Ok(Arc::clone(&self.steps[&most]))
@@ -244,7 +244,7 @@ impl Prompt {
             Some(head) => head,
             None => {
                 let step = recipes.last_logits(&model.gpu, logits)?;
-                Arc::new(Recording::new_async(&model.gpu, &step).await?)
+                Arc::new(Recording::new(&model.gpu, &step).await?)
             }
         };
         Ok(Arc::clone(self.head.insert(head)))
@@ -283,7 +283,7 @@ impl Prompt {
             .collect();
         let step = recipes.logits_of_slices(&model.gpu, tokens, &inputs, &logits);
         let slices = Slices {
-            head: Arc::new(Recording::new_async(&model.gpu, &step).await?),
+            head: Arc::new(Recording::new(&model.gpu, &step).await?),
             logits,
             tokens: tokens as usize,
         };

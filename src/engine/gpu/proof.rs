@@ -42,16 +42,16 @@ pub(super) struct Receipt {
 impl Proof {
     /// Makes its buffers and its pipeline.
     pub(super) async fn new(gpu: &Gpu) -> Result<Self, GpuError> {
-        let told = gpu.storage_async("proof", TOLD, Role::Words).await?;
+        let told = gpu.storage("proof", TOLD, Role::Words).await?;
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let mut slots = vec![];
         for _ in 0..SLOTS {
-            let slot = gpu.buffer_async("proof read back", TOLD, usage).await?;
+            let slot = gpu.buffer("proof read back", TOLD, usage).await?;
             slots.push((slot, false));
         }
         let mark = Step::of(Most::token(1), [mark::call(&Range::whole(&told))]);
         Ok(Self {
-            mark: Recording::new_async(gpu, &mark).await?,
+            mark: Recording::new(gpu, &mark).await?,
             told: Range::whole(&told),
             slots,
             next_slot: 0,

@@ -49,13 +49,13 @@ pub(super) async fn fill_weights(
                 gpu.device.create_command_encoder(&Default::default()),
             );
             gpu.queue.submit([full.finish()]);
-            gpu.done_async().await?;
+            gpu.done().await?;
             done += std::mem::take(&mut pending);
             progress(done);
         }
     }
     gpu.queue.submit([encoder.finish()]);
-    gpu.done_async().await?;
+    gpu.done().await?;
     progress(done + pending);
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(super) async fn fill_cache(
     rows: u64,
 ) -> Result<(), GpuError> {
     let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
-    let pool = gpu.storage_with_async("random cache rows", &values).await?;
+    let pool = gpu.storage_with("random cache rows", &values).await?;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     for (layer, range) in recipes.cache().iter().enumerate() {
         let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
@@ -80,7 +80,7 @@ pub(super) async fn fill_cache(
         tile(&mut encoder, &pool, 0..CACHE_POOL, start, &to);
     }
     gpu.queue.submit([encoder.finish()]);
-    gpu.done_async().await
+    gpu.done().await
 }
 
 /// Random blocks of one type as planes.
@@ -112,12 +112,8 @@ impl Pool {
         let planes = Planes::new(ty, 1, weights as usize, &bytes);
         Ok(Self {
             blocks,
-            quants: gpu
-                .storage_with_async("random quants", &planes.quants)
-                .await?,
-            scales: gpu
-                .storage_with_async("random scales", &planes.scales)
-                .await?,
+            quants: gpu.storage_with("random quants", &planes.quants).await?,
+            scales: gpu.storage_with("random scales", &planes.scales).await?,
             records: sub_plane_words(ty, 1, weights as usize) as u64 * 4,
         })
     }
@@ -184,6 +180,7 @@ mod tests {
     use crate::gpu::buffer::Role;
     use crate::gpu::memory::Loader;
     use crate::gpu::testing::gpus;
+    use crate::gpu::wait::Wait;
     use crate::gpu::wait::complete;
     use crate::models::mla::Model;
     use crate::quant::dequantize_row;
@@ -208,14 +205,14 @@ mod tests {
             for weight in [&model.token_embd, down_exps, ffn_gate_inp, attn_k_b] {
                 loader.add(weight).unwrap();
             }
-            let weights = loader.load(gpu, &mut |_| {}).unwrap();
+            let weights = loader.load(gpu, &mut |_| {}).wait().unwrap();
             let mut told = 0;
             let progress = &mut |done| told = done;
             complete(fill_weights(gpu, &weights, progress)).unwrap();
             assert_eq!(told, weights.iter().map(GpuWeight::bytes).sum::<u64>());
             for weight in &weights {
                 let (rows, cols) = (weight.total_rows() as usize, weight.cols as usize);
-                let plane = |r: &Range| gpu.read::<u8>(&r.buffer, r.offset, r.size).unwrap();
+                let plane = |r: &Range| gpu.read::<u8>(&r.buffer, r.offset, r.size).wait().unwrap();
                 let piece = &weight.pieces[0];
                 let bytes = unpack(
                     weight.ty,
@@ -242,8 +239,8 @@ mod tests {
     fn a_tile_begins_inside_and_goes_round() {
         let gpu = &gpus()[0];
         let pool: Vec<u32> = (0..8).collect();
-        let pool = gpu.storage_with("pool", &pool).unwrap();
-        let to = gpu.storage_with("to", &[99u32; 16]).unwrap();
+        let pool = gpu.storage_with("pool", &pool).wait().unwrap();
+        let to = gpu.storage_with("to", &[99u32; 16]).wait().unwrap();
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let range = Range {
             buffer: to.clone(),
@@ -253,7 +250,7 @@ mod tests {
         };
         tile(&mut encoder, &pool, 8..24, 8, &range);
         gpu.queue.submit([encoder.finish()]);
-        let words: Vec<u32> = gpu.read(&to, 0, 64).unwrap();
+        let words: Vec<u32> = gpu.read(&to, 0, 64).wait().unwrap();
         assert_eq!(
             words,
             [99, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 99, 99, 99, 99, 99]

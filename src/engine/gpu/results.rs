@@ -16,12 +16,12 @@ pub(super) struct Results {
 
 impl Results {
     /// Makes so many slots, each with room for `count` results.
-    pub(super) async fn new_async(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
+    pub(super) async fn new(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
         let buffers = async |usage| {
             let mut buffers = vec![];
             for _ in 0..slots {
                 let bytes = RESULT * u64::from(count);
-                buffers.push(gpu.buffer_async("ids", bytes, usage).await?);
+                buffers.push(gpu.buffer("ids", bytes, usage).await?);
             }
             Ok::<_, GpuError>(buffers)
         };

@@ -107,16 +107,14 @@ impl<'a> Submissions<'a> {
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<Option<Vec<f32>>, GpuError> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = self.gpu.buffer_async("readback", bytes, usage).await?;
+        let staging = self.gpu.buffer("readback", bytes, usage).await?;
         let copy = |encoder: &mut CommandEncoder| {
             encoder.copy_buffer_to_buffer(from.buffer.made(), from.offset, &staging, 0, bytes);
         };
         let flow = self.cut(kind, &[replay], worth, copy, on_prompt).await?;
         self.land_all().await?;
         let rows = match flow {
-            ControlFlow::Continue(()) => {
-                Some(self.gpu.map_read_async(&staging, bytes, None).await?)
-            }
+            ControlFlow::Continue(()) => Some(self.gpu.map_read(&staging, bytes, None).await?),
             ControlFlow::Break(()) => None,
         };
         self.gpu.release_made(&staging);

@@ -5,13 +5,14 @@ mod lost;
 use super::measure::Separation;
 use super::pace::{Kind, Paces};
 use super::*;
-use crate::engine::BackendWait;
+use crate::engine::backend::Backend;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::testing::{VOCAB, small_model};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Taken;
 use crate::gpu::machine::Machine;
 use crate::gpu::record::Recording;
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
 use crate::models;
@@ -38,7 +39,7 @@ pub(super) fn backend_of(
     n_ctx: usize,
     chunk: u32,
 ) -> Option<GpuBackend> {
-    let mut gpu = match Gpu::open(options) {
+    let mut gpu = match Gpu::open(options).wait() {
         Ok(gpu) => gpu,
         Err(GpuError::TierUnsupported { .. }) => {
             eprintln!("skipped: {options:?} (this adapter cannot run it)");
@@ -49,8 +50,14 @@ pub(super) fn backend_of(
     change(&mut gpu.target.machine);
     let gpu = Arc::new(gpu);
     let model = models::load(Arc::new(small_model())).expect("a supported model");
-    let model = GpuModel::load(gpu, model, &mut |_, _| {}).expect("it fits");
-    Some(GpuBackend::with_chunk(Arc::new(model), n_ctx, Some(chunk)).expect("it fits"))
+    let model = GpuModel::load(gpu, model, &mut |_, _| {})
+        .wait()
+        .expect("it fits");
+    Some(
+        GpuBackend::with_chunk(Arc::new(model), n_ctx, Some(chunk))
+            .wait()
+            .expect("it fits"),
+    )
 }
 
 pub(super) fn tokens(n: usize) -> Vec<u32> {
@@ -63,9 +70,12 @@ pub(super) fn tokens(n: usize) -> Vec<u32> {
 fn uncut(backend: &mut GpuBackend) {
     backend.batch.paces = Paces::with_budget(Duration::from_secs(3600), false);
     let first = tokens(backend.chunk() as usize);
-    backend.prefill(&first, 0).expect("it fits");
+    backend.prefill(&first, 0).wait().expect("it fits");
     let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
-    backend.logits(&first[..1], 0, on_row).expect("it fits");
+    backend
+        .logits(&first[..1], 0, on_row)
+        .wait()
+        .expect("it fits");
 }
 
 /// Every dispatch in a submission of its own, but those of the first layer.
@@ -95,6 +105,7 @@ pub(super) fn kept(backend: &GpuBackend) -> Vec<u32> {
     backend
         .gpu()
         .read(buffer, *offset, *size)
+        .wait()
         .expect("it reads")
 }
 
@@ -117,9 +128,9 @@ fn a_prompt_cut_between_any_dispatches_gives_the_same_logits_to_the_bit() {
         for n in [if tier == Tier::Plain { 70 } else { 100 }, 5] {
             let tokens = tokens(n);
             uncut(&mut backend);
-            backend.fill_cache(DEPTH).expect("it fits");
+            backend.fill_cache(DEPTH).wait().expect("it fits");
             let prefill =
-                |backend: &mut GpuBackend| backend.prefill(&tokens, DEPTH).expect("it fits");
+                |backend: &mut GpuBackend| backend.prefill(&tokens, DEPTH).wait().expect("it fits");
             // The first time, kernels may be compiled while they run.
             prefill(&mut backend);
             backend.take_longest_submission();
@@ -176,7 +187,7 @@ fn the_first_submission_is_one_layer() {
             .all(|c| c.layer.is_none_or(|l| l == 0))
     );
     assert_eq!(costs[first].layer, Some(1));
-    backend.prefill(&all, 0).expect("it fits");
+    backend.prefill(&all, 0).wait().expect("it fits");
     assert!(backend.batch.paces.of(Kind::Several).is_known());
 }
 
@@ -193,7 +204,7 @@ fn all_logits_of_cut_pieces_are_the_same_to_the_bit() {
                 rows.push(row.to_vec());
                 ControlFlow::Continue(())
             };
-            backend.logits(part, pos, on_row).expect("it fits");
+            backend.logits(part, pos, on_row).wait().expect("it fits");
         }
         rows
     };
@@ -211,26 +222,28 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     // Rows, as bits, and after how many what was told; broken off where `stop.1` was told after `stop.0` rows.
     let watched = |backend: &mut GpuBackend, stop: (usize, usize)| {
         let (rows, told) = (RefCell::new(vec![]), RefCell::new(vec![]));
-        let done = backend.logits_watched(
-            &tokens,
-            0,
-            &mut |done| {
-                let n = rows.borrow().len();
-                let mut told = told.borrow_mut();
-                told.push((n, done));
-                let times = told.iter().filter(|told| told.0 == n).count();
-                match (n, times) == stop {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            },
-            &mut |row, logits: &[f32]| {
-                assert_eq!(row, rows.borrow().len());
-                let bits: Vec<_> = logits.iter().map(|l| l.to_bits()).collect();
-                rows.borrow_mut().push(bits);
-                ControlFlow::Continue(())
-            },
-        );
+        let done = backend
+            .logits_watched(
+                &tokens,
+                0,
+                &mut |done| {
+                    let n = rows.borrow().len();
+                    let mut told = told.borrow_mut();
+                    told.push((n, done));
+                    let times = told.iter().filter(|told| told.0 == n).count();
+                    match (n, times) == stop {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                },
+                &mut |row, logits: &[f32]| {
+                    assert_eq!(row, rows.borrow().len());
+                    let bits: Vec<_> = logits.iter().map(|l| l.to_bits()).collect();
+                    rows.borrow_mut().push(bits);
+                    ControlFlow::Continue(())
+                },
+            )
+            .wait();
         assert_eq!(done.expect("it fits"), rows.borrow().len());
         (rows.into_inner(), told.into_inner())
     };
@@ -296,18 +309,20 @@ fn slices_of_the_head_are_shorter_where_they_take_too_long() {
         uncut(backend);
         backend.batch.paces = Paces::with_budget(budget, halves);
         let (ends, rows) = (RefCell::new(vec![]), RefCell::new(vec![]));
-        let done = backend.logits_watched(
-            &tokens,
-            0,
-            &mut |_| {
-                ends.borrow_mut().push(rows.borrow().len() / VOCAB as usize);
-                ControlFlow::Continue(())
-            },
-            &mut |_, row: &[f32]| {
-                rows.borrow_mut().extend(row);
-                ControlFlow::Continue(())
-            },
-        );
+        let done = backend
+            .logits_watched(
+                &tokens,
+                0,
+                &mut |_| {
+                    ends.borrow_mut().push(rows.borrow().len() / VOCAB as usize);
+                    ControlFlow::Continue(())
+                },
+                &mut |_, row: &[f32]| {
+                    rows.borrow_mut().extend(row);
+                    ControlFlow::Continue(())
+                },
+            )
+            .wait();
         assert_eq!(done.expect("it fits"), 90);
         let mut ends = ends.into_inner();
         ends.dedup();
@@ -335,7 +350,7 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         };
         let tokens = tokens(5);
         let prefill = |backend: &mut GpuBackend| {
-            backend.prefill(&tokens, DEPTH).expect("it fits");
+            backend.prefill(&tokens, DEPTH).wait().expect("it fits");
         };
         let rows = |backend: &mut GpuBackend| {
             let mut rows = vec![];
@@ -343,11 +358,14 @@ fn single_tokens_of_a_prompt_are_cut_too() {
                 rows.push(row.to_vec());
                 ControlFlow::Continue(())
             };
-            backend.logits(&tokens, DEPTH, on_row).expect("it fits");
+            backend
+                .logits(&tokens, DEPTH, on_row)
+                .wait()
+                .expect("it fits");
             rows
         };
         // The first submission is one layer, since nothing is known.
-        backend.fill_cache(DEPTH).expect("it fits");
+        backend.fill_cache(DEPTH).wait().expect("it fits");
         backend.batch.paces = Paces::with_budget(Duration::from_secs(3600), true);
         assert_eq!(submissions(&mut backend, prefill), tokens.len() + 1);
         backend.take_longest_submission();
@@ -377,13 +395,15 @@ fn single_tokens_of_a_prompt_are_cut_too() {
         // It ends between two submissions, and counts whole tokens.
         let mut calls = 0;
         cut_everywhere(&mut backend);
-        let done = backend.prefill_watched(&tokens, DEPTH, &mut |done| {
-            calls += usize::from(done == 2);
-            match calls {
-                3 => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        });
+        let done = backend
+            .prefill_watched(&tokens, DEPTH, &mut |done| {
+                calls += usize::from(done == 2);
+                match calls {
+                    3 => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                }
+            })
+            .wait();
         assert_eq!(done.expect("it fits"), 2);
     }
 }
@@ -400,7 +420,7 @@ fn a_profiled_prompt_is_cut_and_tells_each_dispatch_once() {
             continue;
         }
         uncut(&mut backend);
-        backend.fill_cache(DEPTH).expect("it fits");
+        backend.fill_cache(DEPTH).wait().expect("it fits");
         let time = |backend: &mut GpuBackend| {
             let timed = backend.time_prompt(&tokens, DEPTH, separation);
             timed.expect("it fits")
@@ -440,26 +460,33 @@ fn an_interrupted_chunk_counts_no_tokens_and_the_prompt_goes_on_from_there() {
     let mut backend = backend(Tier::Subgroup, 200, 64).expect("this adapter has subgroups");
     let tokens = tokens(150);
     uncut(&mut backend);
-    backend.prefill(&tokens, 0).expect("it fits");
+    backend.prefill(&tokens, 0).wait().expect("it fits");
     let expected = kept(&backend);
     cut_everywhere(&mut backend);
     for (stop, whole) in [(1, 0), (30, 0), (100, 64), (149, 128)] {
         let mut told = vec![];
-        let done = backend.prefill_watched(&tokens, 0, &mut |done| {
-            told.push(done);
-            match done >= stop {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        });
+        let done = backend
+            .prefill_watched(&tokens, 0, &mut |done| {
+                told.push(done);
+                match done >= stop {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            })
+            .wait();
         assert_eq!(done.expect("it fits"), whole, "stopped at {stop}");
         assert!(told.is_sorted() && told[told.len() - 1] < 150, "{told:?}");
         assert!(told.iter().any(|done| done % 64 != 0), "{told:?}");
-        let decoded = backend.decode(&tokens[..whole.max(1)], &Sampling::GREEDY, 1, &mut |_| {
-            ControlFlow::Continue(())
-        });
+        let decoded = backend
+            .decode(&tokens[..whole.max(1)], &Sampling::GREEDY, 1, &mut |_| {
+                ControlFlow::Continue(())
+            })
+            .wait();
         assert!(matches!(decoded, Err(BackendError::NotPrefilled { .. })));
-        backend.prefill(&tokens[whole..], whole).expect("it fits");
+        backend
+            .prefill(&tokens[whole..], whole)
+            .wait()
+            .expect("it fits");
         assert!(kept(&backend) == expected, "after {whole} tokens");
     }
 }
@@ -470,7 +497,7 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     let mut backend = backend(Tier::Subgroup, 200, 128).expect("this adapter has subgroups");
     let tokens = tokens(200);
     uncut(&mut backend);
-    backend.prefill(&tokens, 0).expect("it fits");
+    backend.prefill(&tokens, 0).wait().expect("it fits");
     let floats = |backend: &GpuBackend| {
         let bits = kept(backend).into_iter();
         bits.map(f32::from_bits).collect::<Vec<_>>()
@@ -481,11 +508,11 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     backend.batch.paces = Paces::with_budget(Duration::ZERO, true);
     let mut chunks = vec![128];
     while chunks[chunks.len() - 1] > 32 && chunks.len() < 9 {
-        backend.prefill(&tokens, 0).expect("it fits");
+        backend.prefill(&tokens, 0).wait().expect("it fits");
         chunks.push(backend.chunk());
     }
     assert!(chunks.is_sorted_by(|a, b| a >= b), "{chunks:?}");
-    backend.prefill(&tokens, 0).expect("it fits");
+    backend.prefill(&tokens, 0).wait().expect("it fits");
     assert_eq!(backend.chunk(), 32, "not below: {chunks:?}");
     let off = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
     let error: f64 = floats(&backend).iter().zip(&expected).map(off).sum();
@@ -501,10 +528,12 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
 /// What decoding hands out before it ends, and how it ends.
 fn decode(backend: &mut GpuBackend, context: &[u32]) -> (Vec<u32>, Result<(), BackendError>) {
     let mut out = vec![];
-    let ended = backend.decode(context, &Sampling::GREEDY, 8, &mut |token| {
-        out.push(token);
-        ControlFlow::Continue(())
-    });
+    let ended = backend
+        .decode(context, &Sampling::GREEDY, 8, &mut |token| {
+            out.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     (out, ended)
 }
 
@@ -523,13 +552,13 @@ fn compiling_is_told_and_counted_once() {
     assert!(TOLD.load(Ordering::Relaxed) > 0);
     let made = backend.compile_time();
     assert!(made > Duration::ZERO);
-    backend.prefill(&tokens(20), 0).expect("it fits");
+    backend.prefill(&tokens(20), 0).wait().expect("it fits");
     let prompt = backend.compile_time();
     assert!(
         prompt > made,
         "the steps of a prompt are compiled when the first comes"
     );
-    backend.prefill(&tokens(20), 0).expect("it fits");
+    backend.prefill(&tokens(20), 0).wait().expect("it fits");
     assert_eq!(backend.compile_time(), prompt);
 }
 
@@ -540,13 +569,15 @@ fn assert_biased(backend: &mut dyn Backend) {
         let mut chosen = vec![];
         let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
         backend.set_biases(Biases::new(biases).expect("not many"));
-        complete(backend.logits_async(&context, 0, &mut |_| ControlFlow::Continue(()), on_row))
+        complete(backend.logits_watched(&context, 0, &mut |_| ControlFlow::Continue(()), on_row))
             .expect("it fits");
         let on_token = &mut |token| {
             chosen.push(token);
             ControlFlow::Continue(())
         };
-        let decoded = backend.decode(&context, &Sampling::GREEDY, 3, on_token);
+        let decoded = backend
+            .decode(&context, &Sampling::GREEDY, 3, on_token)
+            .wait();
         decoded.expect("the prompt is there");
         chosen
     };

@@ -27,9 +27,9 @@ impl TokenTrial {
         let bound = gpu.max_binding / sessions.cache_row_bytes();
         let rows = rows.min(config.context_length).min(bound as usize);
         let recipes = sessions.steps(gpu, BatchSizes::of_one(rows, 1))?;
-        gpu.realise_async(&recipes.history().buffer).await?;
+        gpu.realise(&recipes.history().buffer).await?;
         for cache in recipes.cache() {
-            gpu.realise_async(&cache.buffer).await?;
+            gpu.realise(&cache.buffer).await?;
         }
         let ids = random_tokens(rows, config.vocab_size);
         let history = recipes.history().buffer.made();
@@ -53,6 +53,6 @@ impl TokenTrial {
     /// [`GpuError::TierUnsupported`] where a kernel does not take the sizes; no memory, or what the device reports.
     pub async fn record(&self, gpu: &Gpu, pairs: &[Pair]) -> Result<Recording, GpuError> {
         let step = self.recipes.token(gpu, pairs, &self.logits)?;
-        Recording::new_async(gpu, &step).await
+        Recording::new(gpu, &step).await
     }
 }

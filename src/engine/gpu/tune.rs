@@ -2,8 +2,9 @@
 
 use super::GpuBackend;
 use crate::gpu::GpuError;
+use crate::gpu::clock;
 use crate::gpu::record::Recording;
-use crate::gpu::wait;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Step, Target};
 use crate::kernels::compose::Pair;
 
@@ -25,7 +26,7 @@ impl GpuBackend {
     }
 
     /// Microseconds on the GPU of each of `steps` for the token at `pos`, replayed in turn `rounds` times: (steps, rounds); see
-    /// [`wait::in_turn`].
+    /// [`clock::in_turn`].
     pub fn time_in_turn(
         &self,
         steps: &[&Recording],
@@ -34,6 +35,6 @@ impl GpuBackend {
     ) -> Result<Vec<Vec<f64>>, GpuError> {
         let state = self.state(pos, 1);
         let steps: Vec<_> = steps.iter().map(|step| (*step, &state)).collect();
-        wait::in_turn(self.gpu(), &steps, rounds)
+        clock::in_turn(self.gpu(), &steps, rounds).wait()
     }
 }

@@ -70,9 +70,9 @@ impl super::GpuBackend {
 mod tests {
     use super::super::tests::{backend, kept, tokens};
     use super::*;
-    use crate::engine::BackendWait;
     use crate::engine::backend::Backend as _;
     use crate::gpu::Tier;
+    use crate::gpu::wait::Wait;
 
     #[test]
     fn all_buffers_of_a_token_are_touched_and_none_is_changed() {
@@ -80,7 +80,7 @@ mod tests {
             let Some(mut backend) = backend(tier, 64, 32) else {
                 continue;
             };
-            backend.prefill(&tokens(9), 0).expect("it fits");
+            backend.prefill(&tokens(9), 0).wait().expect("it fits");
             let before = kept(&backend);
             let warm = Warm::of(&backend.batch.model.gpu, &backend.batch.token.needed);
             let bytes: u64 = warm.buffers.iter().map(Buffer::size).sum();
@@ -88,7 +88,7 @@ mod tests {
             for _ in 0..3 {
                 warm.touch();
             }
-            backend.gpu().wait(None).expect("it is done");
+            backend.gpu().done().wait().expect("it is done");
             backend.gpu().check().expect("nothing was refused");
             assert_eq!(kept(&backend), before);
             assert!(backend.warm().is_none() || cfg!(target_vendor = "apple"));

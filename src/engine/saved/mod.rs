@@ -57,7 +57,7 @@ impl SessionFile {
 
     /// Opens the file at `path` for `engine`, or begins it. It is locked against other processes until it is dropped. What a process
     /// that was ended has left unfinished behind the last commit is cut off. The rows are not read before they are
-    /// [restored](Self::restore_async).
+    /// [restored](Self::restore).
     ///
     /// # Errors
     /// [`SessionFileError`]: in use, no session file, of another model or a later version, damaged, or what the system says.
@@ -116,10 +116,7 @@ impl SessionFile {
     /// # Errors
     /// [`SessionFileError`]: another engine, no room in the context, damaged rows, or what the device reports. The session is then empty,
     /// or as it was.
-    pub async fn restore_async(
-        &mut self,
-        session: &mut Session<'_>,
-    ) -> Result<(), SessionFileError> {
+    pub async fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
         self.check_engine(session)?;
         let n_ctx = session.engine().n_ctx();
         if self.kept.tokens.len() > n_ctx {
@@ -142,7 +139,7 @@ impl SessionFile {
     async fn put_rows(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
         for i in 0..self.kept.extents.len() {
             let rows = self.rows(i)?;
-            session.push_rows_async(&rows).await?;
+            session.push_rows(&rows).await?;
         }
         Ok(())
     }
@@ -179,7 +176,7 @@ impl SessionFile {
     /// # Errors
     /// [`SessionFileError`]: another engine, or what the system or the device reports. The last commit is then as it was, and saving can
     /// be tried again.
-    pub async fn save_async(
+    pub async fn save(
         &mut self,
         session: &mut Session<'_>,
         data: &[u8],
@@ -271,7 +268,7 @@ impl SessionFile {
         let mut first = rows;
         while first < cached {
             let end = cached.min(first + at_once);
-            let bytes = session.read_rows_async(first..end).await?;
+            let bytes = session.read_rows(first..end).await?;
             group.put_rows(first, end, &bytes, self.end)?;
             first = end;
         }
@@ -282,7 +279,7 @@ impl SessionFile {
     }
 
     /// Journals tokens of an answer while it is generated, without rows and without waiting for the disk. They follow those of the last
-    /// [save](Self::save_async) and those journaled since; the next save replaces them.
+    /// [save](Self::save) and those journaled since; the next save replaces them.
     ///
     /// # Errors
     /// [`SessionFileError::Io`]. What was kept before is then as it was.

@@ -76,7 +76,7 @@ impl<'a> Many<'a> {
         let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
             return Ok(None);
         };
-        let batch = GpuBatch::new_async(Arc::clone(weights), sizes).await?;
+        let batch = GpuBatch::new(Arc::clone(weights), sizes).await?;
         Ok(Some(Self::of(engine, batch)))
     }
 
@@ -103,7 +103,7 @@ impl<'a> Many<'a> {
 
     /// Compiles all steps, so that no answer waits for that.
     pub(super) async fn prepare(&mut self) -> Result<(), EngineError> {
-        Ok(self.batch.prepare_all_async().await?)
+        Ok(self.batch.prepare_all().await?)
     }
 
     /// Runs all steps once, as far as there is time.
@@ -112,7 +112,7 @@ impl<'a> Many<'a> {
         most: Duration,
         told: &mut dyn FnMut(usize, usize),
     ) -> Result<(), EngineError> {
-        Ok(self.batch.warm_up_async(most, told).await?)
+        Ok(self.batch.warm_up(most, told).await?)
     }
 
     pub(super) fn slots(&self) -> usize {

@@ -13,7 +13,6 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod turns;
-mod wait;
 
 pub use fair::Owner;
 pub use request::{Choice, Counts, Event, Request, RequestId, Told};
@@ -49,7 +48,7 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// Where the cache does not fit.
-    pub async fn new_async(engine: &'a Engine) -> Result<Self, EngineError> {
+    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {
             Some(mut many) => {
@@ -81,10 +80,7 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub async fn warm_up_async(
-        &mut self,
-        told: &mut dyn FnMut(usize, usize),
-    ) -> Result<(), EngineError> {
+    pub async fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
         match &mut self.work {
             Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
             Work::Many(many) => many.warm_up(WARM_UP, told).await,
@@ -115,6 +111,18 @@ impl<'a> Scheduler<'a> {
         }
         self.submitted += 1;
         Ok(id)
+    }
+
+    /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
+    /// is told of it.
+    ///
+    /// # Errors
+    /// What the device reports where it can compute nothing any more. No request is answered then, and none was told.
+    pub async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
+        match &mut self.work {
+            Work::Turns(turns) => turns.step(told).await,
+            Work::Many(many) => many.step(told).await,
+        }
     }
 
     /// Forgets a request. Nothing more is told of it. One that has ended is none.

@@ -13,6 +13,7 @@ use crate::engine::{
     Biases, DeviceChoice, Engine, EngineError, EngineOptions, GenerateStats, GpuOptions,
     ModelSource, Opened, Sampling, Serving, StopReason,
 };
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::kernels::testing::Rng;
 
@@ -35,8 +36,12 @@ fn engine_for(ctx: usize, parallel: Option<u32>) -> Engine {
         ctx: Some(ctx),
         ..EngineOptions::default()
     };
-    let opened = Opened::new(&ModelSource::Embedded, &options).expect("the built-in model opens");
-    Engine::load(opened, &mut |_| {}).expect("the built-in model loads")
+    let opened = Opened::new(&ModelSource::Embedded, &options)
+        .wait()
+        .expect("the built-in model opens");
+    Engine::load(opened, &mut |_| {})
+        .wait()
+        .expect("the built-in model loads")
 }
 
 fn greedy(prompt: &[u32], limit: usize) -> Request {
@@ -55,11 +60,13 @@ fn all(
 ) -> HashMap<RequestId, Vec<Event>> {
     let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
     while !scheduler.is_idle() {
-        let told = scheduler.step(&mut |id, event| {
-            let flow = flow(id, &event);
-            found.entry(id).or_default().push(event);
-            flow
-        });
+        let told = scheduler
+            .step(&mut |id, event| {
+                let flow = flow(id, &event);
+                found.entry(id).or_default().push(event);
+                flow
+            })
+            .wait();
         told.expect("the device works");
     }
     found
@@ -93,7 +100,7 @@ fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
             [&common[..kept], &own].concat()
         })
         .collect();
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let submit = |prompt: &Vec<u32>| scheduler.submit(greedy(prompt, 6)).expect("it fits");
     let ids: Vec<RequestId> = prompts.iter().map(submit).collect();
     assert_eq!(scheduler.counts().waiting, 4);
@@ -101,11 +108,13 @@ fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
     let mut cached_in_all = 0;
     for (id, prompt) in ids.iter().zip(&prompts) {
         let mut alone = vec![];
-        let mut session = engine.session().expect("there is memory");
-        let stats = session.generate(prompt, &Sampling::GREEDY, 6, &mut |token| {
-            alone.push(token);
-            ControlFlow::Continue(())
-        });
+        let mut session = engine.session().wait().expect("there is memory");
+        let stats = session
+            .generate(prompt, &Sampling::GREEDY, 6, &mut |token| {
+                alone.push(token);
+                ControlFlow::Continue(())
+            })
+            .wait();
         let events = &found[id];
         assert_eq!(tokens(events), alone);
         let Some(Event::Ended(ended)) = events.last() else {
@@ -138,7 +147,7 @@ fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
 #[test]
 fn a_break_ends_the_answer_and_the_next_begins() {
     let engine = engine();
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let prompt = engine.tokenizer().encode("Once upon a time there", false);
     let prompt = prompt.expect("it has tokens");
     let length = prompt.len();
@@ -172,7 +181,7 @@ fn a_break_ends_the_answer_and_the_next_begins() {
 #[test]
 fn what_cannot_be_answered_is_refused_at_once() {
     let engine = engine();
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let refused = [
         scheduler.submit(greedy(&[], 1)),
         scheduler.submit(greedy(&[1_000_000], 1)),
@@ -218,7 +227,7 @@ impl Chooser for Panics {
 #[test]
 fn a_chooser_that_panics_fails_alone() {
     let engine = engine();
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let request = Request {
         choice: Choice::Host(Box::new(Panics(0))),
         ..greedy(&[5, 6], 9)
@@ -242,7 +251,7 @@ fn a_chooser_that_panics_fails_alone() {
 fn answers_in_turns_are_what_they_are_alone() {
     let engine = engine_for(64, Some(4));
     let mut rng = Rng::fresh();
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     assert_eq!(scheduler.slots(), 4);
     let sampling = Sampling {
         temperature: 0.9,
@@ -277,11 +286,13 @@ fn answers_in_turns_are_what_they_are_alone() {
     });
     for (id, prompt) in asked {
         let mut alone = vec![];
-        let mut session = engine.session().expect("there is memory");
-        let stats = session.generate(&prompt, &sampling, 5, &mut |token| {
-            alone.push(token);
-            ControlFlow::Continue(())
-        });
+        let mut session = engine.session().wait().expect("there is memory");
+        let stats = session
+            .generate(&prompt, &sampling, 5, &mut |token| {
+                alone.push(token);
+                ControlFlow::Continue(())
+            })
+            .wait();
         assert_eq!(tokens(&found[&id]), alone);
         let Some(Event::Ended(ended)) = found[&id].last() else {
             panic!("{:?}", found[&id]);
@@ -296,7 +307,7 @@ fn answers_in_turns_are_what_they_are_alone() {
 #[test]
 fn a_short_prompt_has_its_turn_before_long_ones_end() {
     let engine = engine_for(96, Some(4));
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let long: Vec<u32> = (0..60).map(|i| i * 7 % 4000).collect();
     let first = scheduler.submit(greedy(&long, 2)).expect("it fits");
     let second = scheduler.submit(greedy(&long[1..], 2)).expect("it fits");
@@ -321,7 +332,7 @@ fn a_short_prompt_has_its_turn_before_long_ones_end() {
 #[test]
 fn one_that_is_alone_is_interrupted_when_somebody_comes() {
     let engine = engine_for(96, Some(4));
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let long: Vec<u32> = (0..60).map(|i| i * 7 % 4000).collect();
     let id = scheduler.submit(greedy(&long, 2)).expect("it fits");
     let bell = scheduler.bell();
@@ -334,17 +345,19 @@ fn one_that_is_alone_is_interrupted_when_somebody_comes() {
         );
         ControlFlow::Continue(())
     };
-    scheduler.step(told).expect("the device works");
+    scheduler.step(told).wait().expect("the device works");
     assert!(!ended, "somebody has come");
     bell.store(false, Ordering::Relaxed);
     let other = scheduler.submit(greedy(&[5, 6], 2)).expect("it fits");
     let found = all(&mut scheduler, goes_on);
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut alone = vec![];
-    let done = session.generate(&long, &Sampling::GREEDY, 2, &mut |token| {
-        alone.push(token);
-        ControlFlow::Continue(())
-    });
+    let done = session
+        .generate(&long, &Sampling::GREEDY, 2, &mut |token| {
+            alone.push(token);
+            ControlFlow::Continue(())
+        })
+        .wait();
     done.expect("it fits");
     assert_eq!(tokens(&found[&id]), alone);
     assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
@@ -362,7 +375,7 @@ fn running(engine: &Engine, id: RequestId, owner: Owner) -> Running<'_> {
     Running {
         id,
         owner,
-        session: engine.session().expect("there is memory"),
+        session: engine.session().wait().expect("there is memory"),
         choice: Choice::Device(Sampling::GREEDY, Default::default()),
         pending: vec![5],
         said: vec![],
@@ -421,7 +434,7 @@ impl Chooser for Late {
 #[test]
 fn whoever_waits_for_a_chooser_has_no_turn_meanwhile() {
     let engine = engine_for(64, Some(4));
-    let mut scheduler = Scheduler::new(&engine).expect("there is memory");
+    let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let others = Arc::new(AtomicUsize::new(0));
     let late = Late {
         others: Arc::clone(&others),

@@ -1,7 +1,7 @@
 //! Requests that sessions answer in turns. One at a time is computed, on the CPU for a moment each, so that nobody waits for the whole
 //! answer of somebody else. Whoever is alone is not interrupted.
 
-mod wait;
+mod step;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -117,7 +117,7 @@ impl<'a> Turns<'a> {
     ) -> Result<Self, EngineError> {
         Ok(Self {
             engine,
-            idle: vec![engine.session_async().await?],
+            idle: vec![engine.session().await?],
             waiting: VecDeque::new(),
             running: vec![],
             places,
@@ -156,7 +156,7 @@ impl<'a> Turns<'a> {
             let (prompt, greedy) = (vec![0; tokens], Sampling::GREEDY);
             let on_prompt = &mut |_| ControlFlow::Continue(());
             let on_token = &mut |_| ControlFlow::Continue(());
-            let warmed = session.generate_async(&prompt, &greedy, 2, on_prompt, on_token);
+            let warmed = session.generate_watched(&prompt, &greedy, 2, on_prompt, on_token);
             let warmed = warmed.await;
             session.reset();
             match warmed {

@@ -8,12 +8,12 @@ use crate::engine::backend::{OnPrompt, OnToken, check_finite};
 use crate::engine::chooser::Chooser;
 
 impl Session<'_> {
-    /// As [`generate_async`](Self::generate_async), with each token chosen by `chooser` from its row of logits. So the device waits for
+    /// As [`generate_watched`](Self::generate_watched), with each token chosen by `chooser` from its row of logits. So the device waits for
     /// the host after each token, and the row is read back.
     ///
     /// # Errors
-    /// As for [`generate_async`](Self::generate_async), or what `chooser` refuses. The session then goes on after the prompt.
-    pub async fn generate_chosen_async(
+    /// As for [`generate_watched`](Self::generate_watched), or what `chooser` refuses. The session then goes on after the prompt.
+    pub async fn generate_chosen(
         &mut self,
         prompt: &[u32],
         chooser: &mut dyn Chooser,
@@ -60,7 +60,7 @@ impl Session<'_> {
             ControlFlow::Continue(())
         };
         self.backend
-            .logits_async(&[token], position, unwatched, keep)
+            .logits_watched(&[token], position, unwatched, keep)
             .await?;
         Ok(check_finite(row, position)?)
     }

@@ -21,21 +21,18 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`EngineError::RowsMissing`] beyond [`cached`](Self::cached), or what the device reports.
-    pub async fn read_rows_async(
-        &mut self,
-        positions: Range<usize>,
-    ) -> Result<Vec<u8>, EngineError> {
+    pub async fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, EngineError> {
         if positions.end > self.cached {
             return Err(EngineError::RowsMissing {
                 asked: positions.end,
                 cached: self.cached,
             });
         }
-        Ok(self.backend.read_rows_async(positions).await?)
+        Ok(self.backend.read_rows(positions).await?)
     }
 
     /// Forgets everything and goes on after `tokens`, which have no cache rows yet. Rows that were kept elsewhere can be
-    /// [given back](Self::push_rows_async); the others are computed with the next prompt.
+    /// [given back](Self::push_rows); the others are computed with the next prompt.
     ///
     /// # Errors
     /// [`EngineError::UnknownToken`] or [`EngineError::PromptTooLong`]; the session is then as it was.
@@ -50,12 +47,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives the next tokens without cache rows theirs, as [`read_rows_async`](Self::read_rows_async) gave them of the same tokens,
+    /// Gives the next tokens without cache rows theirs, as [`read_rows`](Self::read_rows) gave them of the same tokens,
     /// model and context before them.
     ///
     /// # Errors
     /// [`EngineError::RowsWithoutTokens`], bytes that are no whole rows, or what the device reports; the session is then as it was.
-    pub async fn push_rows_async(&mut self, rows: &[u8]) -> Result<(), EngineError> {
+    pub async fn push_rows(&mut self, rows: &[u8]) -> Result<(), EngineError> {
         let end = self.cached + rows.len() / self.row_bytes().max(1);
         if end > self.tokens.len() {
             return Err(EngineError::RowsWithoutTokens {
@@ -63,7 +60,7 @@ impl<'a> Session<'a> {
                 tokens: self.tokens.len(),
             });
         }
-        self.backend.write_rows_async(self.cached, rows).await?;
+        self.backend.write_rows(self.cached, rows).await?;
         self.cached = end;
         Ok(())
     }
@@ -73,10 +70,10 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Where a second cache does not fit, or what the device reports.
-    pub async fn branch_async(&self) -> Result<Session<'a>, EngineError> {
+    pub async fn branch(&self) -> Result<Session<'a>, EngineError> {
         Ok(Session {
             engine: self.engine,
-            backend: self.backend.branch_async(self.cached).await?,
+            backend: self.backend.branch(self.cached).await?,
             tokens: self.tokens.clone(),
             cached: self.cached,
             lineage: self.lineage.branch(self.cached),

@@ -20,7 +20,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
-    pub async fn pipelines_async(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+    pub async fn pipelines(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
         let began = Instant::now();
         let missing: Vec<&Spec> = {
             let made = lock(&self.pipelines.made);

@@ -7,6 +7,7 @@ use crate::gpu::buffer::Buffer;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Sublayer, When, Word, belong};
 use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
+use crate::gpu::wait::Wait;
 
 /// What holds every replay here.
 const MOST: Most = Most {
@@ -47,7 +48,7 @@ fn note(log: &Range, name: &Range, id: u32) -> Call {
 }
 
 fn buffer(gpu: &Gpu, words: &[u32]) -> Range {
-    let buffer = gpu.storage_with("test", words);
+    let buffer = gpu.storage_with("test", words).wait();
     Range::whole(&buffer.unwrap_or_else(|e| panic!("{e}")))
 }
 
@@ -76,8 +77,9 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
             call(4).only(When::Few),
             call(5).per_block(Blocks::new(20, 35)),
         ];
-        let recording =
-            Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &Step::of(MOST, calls))
+            .wait()
+            .unwrap_or_else(|e| panic!("{e}"));
         let state = State {
             pos: 20,
             tokens: 3,
@@ -106,7 +108,7 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
         // As many are told, and each has timestamps of its own.
         let taken: Vec<_> = recording.step(&state).iter().map(|t| t.dispatch).collect();
         assert_eq!(taken, [0, 1, 2, 1, 2, 1, 2, 4, 5, 5]);
-        let Ok(stamps) = Stamps::new(gpu, 20) else {
+        let Ok(stamps) = Stamps::new(gpu, 20).wait() else {
             eprintln!("skipped: no timestamps on {}", gpu.info.name);
             continue;
         };
@@ -119,7 +121,10 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
             gpu.queue.write_buffer(log.buffer.made(), 0, &[0; 4]);
             recording.encode_stamped(gpu, &mut encoder, &state, stamping);
             gpu.queue.submit([encoder.finish()]);
-            let times = stamps.read(gpu, count).unwrap_or_else(|e| panic!("{e}"));
+            let times = stamps
+                .read(gpu, count)
+                .wait()
+                .unwrap_or_else(|e| panic!("{e}"));
             assert!(times.is_sorted(), "{times:?}");
             assert_eq!(notes(gpu, &log, 10).1, expected, "{}", gpu.tier.name());
         }
@@ -144,8 +149,9 @@ fn what_is_done_a_block_ahead_stands_behind_the_block_before_and_takes_its_own_b
                 .with_buffers_by_block("name", names.clone()),
             call(3),
         ];
-        let recording =
-            Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
+        let recording = Recording::new(gpu, &Step::of(MOST, calls))
+            .wait()
+            .unwrap_or_else(|e| panic!("{e}"));
         for (pos, turns) in [
             (5, vec![[1, 0, 8, 3, 100], [2, 0, 8, 3, 100]]),
             (
@@ -259,8 +265,9 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
                     .grid([5, 7, 1].map(Extent::N))
                     .with_counts(Some(second)),
             ];
-            let recording =
-                Recording::new(gpu, &Step::of(MOST, calls)).unwrap_or_else(|e| panic!("{e}"));
+            let recording = Recording::new(gpu, &Step::of(MOST, calls))
+                .wait()
+                .unwrap_or_else(|e| panic!("{e}"));
             recording.submit(gpu, &State::default());
             let found: Vec<u32> = download(gpu, &count.buffer, 8);
             let expected: Vec<_> = (0..8).map(|row| if row < n { 5 } else { 0 }).collect();

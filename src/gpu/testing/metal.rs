@@ -18,6 +18,7 @@ use crate::gpu::call::State;
 use crate::gpu::record::runs::{Run, runs};
 use crate::gpu::shader::Access;
 use crate::gpu::target::profiles;
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, Step};
 pub(crate) use program::Math;
@@ -62,7 +63,7 @@ pub(super) fn pretending(mut gpu: Gpu, math: Math) -> Gpu {
 #[track_caller]
 pub(super) fn replay(gpu: &Gpu, math: Math, step: &Step, state: &State) {
     for buffer in step.buffers() {
-        complete(gpu.realise_async(buffer)).unwrap_or_else(|e| panic!("{e}"));
+        complete(gpu.realise(buffer)).unwrap_or_else(|e| panic!("{e}"));
     }
     for run in runs(step, state).unwrap_or_else(|e| panic!("{e}")) {
         dispatch(gpu, math, &run).unwrap_or_else(|e| panic!("{} for Metal: {e}", run.spec.kernel));
@@ -74,6 +75,7 @@ fn dispatch(gpu: &Gpu, math: Math, run: &Run) -> Result<(), String> {
         Some(counts) => {
             let words = gpu
                 .read::<u32>(&counts.buffer, counts.offset, 12)
+                .wait()
                 .map_err(|e| e.to_string())?;
             [words[0], words[1], words[2]]
         }
@@ -88,6 +90,7 @@ fn dispatch(gpu: &Gpu, math: Math, run: &Run) -> Result<(), String> {
     for (binding, (access, range)) in run.spec.access.iter().zip(&run.bindings).enumerate() {
         let contents = gpu
             .read::<u8>(&range.buffer, range.offset, range.size)
+            .wait()
             .map_err(|e| e.to_string())?;
         slots.push(Slot {
             number: written.bindings[binding],

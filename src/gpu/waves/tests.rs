@@ -1,6 +1,5 @@
 //! Protects emulated subgroups: they do what subgroups of their size should, and a model in them gives the same.
 
-use crate::engine::BackendWait;
 use crate::engine::ModelSource;
 use crate::engine::Sampling;
 use crate::engine::backend::Backend;
@@ -9,6 +8,7 @@ use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::testing::{WAVE_SIZES, waves};
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions, Tier};
 use crate::gpu::{Most, Step};
 use crate::kernels::testing::nmse;
@@ -44,12 +44,13 @@ const WG = 128u;
 }";
     for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
         let size = gpu.waves.expect("it is emulated");
-        let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Words).unwrap());
+        let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Words).wait().unwrap());
         let call = Call::inline("waves", source).bind("data", &data);
         let recording = Recording::new(&gpu, &Step::of(Most::token(1), [call]))
+            .wait()
             .unwrap_or_else(|e| panic!("{e}"));
         recording.submit(&gpu, &State::default());
-        let found: Vec<[u32; 4]> = gpu.read(&data.buffer, 0, 128 * 16).unwrap();
+        let found: Vec<[u32; 4]> = gpu.read(&data.buffer, 0, 128 * 16).wait().unwrap();
         for (t, found) in (0..128).zip(found) {
             let first = t / size * size;
             let mut sum = (first..first + size).sum::<u32>();
@@ -72,8 +73,12 @@ const WG = 128u;
 fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
     let gguf = ModelSource::Embedded.open().expect("it is in the program");
     let model = Arc::new(Model::load(Arc::new(gguf)).expect("it is supported"));
-    let model = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {}).expect("it is small");
-    let mut backend = GpuBackend::new(Arc::new(model), 96).expect("a small cache");
+    let model = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {})
+        .wait()
+        .expect("it is small");
+    let mut backend = GpuBackend::new(Arc::new(model), 96)
+        .wait()
+        .expect("a small cache");
     let tokens: Vec<u32> = (0..40).map(|i| 11 * i + 5).collect();
     let mut rows = vec![];
     for (pos, token) in tokens[..6].iter().enumerate() {
@@ -81,7 +86,10 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
             rows.extend_from_slice(row);
             ControlFlow::Continue(())
         };
-        backend.logits(&[*token], pos, on_row).expect("it fits");
+        backend
+            .logits(&[*token], pos, on_row)
+            .wait()
+            .expect("it fits");
     }
     let mut prompt = vec![];
     let on_row = &mut |i, row: &[f32]| {
@@ -90,7 +98,7 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
         }
         ControlFlow::Continue(())
     };
-    backend.logits(&tokens, 0, on_row).expect("it fits");
+    backend.logits(&tokens, 0, on_row).wait().expect("it fits");
     let mut drawn = vec![];
     let sampling = Sampling {
         temperature: 0.8,
@@ -107,6 +115,7 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
     };
     backend
         .decode(&tokens, &sampling, 6, on_token)
+        .wait()
         .expect("it fits");
     (rows, prompt, drawn)
 }
@@ -121,7 +130,7 @@ fn check(tier: Tier, sizes: &[u32], limit: f64) {
         no_matrices: true,
         ..GpuOptions::default()
     };
-    let (rows, prompt, drawn) = results(Gpu::open(&options).expect("it opened before"));
+    let (rows, prompt, drawn) = results(Gpu::open(&options).wait().expect("it opened before"));
     for gpu in emulating {
         let size = gpu.waves.expect("it is emulated");
         assert_eq!(gpu.lanes(), gpu.info.subgroup_min_size);

@@ -11,6 +11,7 @@ use crate::gpu::buffer::{Buffer, Content, Range};
 use crate::gpu::call::{Call, State};
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Recording;
+use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::model::Weight;
 use crate::quant::GgmlType;
@@ -177,7 +178,7 @@ impl<'a> Lab<'a> {
     pub(super) fn load(&self, weights: &[&Weight]) -> Result<Vec<GpuWeight>, GpuError> {
         let mut loader = Loader::new(self.gpu);
         loader.add_alike(weights)?;
-        loader.load(self.gpu, &mut |_| {})
+        loader.load(self.gpu, &mut |_| {}).wait()
     }
 
     /// A buffer with `data`.
@@ -217,9 +218,9 @@ impl<'a> Lab<'a> {
             crate::gpu::testing::Recorded::Metal(step, math).submit(self.gpu, &state);
             return Ok(());
         }
-        let recording = Recording::new(self.gpu, &step)?;
+        let recording = Recording::new(self.gpu, &step).wait()?;
         recording.submit(self.gpu, &state);
-        self.gpu.wait(None)
+        self.gpu.done().wait()
     }
 
     /// The first `n` values of what the device has there.
@@ -229,7 +230,7 @@ impl<'a> Lab<'a> {
         n: usize,
     ) -> Result<Vec<T>, GpuError> {
         let bytes = (n * size_of::<T>()) as u64;
-        self.gpu.read(&range.buffer, range.offset, bytes)
+        self.gpu.read(&range.buffer, range.offset, bytes).wait()
     }
 
     /// Floats on the device beside those of the twin.

@@ -15,9 +15,9 @@ pub(super) struct BiasRows {
 
 impl BiasRows {
     /// Without biases, for so many choices.
-    pub(super) async fn new_async(gpu: &Gpu, rows: u32) -> Result<Self, GpuError> {
+    pub(super) async fn new(gpu: &Gpu, rows: u32) -> Result<Self, GpuError> {
         let range = Range::whole(&logit_bias::buffer(rows));
-        gpu.realise_async(&range.buffer).await?;
+        gpu.realise(&range.buffer).await?;
         Ok(Self {
             range,
             known: vec![NONE; rows as usize],

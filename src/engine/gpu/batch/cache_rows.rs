@@ -2,6 +2,7 @@
 
 use super::GpuBatch;
 use crate::engine::backend::{BackendError, check_written};
+use crate::engine::gpu::random;
 use crate::gpu::GpuError;
 use crate::kernels::sequences::PAGE;
 use std::ops::Range;
@@ -9,6 +10,12 @@ use std::sync::Arc;
 use wgpu::BufferUsages;
 
 impl GpuBatch {
+    /// Fills the first `rows` rows of every layer's cache with random values of sane size.
+    pub(in crate::engine::gpu) async fn fill_cache(&self, rows: usize) -> Result<(), GpuError> {
+        let of = self.sizes.rows() as u64;
+        random::fill_cache(self.gpu(), &*self.recipes, of, rows as u64).await
+    }
+
     /// Bytes of a cache row of one layer.
     fn cache_row(&self) -> u64 {
         let cache = self.recipes.cache().first();
@@ -57,7 +64,7 @@ impl GpuBatch {
         } = self;
         let gpu = &model.gpu;
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = gpu.buffer_async("cache rows", bytes, usage).await?;
+        let staging = gpu.buffer("cache rows", bytes, usage).await?;
         proof.begin();
         let arrived = proof.prove(gpu, |encoder| {
             let mut to = 0;
@@ -71,7 +78,7 @@ impl GpuBatch {
             }
         });
         let rows = match arrived.await {
-            Ok(()) => gpu.map_read_async(&staging, bytes, None).await,
+            Ok(()) => gpu.map_read(&staging, bytes, None).await,
             Err(error) => Err(error),
         };
         gpu.release_made(&staging);

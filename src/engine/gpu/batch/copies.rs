@@ -45,14 +45,14 @@ pub(in crate::engine::gpu) fn step(recipes: &dyn Steps, sizes: BatchSizes) -> (S
 
 impl Copies {
     /// None, for the cache of these recipes.
-    pub(super) async fn new_async(
+    pub(super) async fn new(
         gpu: &Gpu,
         recipes: &dyn Steps,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let (step, list) = step(recipes, sizes);
         Ok(Self {
-            step: Recording::new_async(gpu, &step).await?,
+            step: Recording::new(gpu, &step).await?,
             list,
             asked: vec![],
         })

@@ -2,13 +2,10 @@
 
 use super::{BatchToken, GpuBatch, Listed, sites};
 use crate::engine::gpu::measure::{Separation, Timed};
-use crate::engine::gpu::random;
 use crate::gpu::GpuError;
-use crate::gpu::call::{State, Taken};
+use crate::gpu::call::Taken;
 use crate::gpu::geometry::Site;
-use crate::gpu::record::Recording;
-use crate::kernels::sample;
-use crate::kernels::sampling::Sampling;
+use crate::gpu::wait::Wait;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -40,41 +37,15 @@ impl GpuBatch {
         };
         let mut sum = 0;
         for Listed { tiles, words } in lists {
-            let all: Vec<u32> = self.gpu().read(&tiles.buffer, tiles.offset, tiles.size)?;
+            let all: Vec<u32> = self
+                .gpu()
+                .read(&tiles.buffer, tiles.offset, tiles.size)
+                .wait()?;
             let used = all.chunks(*words as usize).filter(|tile| tile[2] > 0);
             let experts: HashSet<u32> = used.map(|tile| tile[0]).collect();
             sum += experts.len();
         }
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))
-    }
-
-    /// Compiles the step of `tokens` and its head and writes what they read: after as many of the first tokens as may be, the best one is
-    /// chosen. Returned is what it replays.
-    ///
-    /// # Errors
-    /// Those of [`prepare_async`](Self::prepare_async).
-    pub(in crate::engine::gpu) async fn ready_async(
-        &mut self,
-        tokens: &[BatchToken],
-    ) -> Result<Vec<(&Recording, State)>, GpuError> {
-        let drawn = self.drawn(tokens.len());
-        self.prepare_async(tokens.len(), drawn).await?;
-        let words =
-            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
-        let state = self.write(tokens, &choices);
-        Ok(self.replays(tokens.len(), drawn, state))
-    }
-
-    /// Fills the first `rows` rows of every layer's cache with random values of sane size.
-    pub(in crate::engine::gpu) async fn fill_cache(&self, rows: usize) -> Result<(), GpuError> {
-        let of = self.sizes.rows() as u64;
-        random::fill_cache(self.gpu(), &*self.recipes, of, rows as u64).await
-    }
-
-    /// Tokens of a step of so many after which one is chosen, at most.
-    fn drawn(&self, tokens: usize) -> usize {
-        tokens.min(self.sizes.most_drawn() as usize)
     }
 
     /// Computes a step of `tokens`, after the first of which, as many as may be, the best token is chosen, and tells of each dispatch what it is and when it began
@@ -88,7 +59,7 @@ impl GpuBatch {
     ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
         let gpu = Arc::clone(&self.model.gpu);
         let mut all = vec![];
-        for (recording, state) in self.ready(tokens)? {
+        for (recording, state) in self.ready(tokens).wait()? {
             let timed = Timed::submit(&gpu, recording, &state, Separation::Stamps)?;
             let times = timed.read(&gpu)?;
             all.extend(timed.taken.into_iter().zip(times));

@@ -22,7 +22,7 @@ pub(super) struct FlyingRows {
 
 impl Rows {
     /// A buffer for `bytes` bytes of rows, as large as the most that were asked for so far; `None` for none.
-    pub(super) async fn staged_async(
+    pub(super) async fn staged(
         &mut self,
         gpu: &Gpu,
         bytes: u64,
@@ -40,7 +40,7 @@ impl Rows {
             None => {
                 let grown = fitting.map_or(0, |small| 2 * small.size());
                 let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-                let made = gpu.buffer_async("logits", bytes.max(grown), usage).await?;
+                let made = gpu.buffer("logits", bytes.max(grown), usage).await?;
                 kept.insert(made).clone()
             }
         };
@@ -49,14 +49,14 @@ impl Rows {
     }
 
     /// The rows of a step, once it is done.
-    pub(super) async fn land_async(
+    pub(super) async fn land(
         &mut self,
         gpu: &Gpu,
         rows: &FlyingRows,
         submission: SubmissionIndex,
     ) -> Result<Vec<f32>, GpuError> {
         let FlyingRows { staging, bytes } = rows;
-        gpu.map_read_into_async(staging, *bytes, Some(submission), &mut self.spare)
+        gpu.map_read_into(staging, *bytes, Some(submission), &mut self.spare)
             .await?;
         Ok(std::mem::take(&mut self.spare))
     }

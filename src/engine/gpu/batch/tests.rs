@@ -1,11 +1,11 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
 use super::*;
-use crate::engine::BackendWait;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
 use crate::engine::gpu::tests::{backend, backend_of, kept, tokens};
 use crate::gpu::machine::Machine;
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
 use crate::kernels::sampling::Sampling;
@@ -37,7 +37,7 @@ impl Run {
             tokens,
             chunk: 0,
         };
-        let batch = complete(GpuBatch::new_async(Arc::clone(model), sizes)).expect("it fits");
+        let batch = complete(GpuBatch::new(Arc::clone(model), sizes)).expect("it fits");
         let mut free: Vec<u32> = (0..pages).collect();
         rng.shuffle(&mut free);
         for (sequence, prompt) in prompts.iter().enumerate() {
@@ -67,6 +67,7 @@ impl Run {
         let layer = |cache: &Range| {
             let all: Vec<u16> = (self.batch.gpu())
                 .read(&cache.buffer, cache.offset, cache.size)
+                .wait()
                 .expect("it reads");
             let row = all.len() / (self.batch.sizes.pages * PAGE) as usize;
             let place = |position: usize| {
@@ -105,13 +106,13 @@ impl Run {
         let choices: Vec<_> = drawn.iter().map(words).collect();
         let all = [&drawn[..], &others].concat();
         let rows: Vec<usize> = (0..drawn.len()).collect();
-        let flight = complete(self.batch.submit_async(BatchStep {
+        let flight = complete(self.batch.submit(BatchStep {
             tokens: &all,
             choices: &choices,
             biases: &[],
             logits: &rows,
         }));
-        let landing = flight.map(|flight| complete(self.batch.land_async(flight)));
+        let landing = flight.map(|flight| complete(self.batch.land(flight)));
         let landing = landing.expect("it runs").expect("it lands");
         assert_eq!(landing.ids.len(), drawn.len());
         let vocab = landing.logits.len() / drawn.len().max(1);
@@ -128,7 +129,10 @@ impl Run {
 /// The logits of every position of `ids`, computed one after another in the same tier.
 fn alone(session: &mut GpuBackend, ids: &[u32]) -> Vec<Vec<f32>> {
     let row = |(position, id): (usize, &u32)| {
-        session.prefill(&[*id], position).expect("it computes");
+        session
+            .prefill(&[*id], position)
+            .wait()
+            .expect("it computes");
         kept(session).into_iter().map(f32::from_bits).collect()
     };
     ids.iter().enumerate().map(row).collect()
@@ -204,7 +208,7 @@ fn assert_alone(
         ids.len(),
         told.join(", ")
     );
-    let rows = complete(session.read_rows_async(0..*done)).expect("they are there");
+    let rows = complete(session.read_rows(0..*done)).expect("they are there");
     let halves = rows.as_chunks::<2>().0.iter();
     let exact: Vec<f64> = halves.map(|h| f16::from_le_bytes(*h).to_f64()).collect();
     let own: Vec<f32> = run
@@ -328,12 +332,12 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
             biases: &[],
             logits: rows,
         };
-        complete(batch.submit_async(step)).expect("it runs")
+        complete(batch.submit(step)).expect("it runs")
     };
     // Small ones first, so that both buffers grow.
     for rows in [&[0][..], &[0], &[0, 1, 2, 3], &[0, 1, 2, 3]] {
         let flight = submit(batch, rows);
-        let landing = complete(batch.land_async(flight)).expect("it lands");
+        let landing = complete(batch.land(flight)).expect("it lands");
         batch.take_back(landing.logits);
     }
     let buffers = batch.rows.staging.clone();
@@ -347,20 +351,20 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
                 1 => {
                     let other = submit(batch, &[0, 1]);
                     let forgotten = std::mem::replace(&mut flight, other);
-                    let mut landing = Box::pin(batch.land_async(forgotten));
+                    let mut landing = Box::pin(batch.land(forgotten));
                     let mut context = Context::from_waker(Waker::noop());
                     let polled = landing.as_mut().poll(&mut context);
                     drop(landing);
                     if let Poll::Ready(landing) = polled {
                         batch.take_back(landing.expect("it lands").logits);
                     }
-                    let other = complete(batch.land_async(flight)).expect("it lands");
+                    let other = complete(batch.land(flight)).expect("it lands");
                     batch.take_back(other.logits);
                     flight = submit(batch, rows);
                 }
                 _ => {}
             }
-            let landing = complete(batch.land_async(flight)).expect("it lands");
+            let landing = complete(batch.land(flight)).expect("it lands");
             let vocab = session.batch.model.model.config().vocab_size;
             assert_eq!(landing.logits.len(), rows.len() * vocab);
             for (row, of) in landing.logits.chunks_exact(vocab).zip(rows) {
@@ -396,8 +400,8 @@ fn biases_change_the_choices_of_their_own_rows_alone() {
             biases,
             logits: &[],
         };
-        let flight = complete(run.batch.submit_async(step)).expect("it runs");
-        let landing = complete(run.batch.land_async(flight)).expect("it lands");
+        let flight = complete(run.batch.submit(step)).expect("it runs");
+        let landing = complete(run.batch.land(flight)).expect("it lands");
         assert!(!landing.broken.contains(&true));
         landing.ids
     };

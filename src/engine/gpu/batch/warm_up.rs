@@ -3,6 +3,8 @@
 
 use super::{BatchStep, BatchToken, GpuBatch, classes, head_classes};
 use crate::gpu::GpuError;
+use crate::gpu::call::State;
+use crate::gpu::record::Recording;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::BTreeSet;
@@ -13,8 +15,8 @@ impl GpuBatch {
     /// The cache must be empty: rows of its first page and the ids of sequences are overwritten.
     ///
     /// # Errors
-    /// Those of [`submit_async`](Self::submit_async), or what the device reports.
-    pub async fn warm_up_async(
+    /// Those of [`submit`](Self::submit), or what the device reports.
+    pub async fn warm_up(
         &mut self,
         most: Duration,
         told: &mut dyn FnMut(usize, usize),
@@ -43,6 +45,29 @@ impl GpuBatch {
         }
         told(of, of);
         Ok(())
+    }
+
+    /// Compiles the step of `tokens` and its head and writes what they read: after as many of the first tokens as may be, the best one is
+    /// chosen. Returned is what it replays.
+    ///
+    /// # Errors
+    /// Those of [`prepare`](Self::prepare).
+    pub(in crate::engine::gpu) async fn ready(
+        &mut self,
+        tokens: &[BatchToken],
+    ) -> Result<Vec<(&Recording, State)>, GpuError> {
+        let drawn = self.drawn(tokens.len());
+        self.prepare(tokens.len(), drawn).await?;
+        let words =
+            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
+        let choices: Vec<_> = tokens[..drawn].iter().map(words).collect();
+        let state = self.write(tokens, &choices);
+        Ok(self.replays(tokens.len(), drawn, state))
+    }
+
+    /// Tokens of a step of so many after which one is chosen, at most.
+    fn drawn(&self, tokens: usize) -> usize {
+        tokens.min(self.sizes.most_drawn() as usize)
     }
 
     /// Steps with which each of its steps and heads runs, as numbers of tokens and of those after which one is chosen. A step has the fewest
@@ -97,8 +122,8 @@ impl GpuBatch {
             biases: &[],
             logits: &[],
         };
-        let flight = self.submit_async(step).await?;
+        let flight = self.submit(step).await?;
         // What it computes means nothing, so neither does whether it is finite.
-        self.land_async(flight).await.map(drop)
+        self.land(flight).await.map(drop)
     }
 }

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::bench::Source;
-use crate::engine::BackendWait;
 use crate::engine::ModelSource;
+use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
 use crate::gpu::stamps::lies::{self, Lie};
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::models;
@@ -17,7 +18,8 @@ fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
     let gpu = Gpu::open(&GpuOptions {
         tier,
         ..GpuOptions::default()
-    });
+    })
+    .wait();
     match gpu {
         Ok(gpu) if gpu.tier != Tier::Plain => Some(Arc::new(gpu)),
         Ok(_) | Err(GpuError::TierUnsupported { .. }) => {
@@ -30,7 +32,9 @@ fn open(tier: Option<Tier>) -> Option<Arc<Gpu>> {
 
 fn load(gpu: &Arc<Gpu>, source: &Source) -> GpuModel {
     let model = source.load().expect("it is supported");
-    GpuModel::load(Arc::clone(gpu), model, &mut |_, _| {}).expect("it is small")
+    GpuModel::load(Arc::clone(gpu), model, &mut |_, _| {})
+        .wait()
+        .expect("it is small")
 }
 
 fn built_in() -> Source {
@@ -92,7 +96,9 @@ fn a_choice_is_kept_for_a_number_of_sequences_and_a_kind_of_model() {
         };
         let plan = synth::without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options);
         let model = models::load(Arc::new(plan.expect("a plan"))).expect("it is supported");
-        let model = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).expect("it is small");
+        let model = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})
+            .wait()
+            .expect("it is small");
         model.tier_key(sequences)
     };
     let keys = [key(1, 1), key(2, 1), key(2, 8)];
@@ -127,13 +133,18 @@ fn a_tier_is_measured_once_kept_and_used() {
     let tokens: Vec<u32> = (0..24).map(|i| 7 * i + 3).collect();
     let logits = |model: GpuModel| {
         let mut rows = vec![];
-        let mut backend = GpuBackend::new(Arc::new(model), 64).expect("a small cache");
+        let mut backend = GpuBackend::new(Arc::new(model), 64)
+            .wait()
+            .expect("a small cache");
         for (pos, token) in tokens.iter().enumerate() {
             let on_row = &mut |_, row: &[f32]| {
                 rows.extend(row.iter().map(|x| x.to_bits()));
                 ControlFlow::Continue(())
             };
-            backend.logits(&[*token], pos, on_row).expect("it fits");
+            backend
+                .logits(&[*token], pos, on_row)
+                .wait()
+                .expect("it fits");
         }
         rows
     };

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::ModelSource;
 use crate::gpu::record::works;
 use crate::gpu::testing::known::KNOWN;
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use crate::models;
@@ -56,7 +57,7 @@ fn near(what: &str, found: u64, planned: u64) {
 
 #[test]
 fn the_plan_is_what_a_gpu_allocates() {
-    let gpu = match Gpu::open(&GpuOptions::default()) {
+    let gpu = match Gpu::open(&GpuOptions::default()).wait() {
         Ok(gpu) => Arc::new(gpu),
         Err(GpuError::NoAdapter) => {
             eprintln!("skipped: no GPU adapter");
@@ -67,7 +68,9 @@ fn the_plan_is_what_a_gpu_allocates() {
     let gguf = ModelSource::Embedded.open();
     let gguf = Arc::new(gguf.expect("it is part of the program"));
     let model = models::load(gguf).expect("it is supported");
-    let loaded = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {}).expect("it fits");
+    let loaded = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})
+        .wait()
+        .expect("it fits");
     // Its tier may have been measured while it was loaded.
     let gpu = Arc::clone(&loaded.gpu);
     let of_weights = gpu.allocated();
@@ -86,8 +89,10 @@ fn the_plan_is_what_a_gpu_allocates() {
     let of_batch = Plan::of(&gpu, model, &placed, &*sessions, sizes);
     let [weights, cache, scratch] = of_batch.expect("it fits").bytes;
     near("weights", of_weights, weights);
-    let mut batch = GpuBatch::new(Arc::clone(&loaded), sizes).expect("it fits");
-    complete(batch.prepare_all_async()).expect("it compiles");
+    let mut batch = GpuBatch::new(Arc::clone(&loaded), sizes)
+        .wait()
+        .expect("it fits");
+    complete(batch.prepare_all()).expect("it compiles");
     near("batch", gpu.allocated() - of_weights - cache, scratch);
     let before = gpu.allocated();
     let of_session = Plan::of(
@@ -98,6 +103,8 @@ fn the_plan_is_what_a_gpu_allocates() {
         BatchSizes::of_one(1000, 100),
     );
     let [_, cache, scratch] = of_session.expect("it fits").bytes;
-    let _session = GpuBackend::with_chunk(Arc::clone(&loaded), 1000, Some(100)).expect("it fits");
+    let _session = GpuBackend::with_chunk(Arc::clone(&loaded), 1000, Some(100))
+        .wait()
+        .expect("it fits");
     near("session", gpu.allocated() - before - cache, scratch);
 }

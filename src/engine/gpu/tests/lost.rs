@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::stamps::Stamping;
+use crate::gpu::wait::Wait;
 
 #[test]
 #[ignore = "long: scripts/test --all"]
@@ -11,12 +12,12 @@ fn a_token_whose_step_was_left_out_is_an_error_and_no_text() {
         let Some(mut backend) = backend(tier, 64, 32) else {
             continue;
         };
-        backend.prefill(&context, 0).expect("it fits");
+        backend.prefill(&context, 0).wait().expect("it fits");
         let (expected, ended) = decode(&mut backend, &context);
         ended.expect("nothing is left out");
         // The first step only chooses; later ones come through slots of the ring that hold earlier results.
         for left_out in [0, 1, 2, 5, 7] {
-            backend.prefill(&context, 0).expect("it fits");
+            backend.prefill(&context, 0).wait().expect("it fits");
             let gpu = Arc::clone(&backend.batch.model.gpu);
             gpu.leave_out(left_out);
             let (found, ended) = decode(&mut backend, &context);
@@ -35,7 +36,7 @@ fn a_token_whose_step_was_left_out_is_an_error_and_no_text() {
             assert_ne!(found, number);
             assert!(error.to_string().contains("--ubatch"), "{error}");
         }
-        backend.prefill(&context, 0).expect("it fits");
+        backend.prefill(&context, 0).wait().expect("it fits");
         assert_eq!(decode(&mut backend, &context).0, expected);
     }
 }
@@ -58,40 +59,45 @@ fn a_submission_of_a_prompt_that_was_left_out_is_an_error() {
             continue;
         };
         uncut(&mut backend);
-        backend.prefill(&tokens, 0).expect("it fits");
+        backend.prefill(&tokens, 0).wait().expect("it fits");
         let expected = kept(&backend);
         let gpu = Arc::clone(&backend.batch.model.gpu);
         // Of two submissions in flight the first and the second; of many one in the middle and the last.
         let whole = [0, 1];
         for left_out in whole {
             gpu.leave_out(left_out);
-            assert_lost(backend.prefill(&tokens, 0));
+            assert_lost(backend.prefill(&tokens, 0).wait());
         }
         let all = submissions(&mut backend, |backend| {
             cut_everywhere(backend);
-            backend.prefill(&tokens, 0).expect("it fits");
+            backend.prefill(&tokens, 0).wait().expect("it fits");
         });
         for left_out in [0, 7, all - 2] {
             gpu.leave_out(left_out);
-            assert_lost(backend.prefill(&tokens, 0));
+            assert_lost(backend.prefill(&tokens, 0).wait());
             assert!(matches!(
                 decode(&mut backend, &tokens).1,
                 Err(BackendError::NotPrefilled { .. })
             ));
         }
-        backend.prefill(&tokens, 0).expect("nothing is left out");
+        backend
+            .prefill(&tokens, 0)
+            .wait()
+            .expect("nothing is left out");
         assert!(kept(&backend) == expected, "tier {}", tier.name());
         // One token alone, and the head over all tokens with its logits.
         gpu.leave_out(0);
-        assert_lost(backend.prefill(&tokens[..1], 0));
+        assert_lost(backend.prefill(&tokens[..1], 0).wait());
         uncut(&mut backend);
         for (left_out, n) in [(0, 30), (1, 30), (2, 30), (0, 1)] {
             gpu.leave_out(left_out);
             let mut rows = 0;
-            let lost = backend.logits(&tokens[..n], 0, &mut |_, _| {
-                rows += 1;
-                ControlFlow::Continue(())
-            });
+            let lost = backend
+                .logits(&tokens[..n], 0, &mut |_, _| {
+                    rows += 1;
+                    ControlFlow::Continue(())
+                })
+                .wait();
             assert_lost(lost);
             // The last one only carries a row back to the device. Of one token alone it is there already.
             assert_eq!(rows, if left_out == 2 { n } else { 0 });

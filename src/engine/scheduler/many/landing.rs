@@ -25,7 +25,7 @@ impl Many<'_> {
         else {
             return Ok(());
         };
-        let landing = self.batch.land_async(flight).await?;
+        let landing = self.batch.land(flight).await?;
         self.pace.landed(filled);
         self.let_go(number);
         self.take(&draws, &parts, landing, told);

@@ -63,7 +63,7 @@ impl Many<'_> {
             at: Instant::now(),
         };
         let tokens = [&plan.drawn[..], &plan.others].concat();
-        let flight = self.batch.submit_async(BatchStep {
+        let flight = self.batch.submit(BatchStep {
             tokens: &tokens,
             choices: &plan.choices,
             biases: &plan.biases,

@@ -12,9 +12,11 @@ use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
 use crate::engine::{
-    BackendWait, Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
+    Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
+    backend::Backend,
 };
 use crate::gpu::GpuError;
+use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
@@ -42,11 +44,11 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
         }),
         ..EngineOptions::default()
     };
-    let opened = match complete(Opened::of_gguf_async(small_model(), &options)) {
+    let opened = match complete(Opened::of_gguf(small_model(), &options)) {
         Err(EngineError::Gpu(GpuError::TierUnsupported { .. })) => return None,
         opened => opened.expect("these tests need a GPU adapter"),
     };
-    Some(Engine::load(opened, &mut |_| {}).expect("it fits"))
+    Some(Engine::load(opened, &mut |_| {}).wait().expect("it fits"))
 }
 
 fn many(engine: &Engine) -> Many<'_> {
@@ -248,13 +250,17 @@ fn assert_near(engine: &Engine, job: &Job, common: &[u32], pair: [u32; 2]) {
         rows.push(row.to_vec());
         ControlFlow::Continue(())
     };
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let last = tokens.len() - 1;
-    session.logits(&tokens, last, keep).expect("it fits");
+    session.logits(&tokens, last, keep).wait().expect("it fits");
     let mut cpu = CpuBackend::new(Arc::clone(&engine.model), N_CTX).expect("it fits");
-    cpu.prefill(&tokens[..last.max(1)], 0).expect("it fits");
+    cpu.prefill(&tokens[..last.max(1)], 0)
+        .wait()
+        .expect("it fits");
     let on_row = &mut |row: usize, logits: &[f32]| keep(row, logits);
-    cpu.logits(&tokens[last..], last, on_row).expect("it fits");
+    cpu.logits(&tokens[last..], last, on_row)
+        .wait()
+        .expect("it fits");
     let [gpu, cpu] = &rows[..] else {
         panic!("{} rows", rows.len());
     };
@@ -509,7 +515,7 @@ fn logits_that_are_no_numbers_end_their_own_request_alone() {
     many.admit(told);
     assert!(complete(many.fly()).expect("the device works"));
     let flight = many.flights.pop_front().expect("it was submitted");
-    let landing = complete(many.batch.land_async(flight.flight));
+    let landing = complete(many.batch.land(flight.flight));
     let mut landing = landing.expect("the device works");
     assert_eq!(landing.broken, [false; 2]);
     landing.broken[0] = true;

@@ -17,7 +17,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
     });
     let weights = engine.weights.as_ref().zip(sizes);
     let (weights, sizes) = weights.expect("it is for many");
-    let batch = complete(GpuBatch::new_async(Arc::clone(weights), sizes));
+    let batch = complete(GpuBatch::new(Arc::clone(weights), sizes));
     let mut many = Many::of(&engine, batch.expect("there is memory"));
     let mut ended = 0;
     let told = &mut |_, event| {

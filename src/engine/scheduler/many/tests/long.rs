@@ -2,18 +2,19 @@
 
 use super::*;
 use crate::engine::gpu::batch::LEAST_RUN;
+use crate::gpu::wait::Wait;
 use web_time::Instant;
 
 /// The greedy answer of a session.
 fn by_session(engine: &Engine, job: &Job) -> Vec<u32> {
-    let mut session = engine.session().expect("there is memory");
+    let mut session = engine.session().wait().expect("there is memory");
     let mut answer = vec![];
     let on_token = &mut |token| {
         answer.push(token);
         ControlFlow::Continue(())
     };
     let generated = session.generate(&job.prompt, &job.sampling, job.limit, on_token);
-    generated.expect("it fits");
+    generated.wait().expect("it fits");
     answer
 }
 

@@ -41,8 +41,8 @@ fn model() -> Model {
 /// Its weights on a device.
 fn weights(gpu: &Gpu, model: &Model) -> Weights {
     let (weights, loader, matrices) = Weights::plan(gpu, model).expect("it fits");
-    complete(loader.fill_async(gpu, &matrices, &mut |_| {})).expect("it fits");
-    gpu.realise(&weights.vectors.buffer).expect("it fits");
+    complete(loader.fill(gpu, &matrices, &mut |_| {})).expect("it fits");
+    complete(gpu.realise(&weights.vectors.buffer)).expect("it fits");
     weights
 }
 
@@ -102,7 +102,7 @@ fn hidden_states(
         let recorded =
             recorded.get_or_insert_with(|| Recorded::new(gpu, &step.calls, step.most, &state));
         recorded.submit(gpu, &state);
-        gpu.wait(None).expect("it runs");
+        complete(gpu.done()).expect("it runs");
         let n = tokens * config.embedding_length;
         found.push(download(gpu, &chunk.after_ffn.buffer, n));
         pos += tokens;

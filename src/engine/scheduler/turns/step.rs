@@ -1,4 +1,4 @@
-//! A turn of a request, for native builds: it waits for the device.
+//! A turn of a request.
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -63,14 +63,14 @@ struct Came {
 
 impl<'a> Turns<'a> {
     /// Takes requests up, and has one of those that run computed for a while.
-    pub(in crate::engine::scheduler) fn step(
+    pub(in crate::engine::scheduler) async fn step(
         &mut self,
         told: &mut Told<'_>,
     ) -> Result<(), EngineError> {
         while let Some(next) = self.next_up()
             && let Some((id, request)) = self.waiting.remove(next)
         {
-            if let Some(waits) = self.take_up(id, request, told)? {
+            if let Some(waits) = self.take_up(id, request, told).await? {
                 self.waiting.insert(next.min(self.waiting.len()), waits);
                 break;
             }
@@ -80,7 +80,7 @@ impl<'a> Turns<'a> {
         };
         let mut running = self.running.remove(index);
         let began = Instant::now();
-        let turn = self.turn(&mut running, told);
+        let turn = self.turn(&mut running, told).await;
         self.had(&mut running, began.elapsed().as_secs_f64());
         let (id, stop) = match turn {
             Ok(Turn::GoesOn) => {
@@ -125,13 +125,13 @@ impl<'a> Turns<'a> {
     }
 
     /// Begins with a request; returns it where there is no memory for it now.
-    fn take_up(
+    async fn take_up(
         &mut self,
         id: RequestId,
         request: Request,
         told: &mut Told<'_>,
     ) -> Result<Option<(RequestId, Request)>, EngineError> {
-        let mut session = match self.session(&request.prompt) {
+        let mut session = match self.session(&request.prompt).await {
             Ok(session) => session,
             Err(EngineError::Backend(BackendError::OutOfMemory { .. }))
                 if !self.running.is_empty() =>
@@ -183,28 +183,30 @@ impl<'a> Turns<'a> {
     }
 
     /// A session for a prompt: the idle one, or one that begins with the rows of somebody who has more of them.
-    fn session(&mut self, prompt: &[u32]) -> Result<Session<'a>, EngineError> {
+    async fn session(&mut self, prompt: &[u32]) -> Result<Session<'a>, EngineError> {
         let same = |session: &Session<'_>| common(session.tokens(), prompt);
         let of_idle = self.idle.last().map(same);
         let trunks = self.running.iter().map(|running| &running.session);
         let trunk = trunks.max_by_key(|session| same(session));
         match trunk {
-            Some(trunk) if same(trunk) >= of_idle.unwrap_or(0) + WORTH_COPYING => trunk.branch(),
+            Some(trunk) if same(trunk) >= of_idle.unwrap_or(0) + WORTH_COPYING => {
+                trunk.branch().await
+            }
             _ => match self.idle.pop() {
                 Some(session) => Ok(session),
-                None => self.engine.session(),
+                None => self.engine.session().await,
             },
         }
     }
 
     /// Has a request computed for a while.
-    fn turn(
+    async fn turn(
         &mut self,
         running: &mut Running<'a>,
         told: &mut Told<'_>,
     ) -> Result<Turn, EngineError> {
         let (count, time) = self.share(running.pending.len(), running.owner.peer);
-        let came = self.compute(running, (count, time), told)?;
+        let came = self.compute(running, (count, time), told).await?;
         if came.cancelled {
             return Ok(Turn::Cancelled);
         }
@@ -239,7 +241,7 @@ impl<'a> Turns<'a> {
     }
 
     /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
-    fn compute(
+    async fn compute(
         &self,
         running: &mut Running<'a>,
         (count, time): (usize, Option<Duration>),
@@ -292,10 +294,14 @@ impl<'a> Turns<'a> {
         let (session, rest) = (&mut running.session, &running.pending[..count]);
         let done = match &mut running.choice {
             _ if count < running.pending.len() => {
-                session.generate_watched(rest, &Sampling::GREEDY, 0, on_prompt, on_token)
+                session
+                    .generate_watched(rest, &Sampling::GREEDY, 0, on_prompt, on_token)
+                    .await
             }
             Choice::Device(sampling, _) => {
-                session.generate_watched(rest, sampling, limit, on_prompt, on_token)
+                session
+                    .generate_watched(rest, sampling, limit, on_prompt, on_token)
+                    .await
             }
             Choice::Host(chooser) => {
                 let mut watched = Watched {
@@ -303,7 +309,9 @@ impl<'a> Turns<'a> {
                     may_share: self.places > 1,
                     waits: &waits,
                 };
-                session.generate_chosen(rest, &mut watched, limit, on_prompt, on_token)
+                session
+                    .generate_chosen(rest, &mut watched, limit, on_prompt, on_token)
+                    .await
             }
         };
         let stop = done?.stop;

@@ -1,9 +1,9 @@
-//! Waiting for answers, for native builds: what blocks on the futures of this module.
+//! Waiting for answers, for native builds.
 
 use super::reply::Piece;
 use super::talk::{Chat, Pieces};
 use crate::engine::{Engine, EngineError};
-use crate::gpu::wait::{complete, waits};
+use crate::gpu::wait::Wait;
 
 impl Engine {
     /// Asks the model, and waits for its answer. Each call is a conversation of its own; [`Chat`] has longer ones, and answers as they are
@@ -24,22 +24,15 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoChatTemplate`], or what the template or the device refuses.
     pub fn chat(&self, text: &str) -> Result<String, EngineError> {
-        Chat::new(self)?.say(text)
+        Chat::new(self).wait()?.say(text).wait()
     }
 }
 
-impl<'a> Chat<'a> {
-    waits! {
-        pub fn new(engine: &'a Engine) -> Result<Self, EngineError> = Self::new_async(engine);
-
-        pub fn say(&mut self, text: &str) -> Result<String, EngineError> = self.say_async(text);
-    }
-}
-
+/// It waits for the next piece, as [`next_piece`](Pieces::next_piece) does not.
 impl Iterator for Pieces<'_> {
     type Item = Result<Piece, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        complete(self.next_async())
+        self.next_piece().wait()
     }
 }
