@@ -263,12 +263,8 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     cut_everywhere(&mut backend);
     let costs = {
         let model = Arc::clone(&backend.batch.model);
-        let step = complete(
-            backend
-                .batch
-                .prompt
-                .step(&model, &*backend.batch.recipes, 96),
-        );
+        let batch = &mut backend.batch;
+        let step = batch.prompt.step(&model, &*batch.recipes, 96).wait();
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()

@@ -114,7 +114,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
-    /// is told of it.
+    /// is told of it. Its future is to be driven to its end: a request whose turn is dropped is lost.
     ///
     /// # Errors
     /// What the device reports where it can compute nothing any more. No request is answered then, and none was told.
