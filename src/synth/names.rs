@@ -3,8 +3,13 @@
 use std::str::FromStr;
 
 use super::SynthError;
+#[cfg(not(target_arch = "wasm32"))]
 use crate::hub::ALIASES;
 use crate::quant::GgmlType;
+
+/// A browser has no hub, and so no short names of its models.
+#[cfg(target_arch = "wasm32")]
+const ALIASES: [(&str, &str); 0] = [];
 
 named! {
     /// A model whose shapes are known.

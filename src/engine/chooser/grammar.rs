@@ -53,6 +53,7 @@ fn in_lark(regex: &str) -> String {
 }
 
 /// A regular expression between the slashes of Lark, without what cannot be enforced.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn regex_in_lark(regex: &str) -> String {
     in_lark(&schema::regex(regex).0)
 }

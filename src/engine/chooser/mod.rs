@@ -29,6 +29,7 @@ pub use crate::kernels::sampling::Sampling;
 pub use chain::{Chain, ChainSettings};
 pub use dry::{Breakers, Dry};
 pub use gbnf::GbnfError;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use grammar::regex_in_lark;
 pub use grammar::{Constrained, Grammar, Language};
 pub use log_probs::{LogProbs, TokenLogProbs};
