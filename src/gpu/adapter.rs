@@ -72,14 +72,14 @@ pub struct AdapterSummary {
     pub features: Vec<&'static str>,
     /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
     pub cooperative_matrices: Vec<String>,
-    /// The same GPU by other backends.
+    /// Other backends that show this GPU.
     pub others: Vec<OtherBackend>,
-    /// What is to be installed for a better tier, where that is known.
+    /// Advice to the user on how to get a better tier, where one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<&'static str>,
-    /// What work is divided by.
+    /// The facts by which work is divided on it.
     pub machine: Machine,
-    /// What steps would be recorded for, if it were opened without options.
+    /// The device that steps would be recorded for, if it were opened without options.
     #[serde(skip)]
     pub target: Target,
 }
@@ -146,7 +146,7 @@ pub async fn chosen_async(
     Ok(summary(gpu, &all[adapter], &gpus[gpu], &facts))
 }
 
-/// What the adapter that `choice` means lacks for `tier`, in words; empty where it can run it.
+/// The features and limits that the adapter chosen by `choice` lacks for `tier`, in words; empty where it can run it.
 ///
 /// # Errors
 /// As for [`chosen_async`], without [`GpuError::OnlySoftware`].
@@ -154,7 +154,7 @@ pub async fn lacks_async(choice: &DeviceChoice, tier: Tier) -> Result<String, Gp
     Ok(tier.missing(&Facts::from(&choose(choice, false).await?)))
 }
 
-/// What `adapter` is, by which the GPU of this index is shown.
+/// The summary of `adapter`, through which the GPU number `index` is used.
 fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> AdapterSummary {
     let facts = Facts::from(adapter);
     let tier = Tier::best(&facts);

@@ -20,7 +20,7 @@ use super::shader::Access;
 use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
 
-/// What a dispatch does with its buffers.
+/// The buffers that a dispatch reads and writes.
 #[derive(Default)]
 struct Uses<'a> {
     reads: HashSet<&'a Buffer>,
@@ -64,7 +64,7 @@ pub(super) struct Levels {
 }
 
 impl Levels {
-    /// Those of the dispatches `calls` in this order.
+    /// The levels of the dispatches `calls` in this order.
     pub fn of(calls: &[Resolved]) -> Self {
         let uses: Vec<_> = calls.iter().map(Uses::of).collect();
         let mut readable = vec![vec![]; calls.len()];
@@ -178,7 +178,7 @@ mod tests {
         let levels = Levels::of(&[&layer[..], &layer[..], &layer[2..]].concat());
         assert_eq!(levels.number, [0, 0, 1, 2, 2, 3, 4]);
         assert_eq!(levels.pass, [0, 0, 0, 1, 1, 1, 1]);
-        // What a pass uses first is made ready before it.
+        // Buffers that a pass uses first are made ready before the pass.
         assert!(levels.readable[3].is_empty());
         assert_eq!(levels.readable[2].len(), 0, "alone in its run");
     }

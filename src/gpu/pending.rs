@@ -1,4 +1,4 @@
-//! What the host awaits of a device, as futures that never block.
+//! Events of a device that the host awaits, as futures that never block.
 //!
 //! wgpu tells by callbacks what is done. A browser calls them on its own; elsewhere they run while somebody polls the device or
 //! submits to it. A [`Pending`] is there once its callback came, and it has the device polled whenever it is polled itself. So
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use wgpu::{Buffer, BufferUsages, MapMode, PollError, PollType, SubmissionIndex};
 
-/// What a callback told so far.
+/// The state of an awaited callback.
 #[derive(Debug, Default)]
 enum Told {
     #[default]
@@ -35,7 +35,7 @@ struct Shared {
 pub(crate) struct Arrival(Arc<Mutex<Shared>>);
 
 impl Arrival {
-    /// That of a mapping of the first `bytes` of `buffer`, which is asked for now.
+    /// The arrival of a mapping of the first `bytes` of `buffer`, which is asked for now.
     pub(crate) fn of_mapping(buffer: &Buffer, mode: MapMode, bytes: u64) -> Self {
         let arrival = Self::default();
         let arrive = arrival.clone();
@@ -59,7 +59,7 @@ impl Arrival {
         }
     }
 
-    /// Whether it is there.
+    /// Whether a callback came, or waiting for it failed.
     pub(crate) fn is_here(&self) -> bool {
         !matches!(self.shared().told, Told::Nothing)
     }
@@ -69,7 +69,7 @@ impl Arrival {
         matches!(self.shared().told, Told::NotMapped)
     }
 
-    /// What it came to, if it is there; else `waker` is woken when it is.
+    /// The result of the wait, if there is one; else `waker` is woken when there is.
     fn look(&self, waker: &Waker) -> Option<Result<(), GpuError>> {
         let mut shared = self.shared();
         match &shared.told {
@@ -123,7 +123,7 @@ impl Future for Pending<'_> {
     }
 }
 
-/// What a future stopped at.
+/// The arrival that a future waits for, with its device and submission.
 pub(super) struct Stop {
     device: wgpu::Device,
     submission: Option<SubmissionIndex>,
@@ -188,7 +188,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// What the bytes are, once they are there.
+    /// Copies the mapped bytes. They must be there.
     ///
     /// # Errors
     /// [`GpuError::Runtime`] where the buffer could not be mapped.
@@ -198,10 +198,10 @@ impl<'a> Mapping<'a> {
         Ok(found)
     }
 
-    /// As [`read`](Self::read), in place of what `found` holds, whose memory is used again.
+    /// Copies the mapped bytes to `found`, in place of what it holds, whose memory is used again.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`GpuError::Runtime`] where the buffer could not be mapped.
     fn read_into<T: bytemuck::Pod>(self, found: &mut Vec<T>) -> Result<(), GpuError> {
         let view = self.buffer.slice(..self.bytes).get_mapped_range();
         let view = view.map_err(|e| GpuError::Runtime {
@@ -258,10 +258,10 @@ impl Gpu {
         Ok(found)
     }
 
-    /// As [`map_read_async`](Self::map_read_async), in place of what `found` holds, whose memory is used again.
+    /// Does what [`map_read_async`](Self::map_read_async) does, in place of what `found` holds, whose memory is used again.
     ///
     /// # Errors
-    /// What the device reports. Then `found` holds what it held.
+    /// The device's error. Then `found` holds what it held.
     pub async fn map_read_into_async<T: bytemuck::Pod>(
         &self,
         buffer: &Buffer,

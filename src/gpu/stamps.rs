@@ -96,7 +96,7 @@ impl Stamps {
         pass.write_timestamp(&self.sets[index / PER_SET], (index % PER_SET) as u32);
     }
 
-    /// Those at the beginning and the end of a pass, where wanted.
+    /// The timestamps at the beginning and the end of a pass, where wanted.
     pub(super) fn ends(
         &self,
         first: usize,
@@ -144,7 +144,7 @@ impl Stamps {
     }
 }
 
-/// What is wrong with timestamps, if anything.
+/// The fault of timestamps, if they have one.
 fn lie(times: &[f64]) -> Option<&'static str> {
     if times.len() > 1 && times.iter().all(|time| *time == times[0]) {
         return Some("all are equal");
@@ -176,12 +176,12 @@ fn wrong(gpu: &Gpu, found: &'static str) -> GpuError {
 pub(crate) mod lies {
     use std::cell::Cell;
 
-    /// What is read in place of what the device wrote.
+    /// The times that are read in place of what the device wrote.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Lie {
         /// Zeros.
         Zeros,
-        /// The same times, the last first.
+        /// The device's times, the last first.
         Backwards,
     }
 
@@ -270,7 +270,7 @@ mod tests {
             assert!(error.to_string().contains(&gpu.info.name), "{error}");
             assert_eq!(Clock::of(&gpu), Clock::Host);
             assert!(Stamps::new(&gpu, 2).is_err_and(|e| e.is_of_clock()));
-            // What is measured then is true.
+            // Times that are measured after that are true.
             let times = timed();
             assert_eq!((times.len(), times[1].len()), (2, 3));
             assert!(times.concat().iter().all(|us| *us > 0.0), "{times:?}");

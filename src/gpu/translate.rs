@@ -1,4 +1,4 @@
-//! What a shader's text means to naga, which translates it for the drivers of native builds. Browsers have compilers of their own.
+//! Translation of a shader's text by naga for the drivers of native builds. Browsers have compilers of their own.
 
 use super::barriers;
 use super::budget::Budget;

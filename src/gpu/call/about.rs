@@ -1,4 +1,4 @@
-//! What dispatches are and how much they do, for those who measure them.
+//! Descriptions of dispatches, with their work in bytes and operations, for those who measure them.
 
 use super::{Block, State};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Flops {
     pub per_pair: u64,
 }
 
-/// What a dispatch is, for those who measure it.
+/// The description of a dispatch, for those who measure it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// The kernel.
@@ -59,9 +59,9 @@ pub struct About {
 /// A dispatch that a replay has; one that is repeated for each block of the context is there as often.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// Its number in the recording.
+    /// The dispatch's number in the recording.
     pub dispatch: usize,
-    /// What it is.
+    /// The description of the dispatch.
     pub about: Arc<About>,
     /// Bytes of weights and of its cache rows that it reads at least.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! What a replay dispatches, as data, for tests that run kernels elsewhere.
+//! The dispatches of a replay as data, for tests that run kernels elsewhere.
 
 use super::plan::{Plan, turns};
 use crate::gpu::buffer::Range;

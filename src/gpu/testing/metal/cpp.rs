@@ -95,7 +95,7 @@ fn number(text: &str) -> usize {
     end
 }
 
-/// What calls the kernel for a thread, and the memory of a threadgroup.
+/// The C++ function that calls the kernel for a thread, and the memory of a threadgroup.
 fn entry(text: &str, threads: [u32; 3]) -> Result<String, String> {
     let (_, head) = text
         .split_once("kernel void main_(\n")
@@ -146,7 +146,7 @@ fn entry(text: &str, threads: [u32; 3]) -> Result<String, String> {
     Ok(entry)
 }
 
-/// What a builtin is.
+/// The C++ expression of a builtin.
 fn place(builtin: &str) -> Option<&'static str> {
     Some(match builtin {
         "threadgroup_position_in_grid" => {

@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread;
 
-/// What the compiler may do to sums and products.
+/// The freedom of the compiler with sums and products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Math {
     /// Nothing: every order of threads gives the same bytes.
     Precise,
-    /// What Metal's fast math may.
+    /// The freedom that Metal's fast math gives.
     Fast,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Program {
     math: Math,
 }
 
-/// What is bound to a slot.
+/// The memory that is bound to a slot.
 pub(super) struct Slot {
     pub number: u8,
     pub written: bool,
