@@ -30,7 +30,7 @@ pub enum Input {
 /// The slots of each expert in tiles.
 #[derive(Clone)]
 pub struct Tiles {
-    /// As [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists them.
+    /// The tiles that [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists.
     pub list: Range,
     /// Slots of a tile at most: 2 or 4.
     pub places: u32,

@@ -98,14 +98,14 @@ pub struct GpuExperts {
 }
 
 impl GpuExperts {
-    /// What [`Buffer::counts`](crate::gpu::buffer::Buffer::counts) begins with for gate and up, of `rows[0]` rows each, and for down, of `rows[1]`: no row of workgroups yet,
-    /// of which each tile has one.
+    /// The first content of [`Buffer::counts`](crate::gpu::buffer::Buffer::counts) for gate and up, of `rows[0]` rows each, and for down,
+    /// of `rows[1]`. The number of tiles, each of which has a row of workgroups, is still 0.
     pub fn workgroups(form: Form, height: u32, rows: [u32; 2]) -> [[u32; 3]; 2] {
         let across = |pair, rows| [Tile::of_height(form, pair, height).across(rows), 0, 1];
         [across(true, rows[0]), across(false, rows[1])]
     }
 
-    /// Those of the product that reads and writes as this one does.
+    /// The counts of the product that reads and writes as this one does.
     pub(super) fn own_counts(&self) -> Option<Range> {
         let skipped = if self.gather { 0 } else { 12 };
         self.counts.as_ref().map(|counts| Range {
@@ -255,7 +255,7 @@ impl<'a> GpuGemm<'a> {
         }
     }
 
-    /// What cooperative matrices need to know besides.
+    /// Adds the numbers and modules that only the kernel by cooperative matrices has.
     fn by_matrices(&self, mut call: Call, tile: Tile, coop: Coop, threads: u32) -> Call {
         let (tokens, rows, units) = (tile.tokens, tile.rows, tile.units);
         let [along_tokens, along_rows] = tile.subgroups;
@@ -289,7 +289,7 @@ impl<'a> GpuGemm<'a> {
                 .number(loads, vectors.div_ceil(threads));
         }
         let weights = if self.up.is_some() { 2 } else { 1 };
-        // What Metal has, and nobody else.
+        // Only Metal has these matrices.
         let metal = (size, lanes) == (8, 32);
         assert!(
             [tokens, rows] == [0, 1].map(|i| along[i] * tile.subgroups[i] * size)

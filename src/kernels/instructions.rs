@@ -1,4 +1,4 @@
-//! What the inner loops of a decoded token's kernels cost on an Apple GPU, counted in what naga makes of them.
+//! The cost of the inner loops of a decoded token's kernels on an Apple GPU, counted in what naga makes of them.
 //!
 //! A shader is expanded and parsed as for a device, and its entry point becomes a graph of scalar operations: calls in place,
 //! vectors by components, branches on constants taken, equal values once, what nobody needs left out, what no pass of a loop
@@ -89,7 +89,7 @@ pub struct Region {
     pub function: String,
     /// Loops around it, with itself.
     pub depth: u32,
-    /// What it costs, but for what is not known.
+    /// The cost of its operations, except those of unknown cost.
     pub steps: Steps,
     /// Scalars loaded, by variable.
     pub loads: BTreeMap<String, u32>,
@@ -98,7 +98,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// What it costs.
+    /// The costs of all its operations.
     ///
     /// # Errors
     /// The name of an operation whose cost is not known.
@@ -118,7 +118,7 @@ impl Region {
     }
 }
 
-/// What a shader costs.
+/// The cost of a shader.
 #[derive(Clone, Debug)]
 pub struct Counted {
     /// Outside of all loops.

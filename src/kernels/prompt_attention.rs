@@ -114,7 +114,7 @@ impl Form {
     }
 }
 
-/// What these matrices lack for blocks of these sizes on a device with so many bytes of workgroup memory.
+/// The reason why these matrices do not suit blocks of these sizes on a device with so many bytes of workgroup memory, if there is one.
 fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     match prompt_attention_coop::best(dims, coop) {
         Some(shape) if shape.bytes(dims) > memory => Some(format!(
@@ -164,7 +164,7 @@ impl Costs {
     }
 }
 
-/// What the attention of a chunk needs besides its input and output; all layers share it.
+/// The buffers of a chunk's attention besides its input and output; all layers share them.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     /// The weights of the expansion, (width, kv_lora), of f16 for matrices or f32.

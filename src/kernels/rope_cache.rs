@@ -140,7 +140,7 @@ impl GpuRopeCache {
     }
 }
 
-/// What new rows of a cache are made of, and where they go.
+/// The inputs of new rows of a cache, and where the rows go.
 #[derive(Debug, Clone)]
 pub struct CacheRow {
     /// (kv_lora + rope) f32.
@@ -228,7 +228,7 @@ pub(super) mod testing {
     use crate::gpu::testing::{download, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
-    /// What a cache row is made of, and the rows of a cache.
+    /// The inputs of a cache row, and the number of rows of a cache.
     pub struct Row {
         dims: MlaDims,
         kv_a: Vec<f32>,

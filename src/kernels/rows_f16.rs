@@ -157,7 +157,7 @@ mod tests {
         norm: Vec<f32>,
     }
 
-    /// What is asked for: whether they are normed, halves, floats, and which of two buffers they come from.
+    /// The rows that are asked for: whether they are normed, halves, floats, and which of two buffers they come from.
     type Form = (bool, bool, bool, Option<bool>);
 
     #[test]

@@ -184,7 +184,7 @@ impl Divided for GpuTokenMatvec<'_> {
                 check_rows(target, piece.rows, &w.name)?;
             }
             let tiles = piece.rows.div_ceil(geometry.tile);
-            // These rows of the output meet as many columns of the router.
+            // Each row of the output meets a column of the router's weight.
             let router = u64::from(piece.rows) * u64::from(experts);
             let weights = u64::from(piece.rows) * u64::from(w.cols) + router;
             Ok(call

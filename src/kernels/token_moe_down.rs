@@ -21,7 +21,7 @@ pub struct GpuTokenMoeDown<'a> {
     pub down: &'a GpuWeight,
     /// S, (rows, its cols).
     pub shared: Option<&'a GpuWeight>,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// The chosen experts' prepared outputs, then the shared one's.
     pub h: Range,

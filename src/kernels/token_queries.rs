@@ -33,11 +33,11 @@ pub fn fits(k_b: &GpuWeight, dims: MlaDims) -> bool {
 pub struct GpuTokenQueries<'a> {
     /// `attn_k_b`, (heads, kv_lora, nope).
     pub k_b: &'a GpuWeight,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// The query heads as f32, (heads, nope + rope).
     pub q: Range,
-    /// The same prepared.
+    /// The query heads, prepared.
     pub values: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,

@@ -1,5 +1,5 @@
-//! The state that changes from one replay of a recording to the next, and the parts of dispatches that depend on it: parameter words, grids,
-//! repetitions.
+//! The state that changes from one replay of a recording to the next, and the parts of dispatches that depend on it: parameter words,
+//! grids, repetitions.
 
 /// The values that change between two replays of the same recording.
 #[derive(Debug, Clone, Copy, Default)]

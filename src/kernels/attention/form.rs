@@ -144,13 +144,13 @@ pub fn cut_context(
 pub struct Seen {
     /// A number of its sequence.
     pub sequence: u32,
-    /// Its position in it.
+    /// The token's position in its sequence.
     pub position: u32,
 }
 
 /// The slices of the contexts of several tokens.
 pub struct Cut {
-    /// What each slice is, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
+    /// The record of each slice, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
     pub work: Vec<[u32; SLICE]>,
     /// The first slice of each token, and how many it has.
     pub slices: Vec<[u32; 2]>,
