@@ -149,7 +149,7 @@ pub async fn chosen_async(
 /// The features and limits that the adapter chosen by `choice` lacks for `tier`, in words; empty where it can run it.
 ///
 /// # Errors
-/// As for [`chosen_async`], without [`GpuError::OnlySoftware`].
+/// The errors of [`chosen_async`], without [`GpuError::OnlySoftware`].
 pub async fn lacks_async(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError> {
     Ok(tier.missing(&Facts::from(&choose(choice, false).await?)))
 }

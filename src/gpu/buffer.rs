@@ -220,7 +220,7 @@ impl Range {
         }
     }
 
-    /// The same range, with `role` for its content.
+    /// This range, with `role` for its content.
     pub fn holding(self, role: Role) -> Self {
         Self { role, ..self }
     }

@@ -27,7 +27,7 @@ pub struct Call {
     pub alternatives: Option<(&'static str, Vec<Range>)>,
     /// Whether [`alternatives`](Self::alternatives) alternate with the block of the context instead.
     pub by_block: bool,
-    /// Whether it is encoded one block ahead, so that it overlaps with the work of its neighbours on the previous block.
+    /// Whether the dispatch is encoded one block ahead, so that it overlaps with the work of its neighbours on the previous block.
     pub ahead: bool,
     /// The workgroups.
     pub grid: [Extent; 3],

@@ -51,7 +51,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The same opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
+    /// This opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
     /// open a device alike, so one can take the place of the other.
     ///
     /// # Panics

@@ -63,7 +63,7 @@ pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
 /// The pipeline of a call.
 ///
 /// # Errors
-/// As [`resolve`], but for sizes.
+/// The errors of [`resolve`], except those of sizes.
 pub fn spec(call: &Call) -> Result<Spec, GpuError> {
     Ok(named(call)?.0.spec)
 }

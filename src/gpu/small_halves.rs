@@ -98,7 +98,7 @@ async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
 /// Why halves cannot be multiplied in pairs on the device; nothing where they can.
 ///
 /// # Errors
-/// What the device reports, unless it refuses the shader.
+/// The error that the device reports, unless it refuses the shader.
 pub(super) async fn objection(gpu: &Gpu) -> Result<Option<String>, GpuError> {
     match deviations(gpu).await {
         Ok(found) if found.iter().all(|nmse| *nmse <= LIMIT) => Ok(None),

@@ -74,7 +74,7 @@ impl Stamps {
     /// Nanoseconds between the two timestamps of a pass that does nothing: the median of many in a row.
     ///
     /// # Errors
-    /// As [`Stamps::new_async`], or what the device reports.
+    /// The errors of [`Stamps::new_async`], or the error that the device reports.
     pub async fn empty_pass_async(gpu: &Gpu) -> Result<f64, GpuError> {
         const PASSES: usize = 101;
         let stamps = Self::new_async(gpu, 2 * PASSES).await?;

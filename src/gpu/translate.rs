@@ -8,7 +8,7 @@ use wgpu::{Backend, Limits, ShaderSource, naga};
 /// The module that `text` is to a backend, of a device with these limits.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the text, in words.
 pub(super) fn source(
     text: String,
     backend: Backend,

@@ -56,7 +56,7 @@ impl Form {
     /// The fastest form whose results agree with those in f32 on the device (one that fails, or is slower, is named in the log).
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
         let (best, float) = (Self::best(gpu), Self::float(gpu));
         if best == float {

@@ -112,7 +112,7 @@ impl Region {
     /// The sum of what it costs.
     ///
     /// # Errors
-    /// As [`known`](Self::known).
+    /// The errors of [`known`](Self::known).
     pub fn cost(&self) -> Result<Cost, String> {
         self.known().map(sum)
     }
@@ -130,7 +130,7 @@ pub struct Counted {
 /// Counts the operations of a shader with one entry point.
 ///
 /// # Errors
-/// What of the module this does not know.
+/// The part of the module that this does not know.
 pub fn count(module: &naga::Module) -> Result<Counted, String> {
     let walk = walk::Walk::through(module)?;
     let costs = cost::Costs::new(&walk.graph, &walk.roots);

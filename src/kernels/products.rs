@@ -35,7 +35,7 @@ impl<'a> MatvecOptions<'a> {
         }
     }
 
-    /// These options with an RMS norm of the input.
+    /// The options of `self` with an RMS norm of the input.
     pub fn with_norm(self, weight: &'a [f32], eps: f32) -> Self {
         MatvecOptions {
             norm: Some((weight, eps)),
@@ -43,7 +43,7 @@ impl<'a> MatvecOptions<'a> {
         }
     }
 
-    /// These options with `residual` (T, groups * rows) added.
+    /// The options of `self` with `residual` (T, groups * rows) added.
     pub fn with_residual(self, residual: &'a [f32]) -> Self {
         MatvecOptions {
             residual: Some(residual),

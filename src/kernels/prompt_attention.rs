@@ -54,7 +54,7 @@ impl Form {
     /// (wgpu calls them experimental; a device that fails is named in the log). None where the sizes suit neither.
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn of(gpu: &Gpu, dims: KvDims) -> Result<Option<Self>, GpuError> {
         if !fits(dims) {
             return Ok(None);

@@ -143,7 +143,7 @@ pub trait Divided {
     /// The dispatches in an allowed geometry, not yet at their site: one for each piece of the weights.
     ///
     /// # Errors
-    /// Those of [`calls_with`](Self::calls_with).
+    /// The errors of [`calls_with`](Self::calls_with).
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError>;
 
     /// The dispatches in this geometry.
@@ -164,7 +164,7 @@ pub trait Divided {
     /// The dispatches in the geometry that the device takes.
     ///
     /// # Errors
-    /// Those of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
+    /// The errors of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
     fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
     }

@@ -176,7 +176,7 @@ impl Tunables {
         }
     }
 
-    /// These numbers, with those named in `values` replaced.
+    /// The numbers of `self`, with those named in `values` replaced.
     pub fn with(self, values: &BTreeMap<String, u32>) -> Result<Self, TunableError> {
         let mut all = self.by_name();
         for (name, &value) in values {

@@ -22,7 +22,7 @@ pub(crate) struct Run {
 /// The dispatches of a replay of `step` for `state`, in order.
 ///
 /// # Errors
-/// Those of [`Step::resolve`].
+/// The errors of [`Step::resolve`].
 pub(crate) fn runs(step: &Step, state: &State) -> Result<Vec<Run>, GpuError> {
     let resolved = step.resolve()?;
     let plans = Plan::all(step, &resolved);

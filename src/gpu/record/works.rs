@@ -21,7 +21,7 @@ pub struct Work {
 /// The dispatches of a replay of `step` for `state`, in order.
 ///
 /// # Errors
-/// Those of [`Step::resolve`].
+/// The errors of [`Step::resolve`].
 pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
     let resolved = step.resolve()?;
     let plans = Plan::all(step, &resolved);

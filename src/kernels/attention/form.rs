@@ -26,7 +26,7 @@ impl Form {
     /// else [`Form::Heads`] where there are subgroups and the sizes suit.
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
         const WHAT: &str = "the attention of a token";
         let without = Self::without_matrices(gpu, dims);

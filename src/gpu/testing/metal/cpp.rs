@@ -6,7 +6,7 @@ use std::collections::HashSet;
 /// The text of a program.
 ///
 /// # Errors
-/// What of it has no translation.
+/// The part of the text that has no translation.
 pub(super) fn translated(msl: &Msl) -> Result<String, String> {
     let mut text = String::new();
     // Functions that differ in the address space of a pointer only are one function in C++.

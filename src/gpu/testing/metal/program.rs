@@ -102,7 +102,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
 /// The program of a kernel.
 ///
 /// # Errors
-/// What the compiler says.
+/// The message of the compiler.
 pub(super) fn compiled(spec: &Spec, msl: &Msl, math: Math) -> Result<Arc<Program>, String> {
     type Made = Arc<OnceLock<Result<Arc<Program>, String>>>;
     static ALL: LazyLock<Mutex<HashMap<(String, Math), Made>>> = LazyLock::new(Mutex::default);
@@ -176,7 +176,7 @@ impl Program {
     /// Runs so many threadgroups; the contents of the written slots, in their order.
     ///
     /// # Errors
-    /// What went wrong in the kernel: an index out of bounds, an order of threads that matters, a barrier that some do not reach.
+    /// The fault of the kernel: an index out of bounds, an order of threads that matters, a barrier that some do not reach.
     pub fn run(&self, grid: [u32; 3], slots: &[Slot]) -> Result<Vec<Vec<u8>>, String> {
         let mut input: Vec<u8> = vec![];
         for word in grid.into_iter().chain([slots.len() as u32]) {

@@ -66,7 +66,7 @@ pub fn step(
 /// From the hidden states of up to `most` tokens to their logits (tokens, vocab).
 ///
 /// # Errors
-/// As [`step`].
+/// The errors of [`step`].
 pub fn head(
     given: Given<'_>,
     most: u32,
@@ -96,7 +96,7 @@ pub fn head(
 /// They become the `hidden` states that a step of few tokens leaves.
 ///
 /// # Errors
-/// As [`step`].
+/// The errors of [`step`].
 pub fn head_of_floats(
     given: Given<'_>,
     most: u32,

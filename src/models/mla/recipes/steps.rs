@@ -1,5 +1,5 @@
-//! What the engine asks of this family: weights whose forms are chosen on a device, and the steps of one sequence or several with their
-//! buffers.
+//! The family's side of the engine's interfaces: weights whose forms are chosen on a device, and the steps of one sequence or several with
+//! their buffers.
 
 use super::batch::{self, Hidden};
 use super::chunk::{most_absorbed, widest};
