@@ -154,28 +154,28 @@ impl GgufError {
         }
     }
 
-    /// For a key that is needed.
+    /// The error for a key that is needed and missing.
     pub(crate) fn missing_key(key: &str, expected: &str) -> Self {
         Self::key(key, format!("({expected}) is missing"))
     }
 
-    /// For a value of another type, or out of range.
+    /// The error for a value of another type, or out of range.
     pub(crate) fn wrong_type(key: &str, found: &impl Display, expected: &str) -> Self {
         Self::key(key, format!("is {found}; {expected} was expected"))
     }
 
-    /// For a tensor with no dimensions or more than four.
+    /// The error for a tensor with no dimensions or more than four.
     pub(super) fn dimension_count(tensor: &str, found: usize) -> Self {
         let problem = format!("has {found} dimensions; 1 to 4 were expected");
         Self::tensor(tensor, problem)
     }
 
-    /// For dimensions that multiply to zero or beyond what 64 bits hold.
+    /// The error for dimensions that multiply to zero or beyond what 64 bits hold.
     pub(super) fn impossible(tensor: &str, dims: &[u64]) -> Self {
         Self::tensor(tensor, format!("has impossible dimensions {dims:?}"))
     }
 
-    /// For a type that glimt does not know.
+    /// The error for a type that glimt does not know.
     pub(super) fn unknown_type(tensor: &str, id: u32) -> Self {
         let name = ggml_type_name(id).map(|name| format!(" ({name})"));
         let name = name.unwrap_or_default();

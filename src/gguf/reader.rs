@@ -194,7 +194,7 @@ pub(super) struct TableEntry {
     pub name: String,
     pub ty: GgmlType,
     pub dims: Vec<u64>,
-    /// From the start of the data section, a multiple of the alignment.
+    /// The first byte, counted from the start of the data section, a multiple of the alignment.
     pub offset: u64,
     pub byte_len: u64,
 }

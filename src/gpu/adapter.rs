@@ -10,7 +10,7 @@ use wgpu::{
     InstanceFlags,
 };
 
-/// Which device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
+/// The choice of a device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The first adapter in the order discrete, integrated, virtual, software.
@@ -285,7 +285,7 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
     Ok(all.swap_remove(adapter))
 }
 
-/// Which of all GPUs `choice` means, and by which adapter.
+/// The GPU that `choice` means, by its index, and the index of the adapter to use it by.
 fn chosen_of(
     all: &[Facts],
     gpus: &[Shown],

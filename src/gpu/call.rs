@@ -76,25 +76,25 @@ impl Call {
         }
     }
 
-    /// With the numbers, flags and modules of `variant`.
+    /// The call with the numbers, flags and modules of `variant`.
     pub fn variant(mut self, variant: Variant) -> Self {
         self.variant = variant;
         self
     }
 
-    /// With a number of the template.
+    /// The call with a number of the template.
     pub fn number(mut self, name: &'static str, value: u32) -> Self {
         self.variant.consts.insert(name, value);
         self
     }
 
-    /// With a flag of the template, where `on`.
+    /// The call with a flag of the template, where `on`.
     pub fn flag(mut self, name: &'static str, on: bool) -> Self {
         self.variant = self.variant.flag(name, on);
         self
     }
 
-    /// With a module of the template.
+    /// The call with a module of the template.
     pub fn module(mut self, name: &'static str, module: &'static str) -> Self {
         self.variant.modules.insert(name, module);
         self

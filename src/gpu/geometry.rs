@@ -275,7 +275,7 @@ pub struct Made {
 }
 
 impl Choices {
-    /// All of them, to keep.
+    /// All choices as data, to keep.
     pub fn made(&self) -> Made {
         self.read().clone()
     }

@@ -45,7 +45,7 @@ impl<'a> Uses<'a> {
         uses
     }
 
-    /// Whether this one, later, must wait for `other`.
+    /// Whether this dispatch, which is later, must wait for the `other`.
     fn waits_for(&self, other: &Self) -> bool {
         !self.reads.is_disjoint(&other.writes)
             || !self.writes.is_disjoint(&other.writes)
@@ -55,7 +55,7 @@ impl<'a> Uses<'a> {
 
 /// A step cut into runs of dispatches that do not wait for each other.
 pub(super) struct Levels {
-    /// For each dispatch the buffers to make readable before it.
+    /// The buffers to make readable before each dispatch.
     pub readable: Vec<Vec<Buffer>>,
     /// The number of the run of each dispatch.
     pub number: Vec<usize>,

@@ -12,7 +12,7 @@ use wgpu::{Adapter, AdapterInfo, Features, Limits};
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
-    /// Which adapter.
+    /// The choice of the adapter.
     pub device: DeviceChoice,
     /// Whether [`DeviceChoice::Auto`] must not mean a software adapter: the CPU reference is faster than those.
     pub hardware: bool,

@@ -16,11 +16,11 @@ use wgpu::{Buffer, BufferUsages, MapMode, PollError, PollType, SubmissionIndex};
 enum Told {
     #[default]
     Nothing,
-    /// It came.
+    /// The callback came.
     Here,
-    /// It came, and a mapping that it was for failed.
+    /// The callback came, and the mapping that it was for failed.
     NotMapped,
-    /// Somebody waited for it in vain.
+    /// Somebody waited for the callback in vain.
     Failed(PollError),
 }
 
@@ -223,7 +223,7 @@ impl Drop for Mapping<'_> {
 }
 
 impl Gpu {
-    /// That which `arrival` tells of, which is there once `submission`, or everything submitted, is done.
+    /// A future of `arrival`, which is there once `submission`, or everything submitted, is done.
     pub(crate) fn pending(
         &self,
         submission: Option<SubmissionIndex>,

@@ -90,7 +90,7 @@ impl Variant {
 pub struct Declared {
     /// The binding's name in the shader.
     pub name: String,
-    /// How it is bound.
+    /// The access that the kernel has to the binding.
     pub access: Access,
     /// Whether calls may leave it out.
     pub optional: bool,

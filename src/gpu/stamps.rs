@@ -7,7 +7,7 @@ use wgpu::{Buffer, BufferUsages, ComputePass, Features, QuerySet, QuerySetDescri
 /// Queries of a set: WebGPU's limit, even, so that a pass's two queries lie in one set.
 const PER_SET: usize = 4096;
 
-/// Which timestamps a replay takes.
+/// The timestamps that a replay takes.
 #[derive(Clone, Copy)]
 pub enum Stamping<'a> {
     /// None.

@@ -112,7 +112,7 @@ fn kernel(dims: MlaDims) -> Call {
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuAttention {
-    /// Which kernel.
+    /// The kernel that attends.
     pub form: Form,
     /// (max_tokens, heads, kv_lora).
     pub q_lat: Range,

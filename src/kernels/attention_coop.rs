@@ -46,7 +46,7 @@ impl Shapes {
         })
     }
 
-    /// One for every context but those that are short for the machine.
+    /// The shape `long` for every context except those that are short for the machine, which take `short`.
     fn pair(machine: Machine, long: Shape, short: Shape) -> Self {
         Self {
             long,

@@ -1,4 +1,4 @@
-//! Which tokens each expert has: what the products of a prompt's experts walk along.
+//! The tokens of each expert, which the products of a prompt's experts walk along.
 
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;

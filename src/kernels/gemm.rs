@@ -17,7 +17,7 @@ mod tiles;
 mod trial;
 pub use tiles::{Tile, Tiles, expert_tiles, tiles};
 
-/// How a device multiplies.
+/// The way in which a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// In f32, everywhere; `eight` where all subgroups have 8 lanes.
@@ -126,11 +126,11 @@ pub enum Input {
 
 /// A product on the device.
 pub struct GpuGemm<'a> {
-    /// How it is multiplied.
+    /// The way in which it is multiplied.
     pub form: Form,
     /// W, (groups, rows, cols): heads, experts or one group.
     pub weight: &'a GpuWeight,
-    /// With a second weight of the same shape and pieces the product is silu(weight x) * (up x).
+    /// A second weight of the same shape and pieces, with which the product is silu(weight x) * (up x).
     pub up: Option<&'a GpuWeight>,
     /// Most tokens of a replay.
     pub max_tokens: u32,
@@ -140,7 +140,7 @@ pub struct GpuGemm<'a> {
     pub x_stride: u32,
     /// Values from one group's input to the next, where groups are heads.
     pub x_group_stride: u32,
-    /// Which tokens each group multiplies, where groups are experts.
+    /// The tokens that each group multiplies, where groups are experts.
     pub experts: Option<GpuExperts>,
     /// Added to the output, of its shape; not with `up` or `experts`.
     pub residual: Option<Range>,

@@ -35,7 +35,7 @@ impl Biases {
         (sums.len() <= MOST).then(|| Self(sums.into_iter().collect()))
     }
 
-    /// Whether there are none.
+    /// Whether no token has a bias.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -87,7 +87,7 @@ mod tests {
     use crate::kernels::sampling::Sampling;
     use crate::kernels::testing::Rng;
 
-    /// Random ones of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
+    /// Random biases of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
     fn random(rng: &mut Rng, vocab: usize, count: usize) -> Biases {
         let odd = [f32::NEG_INFINITY, 0.0, 100.0, -100.0];
         let mut biases = vec![];

@@ -39,7 +39,7 @@ pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
     (kernel, TOKENS)
 }
 
-/// Which kernels expand and attend.
+/// The kernels that expand and attend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `expand_kv.wgsl` and `prompt_attention.wgsl`, in f32, everywhere.
@@ -265,7 +265,7 @@ pub struct GpuPromptAttention<'a> {
 impl GpuPromptAttention<'_> {
     /// One run that the recording repeats for each block of the context: its expansion, by what
     /// [`expand_kv::weights_calls`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
-    /// They must follow each other.
+    /// Both dispatches must follow each other.
     ///
     /// A replay needs `pos` and `tokens` of its [`State`](crate::gpu::call::State), with `pos + tokens` within the rows of the cache, and
     /// `first_page` if the cache has pages.

@@ -126,7 +126,7 @@ pub struct GpuRopeCache {
 }
 
 impl GpuRopeCache {
-    /// For rows of the cache alone: the queries are rotated elsewhere.
+    /// The dispatch for rows of the cache alone: the queries are rotated elsewhere.
     pub fn of(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Self {
         Self {
             queries: None,

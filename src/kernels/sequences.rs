@@ -62,7 +62,7 @@ impl Record {
 }
 
 impl Sequences {
-    /// For steps of up to `most` tokens.
+    /// The sequences for steps of up to `most` tokens.
     pub fn of_steps(&self, most: u32) -> Self {
         Self {
             alone: most == 1,

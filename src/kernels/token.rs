@@ -46,7 +46,7 @@ pub struct TokenInput {
 }
 
 impl TokenInput {
-    /// Without a norm.
+    /// An input without a norm.
     pub fn of(values: Range) -> Self {
         Self { values, rms: None }
     }
@@ -181,7 +181,7 @@ pub(super) fn check_rows(target: &Target, rows: u32, what: &str) -> Result<(), G
     ))
 }
 
-/// For a size that the tier has no kernel for.
+/// The error for a size that the tier has no kernel for.
 pub(crate) fn unsupported(target: &Target, missing: &str) -> GpuError {
     GpuError::TierUnsupported {
         tier: target.tier.name(),

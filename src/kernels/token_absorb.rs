@@ -152,7 +152,7 @@ pub struct GpuTokenAbsorb<'a> {
     pub q_pe: Range,
     /// The cache's new row, where it is written here.
     pub row: Option<CacheRow>,
-    /// Where that goes, if the token belongs to one of several sequences.
+    /// Where the new row goes, if the token belongs to one of several sequences.
     pub sequences: Option<Sequences>,
     /// Tokens of a step at most. Several have a table, and do not write their rows here.
     pub tokens: u32,

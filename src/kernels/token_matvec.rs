@@ -116,7 +116,7 @@ impl<'a> GpuTokenMatvec<'a> {
         self
     }
 
-    /// For each of up to `tokens` tokens, if these have a table.
+    /// The product for each of up to `tokens` tokens, if these have a table.
     pub fn of_tokens(mut self, tokens: u32, sequences: &Sequences) -> Self {
         self.several = sequences.table().map(|table| (tokens, table.clone()));
         self

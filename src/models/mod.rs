@@ -36,7 +36,7 @@ const FAMILIES: [Family; 1] = [mla::FAMILY];
 pub struct Family {
     /// Values of `general.architecture` that its files have.
     pub architectures: &'static [&'static str],
-    /// Which models these are, for a message.
+    /// The names of these models, for a message.
     pub models: &'static str,
     /// Reads the configuration and finds all weights.
     pub load: fn(Arc<Gguf>) -> Loaded,
@@ -257,21 +257,21 @@ pub trait Steps: Send + Sync {
     /// The cache of each layer, the same number of bytes for each row.
     fn cache(&self) -> &[Range];
 
-    /// From up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A step of one
-    /// token reads where it stands from the words of its replay ([`State`]), all others from the table.
+    /// The step from up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A
+    /// step of one token reads where it stands from the words of its replay ([`State`]), all others from the table.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
     fn step(&self, target: &Target, most: u32, composed: &[Pair]) -> Result<Step, GpuError>;
 
-    /// From the hidden states of the first tokens of a step to their logits, (tokens, vocab). The step has up to `of` tokens, and up to `most`
-    /// of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
+    /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
+    /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError>;
 
-    /// From one token to its logits (vocab).
+    /// The step from one token to its logits (vocab).
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
@@ -280,7 +280,7 @@ pub trait Steps: Send + Sync {
         Ok(step.then(&self.head(target, 1, 1, logits)?.calls))
     }
 
-    /// From `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
+    /// The step from `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
@@ -289,14 +289,14 @@ pub trait Steps: Send + Sync {
     /// The hidden states that [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
     fn hidden(&self) -> &Range;
 
-    /// From hidden states to the logits (vocab) of the last token.
+    /// The step from hidden states to the logits (vocab) of the last token.
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
     fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError>;
 
-    /// From one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot names
-    /// the slice.
+    /// The step from one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot
+    /// names the slice.
     fn logits_of_slices(
         &self,
         target: &Target,

@@ -3,7 +3,7 @@
 use super::{Block, State};
 use std::sync::Arc;
 
-/// Which half of a layer a dispatch belongs to.
+/// The half of a layer that a dispatch belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sublayer {
     /// None of the layers: the embedding, the head, the choice of a token.
@@ -29,13 +29,13 @@ impl Sublayer {
 /// masked or pads a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flops {
-    /// In every replay.
+    /// Operations in every replay.
     pub once: u64,
-    /// For each token.
+    /// Operations for each token.
     pub per_token: u64,
-    /// For each row of the cache.
+    /// Operations for each row of the cache.
     pub per_row: u64,
-    /// For each token and each row that it sees.
+    /// Operations for each token and each row that it sees.
     pub per_pair: u64,
 }
 

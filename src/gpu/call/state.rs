@@ -113,7 +113,7 @@ pub(in crate::gpu) struct Block {
 }
 
 impl Blocks {
-    /// For contexts of up to `n_ctx` rows.
+    /// Blocks of `rows` rows, for contexts of up to `n_ctx` rows.
     pub fn new(rows: u32, n_ctx: u32) -> Self {
         Self {
             rows,
@@ -121,7 +121,7 @@ impl Blocks {
         }
     }
 
-    /// How many blocks the context of a step has.
+    /// The number of blocks in the context of a step.
     pub fn count(self, state: &State) -> u32 {
         (state.pos + state.tokens).div_ceil(self.rows)
     }
@@ -137,7 +137,7 @@ impl Blocks {
     }
 }
 
-/// How many workgroups along one dimension.
+/// The number of workgroups along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// A number known when recording.

@@ -198,7 +198,7 @@ impl Tunables {
         Ok(serde_json::from_value(all).expect("the names of all fields, with numbers"))
     }
 
-    /// All of them by their names.
+    /// All numbers by their names.
     pub fn by_name(&self) -> BTreeMap<String, u32> {
         let all = serde_json::to_value(self).expect("numbers");
         serde_json::from_value(all).expect("numbers by name")
@@ -222,7 +222,7 @@ const MAY_BE_ZERO: [&str; 8] = [
 /// Why a number cannot be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TunableError {
-    /// There is none of that name.
+    /// No tuned number has that name.
     #[error(
         "there is no tuned number '{0}': glimt devices --json lists those that there are, under machine, tuned"
     )]

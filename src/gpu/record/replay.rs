@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Work of a dispatch for each byte that it reads, in floating-point operations.
 const PER_BYTE: f64 = 32.0;
-/// And for each token, where it tells neither operations nor bytes; a dispatch alone costs some such tokens.
+/// Work of a dispatch for each token, where it tells neither operations nor bytes. A dispatch that is alone costs some such tokens.
 const PER_TOKEN: f64 = 10_000.0;
 const ALONE: f64 = 16.0;
 

@@ -1,4 +1,4 @@
-//! Which kernel attends, and how it cuts a context.
+//! The choice of the kernel that attends, and the slices that it cuts a context into.
 
 use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::SLICE;
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
-/// Which kernel attends.
+/// The kernel that attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `attention.wgsl`, in f32, everywhere.

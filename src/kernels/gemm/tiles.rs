@@ -1,4 +1,4 @@
-//! Which tile suits a product.
+//! The choice of a tile for a product.
 
 use super::Form;
 use crate::gpu::machine::tiles::ROOM_FOR_TOKENS;

@@ -67,7 +67,7 @@ fn router() -> Steps {
     divided(more(few.1, many.1), 4 * (many.0 - few.0))
 }
 
-/// Without the loop over the workgroup's subgroups.
+/// The cost outside of loops of a kernel whose only loop runs over the workgroup's subgroups.
 fn outside_of_router(spec: &Spec) -> Steps {
     assert_eq!(counted(spec).loops.len(), 1, "that over subgroups");
     outside(spec)
@@ -160,7 +160,7 @@ fn joining_in_product() -> Steps {
     joining(&spec(&calls.unwrap_or_else(|e| panic!("{e}"))[0]))
 }
 
-/// All of them, in the sizes of GLM-4.7-Flash.
+/// The costs of all other kernels, in the sizes of GLM-4.7-Flash.
 pub(super) fn others() -> [Other; 5] {
     let other = |name, of, steps, limit| Other {
         name,

@@ -27,7 +27,7 @@ struct Case {
     q: Vec<f32>,
     /// Cosine and sine of random angles.
     rope_table: Vec<[f32; 2]>,
-    /// With NaN behind the last token: reading that would show.
+    /// The rows of the cache, with NaN behind the last token: reading that would show.
     cache: Vec<f16>,
     weights: Vec<f16>,
     /// Where the rows of the cache lie on the device, if it has pages there.

@@ -24,7 +24,7 @@ pub struct RowsBuffer {
 }
 
 impl RowsBuffer {
-    /// For `tokens` rows of `cols`, each of which has `scales` scales.
+    /// A buffer for `tokens` rows of `cols`, each of which has `scales` scales.
     fn new(name: &str, tokens: u64, cols: u64, scales: u64) -> Self {
         let halves = Buffer::new(format!("{name} halves"), tokens * cols * 2, Role::Halves);
         Self {

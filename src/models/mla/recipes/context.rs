@@ -88,7 +88,7 @@ pub struct Context {
 pub struct Expanded {
     /// The device.
     pub machine: Machine,
-    /// Which kernels.
+    /// The kernels that expand and attend.
     pub form: prompt_attention::Form,
     /// The sizes.
     pub dims: KvDims,
@@ -102,14 +102,14 @@ impl Expanded {
         prompt_attention::most_few(self.machine, self.dims, self.form.is_matrix())
     }
 
-    /// Whether that takes a step of `tokens` tokens after `pos` rows.
+    /// Whether the absorbed attention takes a step of `tokens` tokens after `pos` rows.
     pub fn few(&self, pos: usize, tokens: usize) -> bool {
         self.form.few(self.machine, self.dims, pos, tokens)
     }
 }
 
 impl Context {
-    /// For sequences and steps of these sizes.
+    /// The context for sequences and steps of these sizes.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
@@ -151,7 +151,7 @@ impl Context {
         })
     }
 
-    /// For steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
+    /// The context for steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
     pub fn alone(&self) -> Self {
         Self {
             sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),

@@ -41,8 +41,8 @@ pub fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> St
     recipe.done()
 }
 
-/// From the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of decoding in
-/// the tiers that have one, on floats, as exact as the rest of a prompt.
+/// The step from the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of
+/// decoding in the tiers that have one, on floats, as exact as the rest of a prompt.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.

@@ -86,8 +86,8 @@ impl Buffers {
         }
     }
 
-    /// The buffers of `self`, with new ones for what is written beside another output. Their first use in a step waits for nothing, so no layer
-    /// needs a pass of its own (`gpu/levels.rs`).
+    /// The buffers of `self`, with new ones for what is written beside another output. Their first use in a step waits for nothing, so no
+    /// layer needs a pass of its own (`gpu/levels.rs`).
     pub(super) fn with_new_beside(&self, new: Self) -> Self {
         Self {
             kv_a: new.kv_a,
