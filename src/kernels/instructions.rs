@@ -75,7 +75,7 @@ impl std::ops::Div<f64> for Cost {
 /// Costs by what is done.
 pub type Steps = BTreeMap<&'static str, Cost>;
 
-/// Their sum.
+/// The sum of all steps.
 pub fn sum(steps: &Steps) -> Cost {
     let mut sum = Cost::default();
     steps.values().for_each(|cost| sum += *cost);

@@ -27,7 +27,7 @@ pub struct GpuTokenMoeDown<'a> {
     pub h: Range,
     /// The chosen experts, (tokens, used).
     pub ids: Range,
-    /// Their weights, (tokens, used).
+    /// The weights of the chosen experts, (tokens, used).
     pub weights: Range,
     /// Experts per token.
     pub used: u32,
