@@ -54,7 +54,7 @@ const WEIGHT_PITCH = TILE + 8u;
 // LOADERS threads load a row, LOADERS vectors at a time. So a thread's addresses differ from its first one by constants.
 const AT_ONCE = WG / LOADERS;
 
-// Of vectors, or of scalars for Metal, which loads matrices through pointers to scalars. Indices count scalars in all of them.
+// The arrays hold vectors, or scalars for Metal, which loads matrices through pointers to scalars. Indices count scalars in all of them.
 var<workgroup> rows: array<Stage, max(TILE, HEADS_HERE) * PITCH / STAGE>;   // (row) of the KV cache; before that (head) of the queries
 var<workgroup> products: array<Pair, WG / LANES * MATRIX / PAIR>;           // (subgroup, head, row) of partial scores, or sums
 var<workgroup> weights: array<HalfPair, HEADS_HERE * WEIGHT_PITCH / PAIR>;  // (head, row)

@@ -143,7 +143,7 @@ fn row_scores(queries: Queries, row: u32, by: Lane) -> Scores {
   );
 }
 
-// The same for rows i, i + 4, i + 2 and i + 6 of the 8 at `base`, folded over bits 4 and 2. Folding at once saves registers.
+// The partial scores of rows i, i + 4, i + 2 and i + 6 of the 8 at `base`, folded over bits 4 and 2. Folding at once saves registers.
 fn four_scores(queries: Queries, base: u32, i: u32, by: Lane) -> Scores {
   let first = row_scores(queries, base + i * ROW, by);
   let second = row_scores(queries, base + (i + 4u) * ROW, by);

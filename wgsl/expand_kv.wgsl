@@ -52,7 +52,7 @@ fn store(row: u32, column: u32, sums: RowSums) {
 #main
   let first_row = wid.x * TILE;
   let first_column = wid.y * TILE;
-  // What this thread loads. Rows behind the end are never read, because they may hold anything, even NaN.
+  // Places that this thread loads from. Rows behind the end are never read, because they may hold anything, even NaN.
   let at$s = ($su * WG + t) / DEPTH * PITCH + t % DEPTH;
   let position$s = p.begin + min(first_row + ($su * WG + t) / DEPTH, p.rows - 1u);
   let a$s = (position$s + moved(position$s)) * (CACHE_ROW / 4u) + t % DEPTH;

@@ -140,7 +140,7 @@ fn store_keys(to: u32, asked: Keys) {
   keys_put((to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $ou * LOADERS * 4u)) / STAGE, asked.rope[$j * ROPE_LOADS + $o]);
 }
 
-// The same for values.
+// Loads a thread's part of the values of the tile that begins at row `first`.
 fn ask_values(by: Mover, first: u32) -> Values {
   let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
   return Values(

@@ -99,7 +99,7 @@ fn multiply(sums: Sums, w: Loaded, u: u32, firsts: Rows) -> Sums {
   var scale = 1.0;
   if (ONE_BLOCK) {
     let w$k = load(unit_at(lane, $ku), rows);
-    // These run while the weights are on their way.
+    // The input and the router's weights are put while the weights are on their way.
     router_put(router, t);
     x_put(t, asked);
     if (x_SHARED) { workgroupBarrier(); }

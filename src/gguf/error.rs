@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! Errors of reading and writing GGUF files.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub enum GgufError {
     File {
         /// The file asked for.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The fault, and what to do about it.
         problem: String,
     },
     /// Something reaches beyond the end of the file.
@@ -41,7 +41,7 @@ pub enum GgufError {
     Truncated {
         /// The file read.
         path: PathBuf,
-        /// What was being read.
+        /// The value or table that was being read.
         what: String,
         /// The least size of a whole file, in bytes.
         need: u64,
@@ -53,11 +53,11 @@ pub enum GgufError {
     TooLong {
         /// Which string, array or table.
         what: String,
-        /// Its length.
+        /// The length found.
         found: u64,
         /// The cap.
         limit: u64,
-        /// What the length counts, such as "bytes".
+        /// The things that the length counts, such as "bytes".
         unit: &'static str,
     },
     /// A string that is not UTF-8.
@@ -71,7 +71,7 @@ pub enum GgufError {
     Key {
         /// The key.
         key: String,
-        /// What was found, and what was expected.
+        /// The value found, and the one expected.
         problem: String,
     },
     /// `general.alignment` is zero, not a power of two, or absurdly large.
@@ -87,7 +87,7 @@ pub enum GgufError {
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What was found, and what was expected.
+        /// The property found, and the one expected.
         problem: String,
     },
     /// Two tensors share bytes.
@@ -105,9 +105,9 @@ pub enum GgufError {
         path: PathBuf,
         /// The key, or what is counted.
         key: &'static str,
-        /// What this shard says.
+        /// The value in this shard.
         found: String,
-        /// What the rest says.
+        /// The value in the other shards.
         expected: String,
     },
     /// Writing failed.
@@ -122,14 +122,14 @@ pub enum GgufError {
     DataLength {
         /// The tensor being written ("end of file" after the last one).
         tensor: String,
-        /// Its byte length.
+        /// The byte length of the tensor.
         expected: u64,
         /// Bytes given.
         found: u64,
     },
 }
 
-/// What is said of a file without bytes.
+/// The message for a file without bytes.
 pub(super) const EMPTY: &str = "is empty (0 bytes), not a GGUF file";
 
 impl GgufError {
@@ -154,28 +154,28 @@ impl GgufError {
         }
     }
 
-    /// For a key that is needed.
+    /// The error for a key that is needed and missing.
     pub(crate) fn missing_key(key: &str, expected: &str) -> Self {
         Self::key(key, format!("({expected}) is missing"))
     }
 
-    /// For a value of another type, or out of range.
+    /// The error for a value of another type, or out of range.
     pub(crate) fn wrong_type(key: &str, found: &impl Display, expected: &str) -> Self {
         Self::key(key, format!("is {found}; {expected} was expected"))
     }
 
-    /// For a tensor with no dimensions or more than four.
+    /// The error for a tensor with no dimensions or more than four.
     pub(super) fn dimension_count(tensor: &str, found: usize) -> Self {
         let problem = format!("has {found} dimensions; 1 to 4 were expected");
         Self::tensor(tensor, problem)
     }
 
-    /// For dimensions that multiply to zero or beyond what 64 bits hold.
+    /// The error for dimensions that multiply to zero or beyond what 64 bits hold.
     pub(super) fn impossible(tensor: &str, dims: &[u64]) -> Self {
         Self::tensor(tensor, format!("has impossible dimensions {dims:?}"))
     }
 
-    /// For a type that glimt does not know.
+    /// The error for a type that glimt does not know.
     pub(super) fn unknown_type(tensor: &str, id: u32) -> Self {
         let name = ggml_type_name(id).map(|name| format!(" ({name})"));
         let name = name.unwrap_or_default();

@@ -104,7 +104,7 @@ impl Gguf {
     /// path in messages.
     ///
     /// # Errors
-    /// As [`Gguf::open`]; a split model is refused, its other shards cannot be found.
+    /// The errors of [`Gguf::open`]; a split model is refused, because its other shards cannot be found.
     pub fn from_bytes(bytes: impl Into<Cow<'static, [u8]>>, name: &str) -> Result<Gguf, GgufError> {
         let (bytes, path) = (bytes.into(), Path::new(name));
         let header = reader::parse(&bytes, path, 0)?;

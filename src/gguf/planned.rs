@@ -10,13 +10,13 @@ use crate::quant::GgmlType;
 /// A tensor of a model without a file.
 #[derive(Debug, Clone)]
 pub struct PlannedInfo {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
     /// The format of its blocks.
     pub ty: GgmlType,
-    /// Its dimensions in GGUF order.
+    /// The tensor's dimensions in GGUF order.
     pub dims: Vec<u64>,
-    /// Its bytes; `None` where they are nobody's concern.
+    /// The tensor's bytes; `None` where nobody reads them.
     pub data: Option<Vec<u8>>,
 }
 

@@ -31,11 +31,11 @@ const MIN_TENSOR: u64 = 8 + 4 + 8 + 4 + 8;
 /// A tensor as the file's table describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorInfo {
-    /// Its name, unique in the model.
+    /// The tensor's name, unique in the model.
     pub name: String,
     /// The format of its blocks.
     pub ty: GgmlType,
-    /// Its dimensions in GGUF order: `dims[0]` is the row length, consecutive in memory.
+    /// The tensor's dimensions in GGUF order: `dims[0]` is the row length, consecutive in memory.
     pub dims: Vec<u64>,
     /// Which file of a split model holds the bytes, from 0.
     pub(super) shard: usize,
@@ -194,7 +194,7 @@ pub(super) struct TableEntry {
     pub name: String,
     pub ty: GgmlType,
     pub dims: Vec<u64>,
-    /// From the start of the data section, a multiple of the alignment.
+    /// The first byte, counted from the start of the data section, a multiple of the alignment.
     pub offset: u64,
     pub byte_len: u64,
 }

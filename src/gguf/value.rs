@@ -217,7 +217,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// What a value or an element of an array is held as.
+/// A Rust type that holds a value or an element of an array.
 trait Held: Sized {
     /// The least bytes that one takes in a file.
     const LEAST: u64;
@@ -238,7 +238,7 @@ struct Place<'a> {
     key: &'a str,
     /// How many arrays the value is in.
     depth: usize,
-    /// Its number in the innermost array.
+    /// The value's number in the innermost array.
     element: Option<usize>,
 }
 

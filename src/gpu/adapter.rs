@@ -10,7 +10,7 @@ use wgpu::{
     InstanceFlags,
 };
 
-/// Which device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
+/// The choice of a device to run on. Nothing is ever replaced silently: what is asked for is used or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The first adapter in the order discrete, integrated, virtual, software.
@@ -72,14 +72,14 @@ pub struct AdapterSummary {
     pub features: Vec<&'static str>,
     /// Cooperative matrices as rows x columns x depth and types, such as `16x16x16 f16 f32`: of the factors, of the sums.
     pub cooperative_matrices: Vec<String>,
-    /// The same GPU by other backends.
+    /// Other backends that show this GPU.
     pub others: Vec<OtherBackend>,
-    /// What is to be installed for a better tier, where that is known.
+    /// Advice to the user on how to get a better tier, where one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<&'static str>,
-    /// What work is divided by.
+    /// The facts by which work is divided on it.
     pub machine: Machine,
-    /// What steps would be recorded for, if it were opened without options.
+    /// The device that steps would be recorded for, if it were opened without options.
     #[serde(skip)]
     pub target: Target,
 }
@@ -143,7 +143,7 @@ pub async fn chosen(choice: &DeviceChoice, hardware: bool) -> Result<AdapterSumm
     Ok(summary(gpu, &all[adapter], &gpus[gpu], &facts))
 }
 
-/// What the adapter that `choice` means lacks for `tier`, in words; empty where it can run it.
+/// The features and limits that the adapter chosen by `choice` lacks for `tier`, in words; empty where it can run it.
 ///
 /// # Errors
 /// As for [`chosen`], without [`GpuError::OnlySoftware`].
@@ -151,7 +151,7 @@ pub async fn lacks(choice: &DeviceChoice, tier: Tier) -> Result<String, GpuError
     Ok(tier.missing(&Facts::from(&choose(choice, false).await?)))
 }
 
-/// What `adapter` is, by which the GPU of this index is shown.
+/// The summary of `adapter`, through which the GPU number `index` is used.
 fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> AdapterSummary {
     let facts = Facts::from(adapter);
     let tier = Tier::best(&facts);
@@ -282,7 +282,7 @@ pub(super) async fn choose(choice: &DeviceChoice, hardware: bool) -> Result<Adap
     Ok(all.swap_remove(adapter))
 }
 
-/// Which of all GPUs `choice` means, and by which adapter.
+/// The GPU that `choice` means, by its index, and the index of the adapter to use it by.
 fn chosen_of(
     all: &[Facts],
     gpus: &[Shown],

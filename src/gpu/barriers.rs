@@ -1,4 +1,4 @@
-//! What the barriers of subgroups order.
+//! The memory that barriers of subgroups order: a correction of naga's translation to SPIR-V.
 
 use wgpu::naga::{Barrier, Block, Module, Statement};
 

@@ -1,4 +1,5 @@
-//! What a browser needs and wgpu leaves out: the maker's name of its adapter, and subgroups, which wgpu 30 neither tells of nor asks for.
+//! Facts that a browser tells and wgpu leaves out: the name of the adapter's maker, and subgroups, which wgpu 30 neither tells of nor asks
+//! for.
 
 use super::machine::{AMD, INTEL, NVIDIA};
 use std::borrow::Cow;
@@ -41,7 +42,7 @@ extern "C" {
     fn subgroups() -> bool;
 }
 
-/// What `adapter` tells of itself, the maker included.
+/// The adapter's name, maker, kind and backend.
 pub(super) fn info(adapter: &Adapter) -> AdapterInfo {
     let mut info = adapter.get_info();
     let maker = told("vendor");

@@ -1,10 +1,10 @@
-//! What a shader takes of a device, told before a driver is asked: some drivers accept too much and never come back.
+//! The resources of a device that a shader takes, known before a driver is asked: some drivers accept too much and never come back.
 
 use naga::proc::Layouter;
 use naga::{AddressSpace, Module};
 use wgpu::{Limits, naga};
 
-/// What a shader takes of a device.
+/// The resources of a device that a shader takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes of workgroup memory, as WebGPU counts them.
@@ -18,7 +18,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of a shader with one entry point.
+    /// The budget of a shader with one entry point.
     ///
     /// # Errors
     /// The name of a type without a size.
@@ -45,10 +45,10 @@ impl Budget {
         })
     }
 
-    /// What of it a device with these limits does not have, in words: the first that there is.
+    /// Compares the budget with the limits of a device.
     ///
     /// # Errors
-    /// That.
+    /// The first resource that the device has too little of, in words.
     pub fn check(&self, limits: &Limits) -> Result<(), String> {
         let [x, y, z] = self.threads;
         let needs = [

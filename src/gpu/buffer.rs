@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use wgpu::BufferUsages;
 
-/// What is in a buffer, or in a part of one: WGSL's types alone do not tell codes from ids.
+/// The kind of content of a buffer, or of a range of one: WGSL's types alone do not tell codes from ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// f32.
@@ -23,14 +23,14 @@ pub enum Role {
     Cache,
     /// The codes of a weight of this type ([`crate::quant::repack`]).
     Codes(GgmlType),
-    /// Its scales, minima and high bits.
+    /// The scales, minima and high bits of a weight of this type.
     Scales(GgmlType),
     /// An activation that its producer prepared for the next product.
     Prepared(Activation),
 }
 
 impl Role {
-    /// That of activations of this kind.
+    /// The role of activations of this kind.
     pub const fn prepared(activation: Activation) -> Self {
         match activation {
             Activation::Floats => Self::Floats,
@@ -41,9 +41,9 @@ impl Role {
     }
 }
 
-/// What can be put into a buffer, and what it is there.
+/// A type whose values can be the content of a buffer.
 pub trait Content: bytemuck::NoUninit {
-    /// What a buffer of it is.
+    /// The role of a buffer with such values.
     const ROLE: Role;
 }
 
@@ -71,7 +71,7 @@ struct Inner {
     name: String,
     size: u64,
     role: Role,
-    /// What it begins with.
+    /// The bytes that the buffer begins with; zeros where there are none.
     contents: Option<Vec<u8>>,
     /// Whether numbers of workgroups are read from it.
     counts: bool,
@@ -112,7 +112,7 @@ impl Buffer {
         }))
     }
 
-    /// What it is for.
+    /// The name of its purpose, for messages and debuggers.
     pub(super) fn name(&self) -> &str {
         &self.0.name
     }
@@ -122,7 +122,7 @@ impl Buffer {
         self.0.size
     }
 
-    /// What is in it.
+    /// The kind of its content.
     pub fn role(&self) -> Role {
         self.0.role
     }
@@ -137,14 +137,14 @@ impl Buffer {
         self.0.made.get().is_some()
     }
 
-    /// What a device makes it for.
+    /// The usage flags that a device makes it with.
     pub(super) fn usage(&self) -> BufferUsages {
         let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
         usage.set(BufferUsages::INDIRECT, self.0.counts);
         usage
     }
 
-    /// What it begins with, if not with zeros.
+    /// The bytes that it begins with; `None` for zeros.
     pub(super) fn contents(&self) -> Option<&[u8]> {
         self.0.contents.as_deref()
     }
@@ -205,7 +205,7 @@ pub struct Range {
     pub offset: u64,
     /// Bytes.
     pub size: u64,
-    /// What is in it.
+    /// The kind of content of these bytes.
     pub role: Role,
 }
 
@@ -220,7 +220,7 @@ impl Range {
         }
     }
 
-    /// The same bytes as what they are said to be.
+    /// This range, with `role` for its content.
     pub fn holding(self, role: Role) -> Self {
         Self { role, ..self }
     }

@@ -19,15 +19,15 @@ pub struct Call {
     pub kernel: &'static str,
     /// Numbers, flags and modules of the template.
     pub variant: Variant,
-    /// What is bound, by the names of the bindings.
+    /// The ranges of buffers that are bound, by the names of the bindings.
     pub bindings: Vec<(&'static str, Range)>,
     /// The parameters, by their names.
     pub words: Vec<(&'static str, Word)>,
     /// A binding that takes another buffer per [`State::slot`], and those buffers.
     pub alternatives: Option<(&'static str, Vec<Range>)>,
-    /// Whether they alternate with the block of the context instead.
+    /// Whether [`alternatives`](Self::alternatives) alternate with the block of the context instead.
     pub by_block: bool,
-    /// Whether it is encoded a block ahead, beside what its neighbours do with the block before.
+    /// Whether the dispatch is encoded one block ahead, so that it overlaps with the work of its neighbours on the previous block.
     pub ahead: bool,
     /// The workgroups.
     pub grid: [Extent; 3],
@@ -37,7 +37,7 @@ pub struct Call {
     pub when: When,
     /// The largest replay that it takes part in, where that is smaller than the step's.
     pub most: Option<Most>,
-    /// What its geometry was chosen for, where there was a choice.
+    /// The site that its geometry was chosen for, where there was a choice.
     pub site: Option<Site>,
     /// Bytes of weights it reads at least (where a token is chosen: of logits), for profiles.
     pub bytes: u64,
@@ -76,25 +76,25 @@ impl Call {
         }
     }
 
-    /// With the numbers, flags and modules of `variant`.
+    /// The call with the numbers, flags and modules of `variant`.
     pub fn variant(mut self, variant: Variant) -> Self {
         self.variant = variant;
         self
     }
 
-    /// With a number of the template.
+    /// The call with a number of the template.
     pub fn number(mut self, name: &'static str, value: u32) -> Self {
         self.variant.consts.insert(name, value);
         self
     }
 
-    /// With a flag of the template, where `on`.
+    /// The call with a flag of the template, where `on`.
     pub fn flag(mut self, name: &'static str, on: bool) -> Self {
         self.variant = self.variant.flag(name, on);
         self
     }
 
-    /// With a module of the template.
+    /// The call with a module of the template.
     pub fn module(mut self, name: &'static str, module: &'static str) -> Self {
         self.variant.modules.insert(name, module);
         self
@@ -139,13 +139,13 @@ impl Call {
         self
     }
 
-    /// What is bound to `name`.
+    /// The range that is bound to `name`.
     pub fn bound(&self, name: &str) -> Option<&Range> {
         let bound = self.bindings.iter().find(|(given, _)| *given == name);
         bound.map(|(_, range)| range)
     }
 
-    /// What the parameter `name` is.
+    /// The value of the parameter `name`.
     pub(super) fn given(&self, name: &str) -> Option<Word> {
         let given = self.words.iter().find(|(given, _)| *given == name);
         given.map(|(_, word)| *word)

@@ -25,7 +25,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Its name in results.
+    /// The clock's name in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",

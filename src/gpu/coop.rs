@@ -12,14 +12,14 @@ pub struct Coop {
 }
 
 impl Coop {
-    /// What NVIDIA's GPUs have by Vulkan.
+    /// The matrices of NVIDIA's GPUs through Vulkan.
     pub const NVIDIA: Self = Self {
         size: 16,
         lanes: 32,
     };
-    /// What Apple's GPUs have.
+    /// The matrices of Apple's GPUs.
     pub const APPLE: Self = Self { size: 8, lanes: 32 };
-    /// What llvmpipe has, which takes a subgroup's barrier for the workgroup's.
+    /// The matrices of llvmpipe, which takes a subgroup's barrier for the workgroup's.
     pub const LLVMPIPE: Self = Self { size: 8, lanes: 8 };
 
     /// The largest that the adapter has with f16 in and f32 out, subgroups of one size (wgpu cannot ask for one) that can wait

@@ -17,7 +17,7 @@ mod numbers;
 pub struct Gpu {
     /// The wgpu device.
     pub device: wgpu::Device,
-    /// Its queue.
+    /// The device's queue.
     pub queue: wgpu::Queue,
     /// The adapter's name, backend and driver.
     pub info: AdapterInfo,
@@ -25,7 +25,7 @@ pub struct Gpu {
     pub limits: Limits,
     /// The features the device was opened with.
     pub features: Features,
-    /// What steps are recorded for.
+    /// The device as recipes know it, which steps are recorded for.
     pub target: Target,
     /// Bytes of device-local memory, where the backend tells.
     pub memory: Option<u64>,
@@ -33,9 +33,9 @@ pub struct Gpu {
     /// ([`GpuModel::load`](crate::engine::gpu::GpuModel::load)).
     pub(crate) tier_is_open: bool,
     pub(super) pipelines: Arc<Pipelines>,
-    /// What is wrong with its timestamps, once that was noticed.
+    /// The fault of its timestamps, once one was noticed.
     pub(super) lying_clock: Arc<OnceLock<&'static str>>,
-    /// What trials of cooperative matrices found, by what they are for.
+    /// The results of trials of cooperative matrices, by the names of the trials.
     pub(crate) trials: Arc<Mutex<HashMap<String, bool>>>,
     pub(super) numbers: Arc<Numbers>,
     /// Threads of the subgroups that tests emulate, where they do.
@@ -51,7 +51,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The same opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
+    /// This opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
     /// open a device alike, so one can take the place of the other.
     ///
     /// # Panics
@@ -181,7 +181,7 @@ impl Gpu {
         }
     }
 
-    /// As [`release`](Self::release), of a buffer that no step knows.
+    /// Takes a buffer that no step knows off the count of [allocated](Gpu::allocated) bytes, and frees it.
     pub fn release_made(&self, buffer: &wgpu::Buffer) {
         self.allocated.fetch_sub(buffer.size(), Ordering::Relaxed);
         buffer.destroy();
@@ -193,7 +193,7 @@ impl Gpu {
     }
 }
 
-/// What recipes know of a device, the device knows, too.
+/// All that recipes know of a device can be read from the opened device.
 impl std::ops::Deref for Gpu {
     type Target = Target;
 

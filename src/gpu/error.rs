@@ -1,4 +1,4 @@
-//! What can go wrong between glimt and a GPU.
+//! Errors between glimt and a GPU.
 
 use thiserror::Error;
 
@@ -70,7 +70,7 @@ pub enum GpuError {
         adapter: String,
         /// The name of the limit in WebGPU's terms.
         limit: &'static str,
-        /// Its value.
+        /// The adapter's limit.
         found: u64,
         /// The least value that works.
         needed: u64,
@@ -90,7 +90,7 @@ pub enum GpuError {
     OutOfMemory {
         /// The adapter's name.
         adapter: String,
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
         /// How much was asked for.
         bytes: u64,
@@ -100,9 +100,9 @@ pub enum GpuError {
     /// One binding would be larger than the adapter allows and cannot be split.
     #[error("{what} needs {bytes} bytes in one binding, {adapter} allows {limit}: {remedy}")]
     BindingTooLarge {
-        /// What would be bound.
+        /// The purpose of the binding.
         what: String,
-        /// Its size in bytes.
+        /// The binding's size in bytes.
         bytes: u64,
         /// The adapter's name.
         adapter: String,
@@ -118,9 +118,9 @@ pub enum GpuError {
     UnsupportedSize {
         /// The metadata key, without the architecture.
         key: &'static str,
-        /// Its value.
+        /// The model's value.
         found: usize,
-        /// What is possible, in words.
+        /// The values that are possible, in words.
         supported: String,
     },
     /// Weights that `--precompose` cannot compose.
@@ -128,7 +128,7 @@ pub enum GpuError {
     CannotPrecompose {
         /// The pair of weights.
         what: &'static str,
-        /// What stands in the way.
+        /// The reason why they cannot be composed.
         reason: String,
     },
     /// Precomposed weights that the device has no room for, known before anything is loaded.
@@ -163,7 +163,7 @@ pub enum GpuError {
     WrongTimestamps {
         /// The adapter's name.
         adapter: String,
-        /// What they show.
+        /// The fault that the timestamps show, such as "all are equal".
         found: &'static str,
     },
     /// The file's weights cannot be read.
@@ -179,7 +179,7 @@ pub enum GpuError {
     Shader {
         /// The kernel's name.
         kernel: String,
-        /// What is wrong.
+        /// The fault of the template or of its translation.
         reason: String,
     },
     /// A call does not go with what its kernel declares: a defect of glimt.
@@ -187,7 +187,7 @@ pub enum GpuError {
     Interface {
         /// The kernel's name.
         kernel: &'static str,
-        /// What does not fit, with the name of the binding or parameter.
+        /// The mismatch, with the name of the binding or parameter.
         what: String,
     },
     /// wgpu or the driver reported an error while working.
@@ -207,11 +207,11 @@ pub enum GpuError {
     WorkLost {
         /// The adapter's name.
         adapter: String,
-        /// What was compared.
+        /// The word that was compared.
         what: String,
         /// The number that went in, or how many passes did.
         expected: u32,
-        /// What came back; 0 where nothing ever did.
+        /// The number that came back; 0 where nothing ever did.
         found: u32,
         /// The cause as far as known.
         cause: &'static str,
@@ -230,7 +230,7 @@ pub enum GpuError {
 pub const ANOTHER_TIER: &str = "use another --tier, or leave it out";
 
 impl GpuError {
-    /// Whether it says that the GPU tells no times, so that the host's clock must.
+    /// Whether the error says that the GPU tells no times, so that the host's clock must.
     pub fn is_of_clock(&self) -> bool {
         matches!(
             self,
@@ -238,7 +238,7 @@ impl GpuError {
         )
     }
 
-    /// Whether it advises to take the CPU.
+    /// Whether the error advises to take the CPU.
     pub fn advises_cpu(&self) -> bool {
         self.to_string().contains(OR_CPU)
     }

@@ -1,18 +1,18 @@
-//! What an adapter tells of itself, as a value: so that choosing among adapters and planning for them need none. In a browser wgpu leaves
-//! some of it out, which is asked for beside it.
+//! Facts that an adapter tells of itself, as a value: so that choosing among adapters and planning for them need none. In a browser wgpu
+//! leaves some of them out, and the browser is asked for these.
 
 #[cfg(target_arch = "wasm32")]
 use super::browser;
 use wgpu::{Adapter, AdapterInfo, Backend, Features, Limits};
 
-/// What an adapter tells of itself.
+/// The facts that an adapter tells of itself.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Its name, maker, kind, backend and driver.
+    /// The adapter's name, maker, kind, backend and driver.
     pub info: AdapterInfo,
-    /// What it allows at most.
+    /// The limits of the adapter.
     pub limits: Limits,
-    /// What it can do.
+    /// The features of the adapter.
     pub features: Features,
 }
 
@@ -31,12 +31,12 @@ impl From<&Adapter> for Facts {
 }
 
 impl Facts {
-    /// Its name and backend, as `--device` matches them.
+    /// The adapter's name and backend, as `--device` matches them.
     pub fn label(&self) -> String {
         format!("{} ({})", self.info.name, self.info.backend)
     }
 
-    /// What gives the adapter subgroups, if that is a file.
+    /// Advice on how to get subgroups, if a missing file is the reason for their absence.
     ///
     /// wgpu compiles for DX12 with dxcompiler.dll if it finds a version that can sign what it compiles. Otherwise it takes the older compiler
     /// of Windows, which knows no subgroups.

@@ -44,13 +44,13 @@ pub struct Site {
     pub kernel: &'static str,
     /// The types of its weights.
     pub types: Vec<GgmlType>,
-    /// Its shape, such as `20x256x512`.
+    /// The shape of its weight, such as `20x256x512`.
     pub shape: String,
     /// Rows in all.
     pub rows: u32,
     /// Units of 32 weights that the threads of a row share.
     pub units: u32,
-    /// What its input is.
+    /// The form of its input.
     pub activation: Activation,
     /// Whether rows leave prepared for another product: by 16, which share a scale or a sum of squares.
     pub prepared: bool,
@@ -64,13 +64,13 @@ pub struct Site {
     pub one_block: bool,
     /// Most rows that the same threads can multiply at once.
     pub at_once: u32,
-    /// What the threads of a workgroup do together before they multiply, where there is something.
+    /// The work that the threads of a workgroup share before they multiply, if there is some.
     pub shares_work: Option<SharedWork>,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
     /// Sums that a thread leaves in workgroup memory for each of its rows, where no subgroup joins them. It is 0 where one does.
     pub thread_sums: u32,
-    /// What is the default where the device allows it.
+    /// The geometry to take by default where the device allows it.
     pub suggested: Option<Geometry>,
 }
 
@@ -86,7 +86,7 @@ const BESIDE_SUMS: u64 = 2 << 10;
 const MOST_UNROLL: u32 = 8;
 
 impl Site {
-    /// What [`Choices`] keep a geometry under.
+    /// The key by which [`Choices`] keep a geometry of this site.
     pub fn key(&self) -> String {
         let types: Vec<_> = self.types.iter().map(|ty| ty.name()).collect();
         let (types, activation) = (types.join("+"), self.activation.name());
@@ -236,7 +236,7 @@ impl Site {
             unroll,
         });
         let tiles: Vec<_> = tiles.filter(|g| self.allows(g, machine)).collect();
-        // As many rows as keep enough workgroups to spread over the device, and as the threads suffice for.
+        // Takes the most rows that leave enough workgroups to spread over the device and do not ask for too many threads.
         let (threads, spread) = match self.shares_work {
             Some(_) => (SHARING * tuned.product_threads, machine.spread() / SHARING),
             None => (tuned.product_threads, machine.spread()),
@@ -250,7 +250,7 @@ impl Site {
     }
 }
 
-/// What was chosen for a device in place of the defaults, by measuring.
+/// The geometries that measuring chose for a device in place of the defaults.
 #[derive(Debug, Default)]
 pub struct Choices {
     made: RwLock<Made>,
@@ -275,7 +275,7 @@ pub struct Made {
 }
 
 impl Choices {
-    /// All of them, to keep.
+    /// All choices as data, to keep.
     pub fn made(&self) -> Made {
         self.read().clone()
     }
@@ -301,7 +301,7 @@ impl Choices {
         self.read().repeats_work.get(activation.name()).copied()
     }
 
-    /// What was chosen for `site`, where `machine` allows it. What it does not allow is named in the log, once.
+    /// The geometry that was chosen for `site`, if `machine` allows it. A choice that it does not allow is named in the log, once.
     pub(super) fn allowed(&self, site: &Site, machine: Machine, adapter: &str) -> Option<Geometry> {
         let key = site.key();
         let chosen = *self.read().geometries.get(&key)?;

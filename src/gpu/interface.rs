@@ -63,7 +63,7 @@ pub fn resolve(call: &Call, most: Most) -> Result<Resolved, GpuError> {
 /// The pipeline of a call.
 ///
 /// # Errors
-/// As [`resolve`], but for sizes.
+/// The errors of [`resolve`], except those of sizes.
 pub fn spec(call: &Call) -> Result<Spec, GpuError> {
     Ok(named(call)?.0.spec)
 }
@@ -148,7 +148,7 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
     Ok((resolved, expanded))
 }
 
-/// What a variant declares. Tiers differ in code, not in declarations.
+/// The declarations of a variant. Tiers differ in code, not in declarations.
 fn interface(
     kernel: &'static str,
     source: &str,
@@ -170,7 +170,7 @@ fn interface(
     Ok(expanded)
 }
 
-/// What names in the lengths of a call's bindings stand for.
+/// The values of the names in the lengths of a call's bindings.
 struct Scope<'a> {
     call: &'a Call,
     most: Most,
@@ -270,7 +270,7 @@ impl Scope<'_> {
         }
     }
 
-    /// What a name stands for.
+    /// The greatest value of `name`: of a parameter `p.NAME`, a constant, a length or a size of the step.
     fn value(&self, name: &str) -> Result<u64, String> {
         let Most { tokens, context } = self.most;
         if let Some(parameter) = name.strip_prefix("p.") {

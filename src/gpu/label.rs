@@ -1,4 +1,4 @@
-//! What a call is, for those who measure it.
+//! The description of a call, for those who measure it.
 
 use super::call::{About, Call};
 use super::interface;
@@ -7,7 +7,7 @@ use crate::quant::repack::shader_module;
 use std::collections::BTreeSet;
 
 impl Call {
-    /// What it is, for those who measure it.
+    /// The call's description, for those who measure it.
     pub fn about(&self) -> About {
         let mut label = self.kernel.to_owned();
         // The types of its weights; other modules follow from them and from the flags.

@@ -20,7 +20,7 @@ use super::shader::Access;
 use crate::gpu::buffer::Buffer;
 use std::collections::{HashMap, HashSet};
 
-/// What a dispatch does with its buffers.
+/// The buffers that a dispatch reads and writes.
 #[derive(Default)]
 struct Uses<'a> {
     reads: HashSet<&'a Buffer>,
@@ -45,7 +45,7 @@ impl<'a> Uses<'a> {
         uses
     }
 
-    /// Whether this one, later, must wait for `other`.
+    /// Whether this dispatch, which is later, must wait for the `other`.
     fn waits_for(&self, other: &Self) -> bool {
         !self.reads.is_disjoint(&other.writes)
             || !self.writes.is_disjoint(&other.writes)
@@ -55,7 +55,7 @@ impl<'a> Uses<'a> {
 
 /// A step cut into runs of dispatches that do not wait for each other.
 pub(super) struct Levels {
-    /// For each dispatch the buffers to make readable before it.
+    /// The buffers to make readable before each dispatch.
     pub readable: Vec<Vec<Buffer>>,
     /// The number of the run of each dispatch.
     pub number: Vec<usize>,
@@ -64,7 +64,7 @@ pub(super) struct Levels {
 }
 
 impl Levels {
-    /// Those of the dispatches `calls` in this order.
+    /// The levels of the dispatches `calls` in this order.
     pub fn of(calls: &[Resolved]) -> Self {
         let uses: Vec<_> = calls.iter().map(Uses::of).collect();
         let mut readable = vec![vec![]; calls.len()];
@@ -181,7 +181,7 @@ mod tests {
         let levels = Levels::of(&[&layer[..], &layer[..], &layer[2..]].concat());
         assert_eq!(levels.number, [0, 0, 1, 2, 2, 3, 4]);
         assert_eq!(levels.pass, [0, 0, 0, 1, 1, 1, 1]);
-        // What a pass uses first is made ready before it.
+        // Buffers that a pass uses first are made ready before the pass.
         assert!(levels.readable[3].is_empty());
         assert_eq!(levels.readable[2].len(), 0, "alone in its run");
     }

@@ -65,7 +65,7 @@ pub(super) const AMD: u32 = 0x1002;
 pub(super) const INTEL: u32 = 0x8086;
 
 impl Profile {
-    /// Its name in what is told.
+    /// The profile's name in messages and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Apple => "Apple",
@@ -146,7 +146,7 @@ impl Profile {
         match self {
             // Measured on an H200 through wgpu: 1.9 to 2.3 us.
             Self::Nvidia => 2200,
-            // Of 2 to 5 us that others report.
+            // An assumption, from 2 to 5 us that others report.
             Self::Apple => 3500,
             // Assumed.
             Self::Amd | Self::Intel | Self::Other => 3500,
@@ -156,12 +156,12 @@ impl Profile {
     }
 }
 
-/// What of a device decides how work is divided on it.
+/// The facts of a device that decide how work is divided on it.
 ///
-/// What the device does not tell comes from its [`Profile`] and is an assumption unless a field says that it was measured.
+/// Facts that the device does not tell come from its [`Profile`] and are assumptions unless a field says that they were measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Whose it is.
+    /// The profile of the maker.
     pub profile: Profile,
     /// Most threads that share a row in the kernels of a decoded token: the lanes of the smallest subgroup, at most 32.
     pub lanes: u32,
@@ -176,7 +176,7 @@ pub struct Machine {
     /// Whether every dispatch of a pass waits for the one before it, also where it reads nothing of it: in Metal's serial encoders,
     /// which wgpu uses.
     pub serial_passes: bool,
-    /// What a dispatch that waits for another costs, in nanoseconds: measured on an H200 (1900 to 2300), assumed for others.
+    /// The cost of a dispatch that waits for another, in nanoseconds: measured on an H200 (1900 to 2300), assumed for others.
     pub wait_ns: u32,
     /// Whether products of pairs of halves cost less than those of halves that are widened to f32, and the device was opened with f16:
     /// assumed of NVIDIA and AMD, where f16 runs at twice the rate of f32, and of Apple's GPUs, where it runs at the same rate
@@ -189,7 +189,7 @@ pub struct Machine {
     pub tuned: Tunables,
 }
 
-/// What workgroups that repeat work do more than dispatches that share it evenly: of that, the part of the core with the most.
+/// The additional work of workgroups that repeat work, against dispatches that share it evenly: the share of the core with the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repeated {
     /// Weights that it multiplies more; additions count as many.
@@ -214,7 +214,7 @@ impl Machine {
         tuned: Tunables::H200,
     };
 
-    /// Of a device that tells this and was opened with these limits and features.
+    /// The machine of a device that tells this and was opened with these limits and features.
     pub fn new(info: &AdapterInfo, limits: &Limits, features: Features) -> Self {
         let profile = Profile::of(info);
         let metal = info.backend == Backend::Metal;

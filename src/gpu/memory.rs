@@ -16,7 +16,7 @@ const MAX_BUFFER: u64 = 1900 << 20;
 pub struct GpuWeight {
     /// Name in the file, for messages.
     pub name: String,
-    /// Its type; the planes hold exactly its bits.
+    /// The type of its weights; the planes hold exactly its bits.
     pub ty: GgmlType,
     /// Experts or heads, 1 otherwise.
     pub groups: u32,
@@ -57,7 +57,7 @@ impl GpuWeight {
             .sum()
     }
 
-    /// Its shape, such as `2048x5120`, or `20x512x192` where it has groups.
+    /// The weight's shape, such as `2048x5120`, or `20x512x192` where it has groups.
     pub fn shape(&self) -> String {
         match self.groups {
             1 => format!("{}x{}", self.rows, self.cols),

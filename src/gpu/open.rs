@@ -12,7 +12,7 @@ use wgpu::{Adapter, AdapterInfo, Features, Limits};
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
-    /// Which adapter.
+    /// The choice of the adapter.
     pub device: DeviceChoice,
     /// Whether [`DeviceChoice::Auto`] must not mean a software adapter: the CPU reference is faster than those.
     pub hardware: bool,
@@ -162,7 +162,7 @@ fn wanted_features(tier: Tier, coop: Option<Coop>) -> Features {
         | Features::TIMESTAMP_QUERY_INSIDE_PASSES
         | Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
         | Features::PIPELINE_CACHE;
-    // What a browser lacks, the plain tier goes without: storage buffers that can be mapped, too.
+    // The plain tier asks for nothing that a browser lacks, so it goes without storage buffers that can be mapped, too.
     if tier.has_subgroups() {
         wanted |= Features::SUBGROUP
             | Features::IMMEDIATES
@@ -249,7 +249,7 @@ fn note(fault: &Mutex<Option<GpuError>>, error: GpuError) {
     fault.get_or_insert(error);
 }
 
-/// What `glimt tune` chose for a device; its numbers replace those of `machine`.
+/// The choices of `glimt tune` for a device; its numbers replace those of `machine`.
 fn tuned(info: &AdapterInfo, machine: &mut Machine) -> Arc<Choices> {
     let choices = Arc::<Choices>::default();
     match tuning::load(info) {

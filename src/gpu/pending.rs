@@ -1,4 +1,4 @@
-//! What the host awaits of a device, as futures that never block.
+//! Events of a device that the host awaits, as futures that never block.
 //!
 //! wgpu tells by callbacks what is done. A browser calls them on its own; elsewhere they run while somebody polls the device or
 //! submits to it. A [`Pending`] is there once its callback came, and it has the device polled whenever it is polled itself. So
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use wgpu::{Buffer, BufferUsages, MapMode, PollError, PollType, SubmissionIndex};
 
-/// What a callback told so far.
+/// The state of an awaited callback.
 #[derive(Debug, Default)]
 enum Told {
     #[default]
     Nothing,
-    /// It came.
+    /// The callback came.
     Here,
-    /// It came, and a mapping that it was for failed.
+    /// The callback came, and the mapping that it was for failed.
     NotMapped,
-    /// Somebody waited for it in vain.
+    /// Somebody waited for the callback in vain.
     Failed(PollError),
 }
 
@@ -35,7 +35,7 @@ struct Shared {
 pub(crate) struct Arrival(Arc<Mutex<Shared>>);
 
 impl Arrival {
-    /// That of a mapping of the first `bytes` of `buffer`, which is asked for now.
+    /// The arrival of a mapping of the first `bytes` of `buffer`, which is asked for now.
     pub(crate) fn of_mapping(buffer: &Buffer, mode: MapMode, bytes: u64) -> Self {
         let arrival = Self::default();
         let arrive = arrival.clone();
@@ -59,7 +59,7 @@ impl Arrival {
         }
     }
 
-    /// Whether it is there.
+    /// Whether a callback came, or waiting for it failed.
     pub(crate) fn is_here(&self) -> bool {
         !matches!(self.shared().told, Told::Nothing)
     }
@@ -69,7 +69,7 @@ impl Arrival {
         matches!(self.shared().told, Told::NotMapped)
     }
 
-    /// What it came to, if it is there; else `waker` is woken when it is.
+    /// The result of the wait, if there is one; else `waker` is woken when there is.
     fn look(&self, waker: &Waker) -> Option<Result<(), GpuError>> {
         let mut shared = self.shared();
         match &shared.told {
@@ -123,7 +123,7 @@ impl Future for Pending<'_> {
     }
 }
 
-/// What a future stopped at.
+/// The arrival that a future waits for, with its device and submission.
 pub(super) struct Stop {
     device: wgpu::Device,
     submission: Option<SubmissionIndex>,
@@ -230,7 +230,7 @@ impl Drop for Mapping<'_> {
 }
 
 impl Gpu {
-    /// That which `arrival` tells of, which is there once `submission`, or everything submitted, is done.
+    /// A future of `arrival`, which is there once `submission`, or everything submitted, is done.
     pub(crate) fn pending(
         &self,
         submission: Option<SubmissionIndex>,

@@ -105,7 +105,7 @@ impl Recording {
         self.encode_stamped(gpu, encoder, state, Stamping::None);
     }
 
-    /// As [`encode`](Self::encode), with timestamps; [`Stamping::Passes`] takes a pass per dispatch.
+    /// Encodes the step with timestamps, else as [`encode`](Self::encode); [`Stamping::Passes`] takes a pass per dispatch.
     pub fn encode_stamped(
         &self,
         gpu: &Gpu,

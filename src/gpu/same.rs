@@ -10,7 +10,7 @@ use super::facts::Facts;
 pub struct Shown {
     /// The adapter that is used unless another is asked for.
     pub best: usize,
-    /// The same GPU by other backends.
+    /// The adapters of other backends that show this GPU.
     pub others: Vec<usize>,
 }
 

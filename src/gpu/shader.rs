@@ -43,7 +43,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// As WGSL says it.
+    /// The access mode in WGSL.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -52,7 +52,7 @@ impl Access {
     }
 }
 
-/// What makes one pipeline out of a template.
+/// The choices that make one pipeline out of a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Variant {
     /// Numbers that become constants of the shader.
@@ -88,9 +88,9 @@ impl Variant {
 /// A binding as a kernel declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
-    /// Its name in the shader.
+    /// The binding's name in the shader.
     pub name: String,
-    /// How it is bound.
+    /// The access that the kernel has to the binding.
     pub access: Access,
     /// Whether calls may leave it out.
     pub optional: bool,
@@ -103,9 +103,9 @@ pub struct Declared {
 pub struct Expanded {
     /// The shader.
     pub text: String,
-    /// Its bindings, in order.
+    /// The shader's bindings, in order.
     pub bindings: Vec<Declared>,
-    /// Its parameters, in order, and their types; `None` where it writes its `struct Params` itself.
+    /// The names and types of its parameters, in order; `None` where it writes its `struct Params` itself.
     pub words: Option<Vec<[String; 2]>>,
     /// The names of those parameters that every call gives.
     pub needed_words: Vec<String>,
@@ -160,7 +160,7 @@ pub const FETCHES: &str = "FETCHES";
 /// The flag of devices with subgroups that have no immediates: parameters are uniforms, as they always are in tier `plain`.
 pub const UNIFORMS: &str = "UNIFORMS";
 
-/// What the first parameter of no kernel is: it is a number of something, or an epsilon.
+/// A value that the first parameter of a kernel never has: it is a count or an epsilon.
 const NEVER: &str = "0xffffffffu";
 
 /// The rest of what begins the entry point, without subgroups and with them.
@@ -314,7 +314,7 @@ impl Expander<'_> {
         }
     }
 
-    /// What a count of lines stands for.
+    /// The number that `count` stands for: a numeral, or the name of a constant.
     fn count(&self, number: usize, count: &str) -> Result<u32, GpuError> {
         let known = self.variant.consts.get(count).copied();
         match count.parse().ok().or(known) {
@@ -431,7 +431,7 @@ impl Expander<'_> {
         }
     }
 
-    /// What `#main` stands for: the beginning of the entry point. `t` is the number of the thread in its workgroup, numbered so that
+    /// Writes the lines for `#main`, the beginning of the entry point. `t` is the number of the thread in its workgroup, numbered so that
     /// neighbours share a subgroup.
     fn main(&mut self) {
         self.out += "@compute @workgroup_size(WG)
@@ -444,8 +444,9 @@ fn main(
         };
     }
 
-    /// What `#fetch` stands for. No binding is empty, but a compiler must believe that what is asked for matters; and it must be a
-    /// way out, since it makes every subgroup ask for all of them, one after the other, if a branch could be done without.
+    /// Writes the lines for `#fetch`. Each of the first subgroups loads a parameter or the length of a binding, and returns early on a
+    /// value that never comes. The loaded values decide the return, so the compiler cannot drop the loads. It has to be a return: any
+    /// other branch could be flattened, and then every subgroup would load all of them, one after the other.
     fn fetch(&mut self) {
         if !self.flags.contains(FETCHES) {
             return;

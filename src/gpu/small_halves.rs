@@ -14,7 +14,7 @@ use half::f16;
 const SUMS: usize = 64;
 /// Products of a sum.
 const TERMS: usize = 16;
-/// What the sums of large and of small products may stray, as NMSE: rounding by f16 gives some thousandths of it, zeros give 1.
+/// The greatest NMSE of the sums of large and of small products: rounding by f16 gives some thousandths of it, zeros give 1.
 const LIMIT: f64 = 1e-2;
 
 /// The sum of code * half for every 16 of them; the twin of the kernel.
@@ -98,7 +98,7 @@ async fn deviations(gpu: &Gpu) -> Result<[f64; 2], GpuError> {
 /// Why halves cannot be multiplied in pairs on the device; nothing where they can.
 ///
 /// # Errors
-/// What the device reports, unless it refuses the shader.
+/// The error that the device reports, unless it refuses the shader.
 pub(super) async fn objection(gpu: &Gpu) -> Result<Option<String>, GpuError> {
     match deviations(gpu).await {
         Ok(found) if found.iter().all(|nmse| *nmse <= LIMIT) => Ok(None),

@@ -7,7 +7,7 @@ use wgpu::{Buffer, BufferUsages, ComputePass, Features, QuerySet, QuerySetDescri
 /// Queries of a set: WebGPU's limit, even, so that a pass's two queries lie in one set.
 const PER_SET: usize = 4096;
 
-/// Which timestamps a replay takes.
+/// The timestamps that a replay takes.
 #[derive(Clone, Copy)]
 pub enum Stamping<'a> {
     /// None.
@@ -94,7 +94,7 @@ impl Stamps {
         pass.write_timestamp(&self.sets[index / PER_SET], (index % PER_SET) as u32);
     }
 
-    /// Those at the beginning and the end of a pass, where wanted.
+    /// The timestamps at the beginning and the end of a pass, where wanted.
     pub(super) fn ends(
         &self,
         first: usize,
@@ -142,7 +142,7 @@ impl Stamps {
     }
 }
 
-/// What is wrong with timestamps, if anything.
+/// The fault of timestamps, if they have one.
 fn lie(times: &[f64]) -> Option<&'static str> {
     if times.len() > 1 && times.iter().all(|time| *time == times[0]) {
         return Some("all are equal");
@@ -174,12 +174,12 @@ fn wrong(gpu: &Gpu, found: &'static str) -> GpuError {
 pub(crate) mod lies {
     use std::cell::Cell;
 
-    /// What is read in place of what the device wrote.
+    /// The times that are read in place of what the device wrote.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Lie {
         /// Zeros.
         Zeros,
-        /// The same times, the last first.
+        /// The device's times, the last first.
         Backwards,
     }
 

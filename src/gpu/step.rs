@@ -30,7 +30,7 @@ impl Step {
         }
     }
 
-    /// This one and then `calls`.
+    /// This step and then `calls`.
     pub fn then(&self, calls: &[Call]) -> Self {
         Self {
             most: self.most,

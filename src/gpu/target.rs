@@ -1,4 +1,4 @@
-//! What a step is recorded for: all that a recipe may know of a device. It is a value, so steps can be recorded, counted and checked
+//! The device that a step is recorded for: all that a recipe may know of it. It is a value, so steps can be recorded, counted and checked
 //! for devices that nobody has at hand.
 
 use super::geometry::{Choices, Geometry, Site};
@@ -11,17 +11,17 @@ use wgpu::Limits;
 /// A device, as recipes know it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Its name, for errors.
+    /// The device's name, for errors.
     pub name: String,
     /// The tier of every kernel.
     pub tier: Tier,
-    /// Its facts.
+    /// The facts by which work is divided on it.
     pub machine: Machine,
     /// Bytes of one binding at most.
     pub max_binding: u64,
     /// Bytes of one buffer at most.
     pub max_buffer: u64,
-    /// What the offset of a binding is a multiple of.
+    /// The number of bytes that the offset of a binding must be a multiple of.
     pub offset_alignment: u64,
     /// The cooperative matrices that kernels may use, where the device has them.
     pub coop: Option<Coop>,
@@ -75,7 +75,7 @@ impl Target {
         }
     }
 
-    /// What the products of few tokens leave for each other in this tier.
+    /// The form in which the products of few tokens leave their outputs for each other in this tier.
     pub fn activation(&self) -> Activation {
         self.tier.activation(self.packed_halves)
     }

@@ -1,4 +1,4 @@
-//! What the kernel tests share: one device per tier, and running dispatches to the end.
+//! Tools of the kernel tests: one device per tier, and running dispatches to the end.
 
 use super::call::{Call, State};
 use super::memory::{GpuWeight, Loader, Piece};
@@ -112,13 +112,13 @@ pub(crate) fn token_gpus() -> Vec<&'static Gpu> {
     halves.chain(int8_gpu()).collect()
 }
 
-/// Those and the one in tier `plain`: the devices of the products of few tokens.
+/// The devices of [`token_gpus`] and the one in tier `plain`: the devices of the products of few tokens.
 pub(crate) fn all_gpus() -> Vec<&'static Gpu> {
     let plain = gpus().iter().filter(|gpu| !gpu.tier.has_subgroups());
     plain.chain(token_gpus()).collect()
 }
 
-/// Those tiers opened anew, with bindings of up to `max_binding` bytes.
+/// Devices of the tiers `subgroup` and `int8`, opened anew, with bindings of up to `max_binding` bytes.
 pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
     let opened = |tier| {
         open(&GpuOptions {
@@ -188,7 +188,7 @@ pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
     run_of(gpu, calls, Most::of(state), state);
 }
 
-/// The same, recorded for replays of up to `most`.
+/// Runs `calls` once for `state`, recorded for replays of up to `most`, and waits.
 #[track_caller]
 pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
     let recorded = Recorded::new(gpu, calls, most, state);
@@ -205,7 +205,7 @@ pub(crate) enum Recorded {
 }
 
 impl Recorded {
-    /// Those of `calls`, for replays of up to `most`; a failure tells of them and of `state`.
+    /// The recording of `calls`, for replays of up to `most`; a failure tells of them and of `state`.
     #[track_caller]
     pub(crate) fn new(gpu: &Gpu, calls: &[Call], most: Most, state: &State) -> Self {
         tell(gpu, calls, state);

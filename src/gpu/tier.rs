@@ -6,13 +6,13 @@ use crate::quant::activation::Activation;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features};
 
 named! {
-    /// What the kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
+    /// The device features that kernels may use. Chosen from the adapter's features, can be forced with `--tier`.
     pub enum Tier {
         /// No subgroups, uniforms instead of immediates, 8 storage buffers, 16 KiB, 256 threads: what every browser gives.
         Plain = "plain",
         /// Subgroups of at least 8 lanes, immediates (uniforms in a browser) and 16 storage buffers. As exact as f32: NMSE of logits some 1e-7 and less.
         Subgroup = "subgroup",
-        /// The same, and a decoded token's activations as signed bytes multiplied by packed dot products (DP4A and its like).
+        /// `Subgroup` with a decoded token's activations as signed bytes, multiplied by packed dot products (DP4A and its like).
         /// Their rounding gives an NMSE of logits of 2e-5 to 3e-4 on the golden files.
         Int8 = "int8",
     }
@@ -24,7 +24,7 @@ pub const SUBGROUP_BUFFERS: u32 = 16;
 pub const MAX_PARAMS: usize = 128;
 
 impl Tier {
-    /// What the products of few tokens leave for each other. `packed` says how halves are multiplied on the device.
+    /// The form in which the products of few tokens leave their outputs for each other. `packed` says how the device multiplies halves.
     pub const fn activation(self, packed: bool) -> Activation {
         match self {
             Self::Plain => Activation::Floats,
@@ -47,7 +47,7 @@ impl Tier {
             .unwrap_or(Self::Plain)
     }
 
-    /// What suits a device, whether or not it can run it: `Int8` for discrete GPUs of NVIDIA, AMD and Intel by Vulkan or
+    /// The tier that suits a device, whether or not it can run it: `Int8` for discrete GPUs of NVIDIA, AMD and Intel by Vulkan or
     /// DX12, which multiply packed bytes in one instruction, else `Subgroup`.
     ///
     /// wgpu tells of no feature for such products (naga lowers them where they are missing), so the kind of device is the first guess.
@@ -70,7 +70,7 @@ impl Tier {
             && info.device_type != DeviceType::Cpu
     }
 
-    /// What the adapter lacks for this tier, in words; empty where it can run it.
+    /// The features and limits that the adapter lacks for this tier, in words; empty where it can run it.
     pub fn missing(self, adapter: &Facts) -> String {
         if self == Self::Plain {
             return String::new();

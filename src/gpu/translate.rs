@@ -1,4 +1,4 @@
-//! What a shader's text means to naga, which translates it for the drivers of native builds. Browsers have compilers of their own.
+//! Translation of a shader's text by naga for the drivers of native builds. Browsers have compilers of their own.
 
 use super::barriers;
 use super::budget::Budget;
@@ -8,7 +8,7 @@ use wgpu::{Backend, Limits, ShaderSource, naga};
 /// The module that `text` is to a backend, of a device with these limits.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the text, in words.
 pub(super) fn source(
     text: String,
     backend: Backend,

@@ -1,4 +1,4 @@
-//! What was measured on a device, kept in the user's cache folder: what `glimt tune` found, and the tiers of models. Each is a file for
+//! Measurements on a device, kept in the user's cache folder: the choices of `glimt tune`, and the tiers of models. Each is a file for
 //! an adapter, driver and version of glimt.
 
 use super::geometry::Made;
@@ -23,7 +23,7 @@ pub enum TuningError {
     File {
         /// The file.
         path: String,
-        /// What the system or the parser said.
+        /// The message of the system or the parser.
         reason: String,
     },
 }
@@ -38,11 +38,11 @@ pub type Tiers = BTreeMap<String, MeasuredTier>;
 /// A tier that was chosen by measuring.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredTier {
-    /// Whether it is `int8`; else `subgroup`.
+    /// Whether the tier is `int8`; else it is `subgroup`.
     pub int8: bool,
     /// Microseconds of the products with activations as floats or halves.
     pub subgroup_us: f64,
-    /// The same with bytes.
+    /// Microseconds of the products with activations as bytes.
     pub int8_us: f64,
 }
 

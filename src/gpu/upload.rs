@@ -1,7 +1,7 @@
 //! The way of weights to the device: rows are read from the file, repacked, and written to a ring of mapped staging
 //! buffers, from which the device copies them to their places.
 //!
-//! What a byte of weights costs the host: one copy out of the system's file cache, one repacking and one copy to the
+//! Each byte of weights costs the host one copy out of the system's file cache, one repacking and one copy to the
 //! staging buffer, on all cores at once. The first two stay in a core's cache; nothing is allocated on the way and, the
 //! file being read past its map, no page is faulted in. Peak memory is the ring, 96 MiB, and two tasks per thread, half a
 //! MiB, whatever the size of the model or of a tensor.
@@ -32,7 +32,7 @@ pub(super) struct Target<'a> {
     pub weight: &'a Weight,
     /// The piece's first row, counted over all groups.
     pub first_row: usize,
-    /// Its rows.
+    /// The number of rows in the piece.
     pub rows: usize,
     /// Buffer and offset of the plane of quants.
     pub quants: (&'a Buffer, u64),
@@ -55,7 +55,7 @@ impl<'a> Target<'a> {
         self.sections(0..self.rows.min(ROW_STEP)).bytes() as u64
     }
 
-    /// As many rows from `start` on as `room` bytes hold; `None` where that is none.
+    /// The most rows from `start` on that `room` bytes hold; `None` where that is none.
     fn piece(&'a self, start: usize, room: u64) -> Option<Piece<'a>> {
         let steps = room.saturating_sub(PADDING) / self.step_bytes();
         let run = start..self.rows.min(start + steps as usize * ROW_STEP);
@@ -121,7 +121,7 @@ struct Ring<'a> {
     gpu: &'a Gpu,
     /// Bytes of each.
     slot: u64,
-    /// Those that the device copies from, oldest first; each is mapped again when that is done.
+    /// The buffers that the device copies from, oldest first; each is mapped again when that is done.
     in_flight: VecDeque<(wgpu::Buffer, SubmissionIndex, Arrival)>,
 }
 
@@ -214,7 +214,7 @@ fn take<'a>(into: &mut WriteOnly<'a, [u8]>, bytes: usize) -> WriteOnly<'a, [u8]>
 struct Task<'a> {
     weight: &'a Weight,
     rows: Range<usize>,
-    /// Of quants, records and subs.
+    /// The places of its quants, records and subs.
     places: [Place<'a>; 3],
 }
 

@@ -14,7 +14,7 @@ const FAMILY: u32 = 0;
 /// The device and queue that [`Adapter::request_device`] gives, but for the driver's comparisons. `None` if the adapter is not Vulkan's.
 ///
 /// # Errors
-/// What the driver reports.
+/// The error that the driver reports.
 pub(super) fn open(
     adapter: &Adapter,
     descriptor: &DeviceDescriptor<'_>,

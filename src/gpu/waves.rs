@@ -85,7 +85,7 @@ pub(super) fn emulated(source: &str, size: u32) -> String {
     text + include_str!("waves/wait.wgsl")
 }
 
-/// What waits, in the order of the text.
+/// The calls at which threads wait, in the order of the text.
 fn calls(module: &Module, source: &str) -> Vec<Call> {
     use Expression::{SubgroupOperationResult, WorkGroupUniformLoadResult};
     let found = |function: &Function| {
@@ -180,7 +180,7 @@ fn components(ty: &str) -> u32 {
     number.unwrap_or(1)
 }
 
-/// What stands for one operation of one type.
+/// The WGSL function that replaces one operation for one type.
 fn operation(function: &str, name: &str, ty: &str) -> String {
     let mut keep = String::new();
     let mut words = vec![];

@@ -112,7 +112,7 @@ fn kernel(dims: MlaDims) -> Call {
 /// The kernel's buffers and sizes; all f32 but the cache.
 #[derive(Debug, Clone)]
 pub struct GpuAttention {
-    /// Which kernel.
+    /// The kernel that attends.
     pub form: Form,
     /// (max_tokens, heads, kv_lora).
     pub q_lat: Range,
@@ -122,7 +122,7 @@ pub struct GpuAttention {
     pub cache: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// What scores are multiplied by, [`Config::softmax_scale`](crate::models::mla::Config::softmax_scale).
+    /// The factor of scores, [`Config::softmax_scale`](crate::models::mla::Config::softmax_scale).
     pub scale: f32,
     /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.
@@ -143,7 +143,7 @@ impl GpuAttention {
         self.calls_above(0)
     }
 
-    /// As [`calls`](Self::calls), for replays over more rows than `above`.
+    /// The dispatches of [`calls`](Self::calls) for replays over more rows than `above`.
     pub(crate) fn calls_above(&self, above: u32) -> Vec<Call> {
         let all = When::rows(above, u32::MAX);
         let (kernel, group) = match self.form {

@@ -37,7 +37,7 @@ impl Shapes {
         Ok(None)
     }
 
-    /// Those of `shapes` if all are good.
+    /// The choice if all of `shapes` are good: the first, and for contexts that are short for this machine the last.
     pub(super) fn untried(machine: Machine, shapes: &[Shape]) -> Option<Self> {
         let (&long, others) = shapes.split_first()?;
         Some(match others.last() {
@@ -46,7 +46,7 @@ impl Shapes {
         })
     }
 
-    /// One for every context but those that are short for the machine.
+    /// The shape `long` for every context except those that are short for the machine, which take `short`.
     fn pair(machine: Machine, long: Shape, short: Shape) -> Self {
         Self {
             long,
@@ -104,7 +104,7 @@ impl Shape {
         (size * self.row_tiles, size * self.head_tiles)
     }
 
-    /// The same over arrays of numbers.
+    /// This shape over arrays of numbers instead of vectors.
     #[cfg(any(test, feature = "bench"))]
     pub(super) const fn of_numbers(self) -> Self {
         Self {

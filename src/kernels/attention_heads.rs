@@ -20,7 +20,7 @@ pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
 impl Shape {
     /// The shape for blocks of these sizes, with so many bytes of workgroup memory; `None` where none suits.
     pub(super) fn of(dims: MlaDims, memory: u32) -> Option<Self> {
-        // As few heads as may be without a thread: those of the second leave less of GLM's 20, of the first of 16.
+        // Takes the choice that leaves the fewest threads without a head: the second for GLM's 20 heads, the first for 16.
         let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
         let heads = HEADS_OF_THREAD.into_iter().min_by_key(idle)?;
         // Workgroups are whole subgroups of 64 lanes at most, and a group has a thread for 8 columns.

@@ -70,7 +70,7 @@ impl GpuAttention {
     /// A replay must have one token, and slices of up to [`ROWS`] rows.
     ///
     /// # Panics
-    /// As [`calls`](Self::calls), or if the sizes do not suit.
+    /// Panics like [`calls`](Self::calls), or if the sizes do not suit.
     pub fn short_call(&self, target: &Target) -> Call {
         let dims = self.dims;
         assert!(

@@ -9,7 +9,7 @@ use crate::quant::activation::Activation;
 
 /// x = residual + sum over a token's slots of weight * slot, and x / rms(x) * norm prepared, on the device.
 pub struct GpuBatchCombine {
-    /// What each slot gave, (tokens, used, rows), and its weight, (tokens, used); nothing where the residual is all.
+    /// The output of each slot, (tokens, used, rows), and its weight, (tokens, used); nothing where the residual is all.
     pub slots: Option<[Range; 2]>,
     /// Experts per token; 0 without slots.
     pub used: u32,

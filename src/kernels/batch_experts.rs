@@ -94,7 +94,7 @@ impl GpuBatchExperts<'_> {
 /// A tile has up to `places` slots.
 ///
 /// # Panics
-/// As [`router()`].
+/// Panics like [`router()`].
 pub fn batch_experts(
     logits: &[f32],
     bias: Option<&[f32]>,

@@ -30,7 +30,7 @@ pub enum Input {
 /// The slots of each expert in tiles.
 #[derive(Clone)]
 pub struct Tiles {
-    /// As [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists them.
+    /// The tiles that [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists.
     pub list: Range,
     /// Slots of a tile at most: 2 or 4.
     pub places: u32,
@@ -61,11 +61,11 @@ pub struct GpuBatchMatvec<'a> {
     pub x_stride: u32,
     /// Units from one head's input to the next, where groups are heads.
     pub x_group: u32,
-    /// Which slots each group multiplies, where groups are experts.
+    /// The slots that each group multiplies, where groups are experts.
     pub experts: Option<Tiles>,
     /// Tokens that a workgroup takes at once, where groups are no experts: a power of two.
     pub columns: u32,
-    /// Whether there is one token, whatever the step has.
+    /// Whether the product is of one token, whatever the step has.
     pub single: bool,
     /// Added to the output, of its shape.
     pub residual: Option<Range>,

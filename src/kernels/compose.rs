@@ -29,7 +29,7 @@ impl Pair {
     /// Every pair.
     pub const ALL: [Self; 2] = [Self::Qk, Self::Vo];
 
-    /// What is multiplied.
+    /// The names of both weights, for messages.
     pub const fn weights(self) -> &'static str {
         match self {
             Self::Qk => "attn_k_b with the query's projection",
@@ -63,7 +63,7 @@ pub fn kept_as(left: GgmlType, right: GgmlType) -> GgmlType {
 /// and out\[heads * rows + h * kept + i\] = right\[h * (depth + kept) + depth + i\] for i in 0..kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Composition {
-    /// What is multiplied.
+    /// The weights that are multiplied.
     pub pair: Pair,
     /// Query heads.
     pub heads: usize,
@@ -149,7 +149,7 @@ impl Composition {
 
 /// A composition on the device.
 pub struct GpuCompose<'a> {
-    /// What is multiplied with what.
+    /// The sizes of the factors and of the product.
     pub composition: Composition,
     /// The left factor.
     pub left: &'a GpuWeight,
@@ -395,8 +395,8 @@ mod tests {
     const Q8_0_NMSE: f64 = 4e-5;
     /// To f16: WGSL leaves the direction open, so a relative error of up to 2^-10, and on average a third of its square.
     const F16_NMSE: f64 = 3.2e-7;
-    /// Of the kernel against the twin: scales (or values) in f16 may be 2^-10 apart, and a sum that rounds to another code is
-    /// rare.
+    /// The greatest NMSE of the kernel against the twin: scales (or values) in f16 may be 2^-10 apart, and sums that round to another code
+    /// are rare.
     const TWIN_NMSE: f64 = 2e-6;
 
     fn check(rng: &mut Rng, gpus: &[&Gpu], c: &Composition, types: [GgmlType; 2], ty: GgmlType) {

@@ -1,4 +1,4 @@
-//! What the kernels by cooperative matrices share: their module of matrix types, and the trial that lets a device use them.
+//! The common parts of kernels by cooperative matrices: their module of matrix types, and the trial that lets a device use them.
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
@@ -29,7 +29,7 @@ pub(super) fn agrees(
     Ok(false)
 }
 
-/// What `trial` finds of `what` on a device, which it is asked once: sessions begin often.
+/// The verdict of `trial` on `what`, which runs once for a device, since sessions begin often.
 pub(super) async fn once(
     gpu: &Gpu,
     what: &str,
@@ -54,7 +54,7 @@ pub(super) struct Trial<F> {
     pub state: State,
     /// Values that it results in, f32.
     pub values: usize,
-    /// Its dispatches, by matrices or not, and where they leave the results.
+    /// The problem's dispatches, by matrices or not. The range is where they leave the results.
     pub calls: F,
 }
 
@@ -101,7 +101,7 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
         .await
     }
 
-    /// What `by` makes of both ways, by matrices first, and of where they leave their results. Then all their buffers are freed.
+    /// The result of `by` for the recordings of both ways, by matrices first, and their results. All their buffers are freed then.
     async fn recorded<T>(
         &self,
         gpu: &Gpu,

@@ -30,7 +30,7 @@ impl MlaDims {
 /// The sizes of an attention block whose keys and values are expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvDims {
-    /// Those of the latent form.
+    /// The sizes of the latent form.
     pub mla: MlaDims,
     /// Width of a value head, `attention.value_length_mla`.
     pub v: usize,
@@ -52,7 +52,7 @@ impl KvDims {
         (rows * self.width()) as u64 * value_bytes(matrices)
     }
 
-    /// What the kernels of the expansion know of the sizes.
+    /// The constants of the expansion's kernels.
     pub(super) fn numbers_of_expansion(self) -> Variant {
         Variant::default()
             .number("KV_LORA", self.mla.kv_lora as u32)
@@ -60,7 +60,7 @@ impl KvDims {
             .number("WIDTH", self.width() as u32)
     }
 
-    /// What the kernels of the attention know of the sizes.
+    /// The constants of the attention's kernels.
     pub(super) fn numbers_of_attention(self) -> Variant {
         Variant::default()
             .number("HEADS", self.mla.heads as u32)

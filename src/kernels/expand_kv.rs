@@ -269,7 +269,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What keys, values and their weights are, for matrices or in f32.
+    /// The content of keys, values and their weights, for matrices or in f32.
     pub(in crate::kernels) fn role(matrices: bool) -> Role {
         match matrices {
             true => Role::Halves,
@@ -407,7 +407,7 @@ pub(super) mod tests {
             .collect();
         let weights: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
         let cache = cache_rows(rng, n, row);
-        // What is left in the end is the last block, in the rows that it has.
+        // The buffer holds the last block in the end, in the rows that it has.
         let begin = (n - 1) / rows * rows;
         let mut twin = vec![f32::NAN; (n - begin) * dims.width()];
         expand_kv(&cache[begin * row..n * row], &weights, dims, &mut twin);

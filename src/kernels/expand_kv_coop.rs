@@ -68,7 +68,7 @@ pub(super) fn shape(dims: KvDims, coop: Coop) -> Option<Shape> {
         .find(|shape| shape.coop == coop && shape.fits(dims))
 }
 
-/// That of the shape for these matrices.
+/// The kernel of the expansion, in the shape for these matrices.
 pub(super) fn tiled(dims: KvDims, coop: Coop) -> Tiled {
     let shape = shape(dims, coop);
     let shape = shape.unwrap_or_else(|| panic!("expand_kv_coop: {coop:?} for {dims:?}"));

@@ -1,4 +1,4 @@
-//! Which tokens each expert has: what the products of a prompt's experts walk along.
+//! The tokens of each expert, which the products of a prompt's experts walk along.
 
 use super::router::MAX_EXPERTS;
 use crate::gpu::buffer::Range;
@@ -15,7 +15,7 @@ pub fn tile_extent(used: u32, height: u32, experts: u32) -> Extent {
     }
 }
 
-/// As many for a step of `tokens` tokens.
+/// Tiles that cover a step of `tokens` tokens, whatever experts they choose.
 pub fn tile_count(tokens: u32, used: u32, height: u32, experts: u32) -> u32 {
     (tokens * used).div_ceil(height) + experts
 }

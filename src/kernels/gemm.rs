@@ -17,7 +17,7 @@ mod tiles;
 mod trial;
 pub use tiles::{Tile, Tiles, expert_tiles, tiles};
 
-/// How a device multiplies.
+/// The way in which a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// In f32, everywhere; `eight` where all subgroups have 8 lanes.
@@ -56,7 +56,7 @@ impl Form {
     /// The fastest form whose results agree with those in f32 on the device (one that fails, or is slower, is named in the log).
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn for_prompts(gpu: &Gpu) -> Result<Self, GpuError> {
         let (best, float) = (Self::best(gpu), Self::float(gpu));
         if best == float {
@@ -98,14 +98,14 @@ pub struct GpuExperts {
 }
 
 impl GpuExperts {
-    /// What [`Buffer::counts`](crate::gpu::buffer::Buffer::counts) begins with for gate and up, of `rows[0]` rows each, and for down, of `rows[1]`: no row of workgroups yet,
-    /// of which each tile has one.
+    /// The first content of [`Buffer::counts`](crate::gpu::buffer::Buffer::counts) for gate and up, of `rows[0]` rows each, and for down,
+    /// of `rows[1]`. The number of tiles, each of which has a row of workgroups, is still 0.
     pub fn workgroups(form: Form, height: u32, rows: [u32; 2]) -> [[u32; 3]; 2] {
         let across = |pair, rows| [Tile::of_height(form, pair, height).across(rows), 0, 1];
         [across(true, rows[0]), across(false, rows[1])]
     }
 
-    /// Those of the product that reads and writes as this one does.
+    /// The counts of the product that reads and writes as this one does.
     pub(super) fn own_counts(&self) -> Option<Range> {
         let skipped = if self.gather { 0 } else { 12 };
         self.counts.as_ref().map(|counts| Range {
@@ -126,11 +126,11 @@ pub enum Input {
 
 /// A product on the device.
 pub struct GpuGemm<'a> {
-    /// How it is multiplied.
+    /// The way in which it is multiplied.
     pub form: Form,
     /// W, (groups, rows, cols): heads, experts or one group.
     pub weight: &'a GpuWeight,
-    /// With a second weight of the same shape and pieces the product is silu(weight x) * (up x).
+    /// A second weight of the same shape and pieces, with which the product is silu(weight x) * (up x).
     pub up: Option<&'a GpuWeight>,
     /// Most tokens of a replay.
     pub max_tokens: u32,
@@ -140,7 +140,7 @@ pub struct GpuGemm<'a> {
     pub x_stride: u32,
     /// Values from one group's input to the next, where groups are heads.
     pub x_group_stride: u32,
-    /// Which tokens each group multiplies, where groups are experts.
+    /// The tokens that each group multiplies, where groups are experts.
     pub experts: Option<GpuExperts>,
     /// Added to the output, of its shape; not with `up` or `experts`.
     pub residual: Option<Range>,
@@ -255,7 +255,7 @@ impl<'a> GpuGemm<'a> {
         }
     }
 
-    /// What cooperative matrices need to know besides.
+    /// Adds the numbers and modules that only the kernel by cooperative matrices has.
     fn by_matrices(&self, mut call: Call, tile: Tile, coop: Coop, threads: u32) -> Call {
         let (tokens, rows, units) = (tile.tokens, tile.rows, tile.units);
         let [along_tokens, along_rows] = tile.subgroups;
@@ -289,7 +289,7 @@ impl<'a> GpuGemm<'a> {
                 .number(loads, vectors.div_ceil(threads));
         }
         let weights = if self.up.is_some() { 2 } else { 1 };
-        // What Metal has, and nobody else.
+        // Only Metal has these matrices.
         let metal = (size, lanes) == (8, 32);
         assert!(
             [tokens, rows] == [0, 1].map(|i| along[i] * tile.subgroups[i] * size)

@@ -1,4 +1,4 @@
-//! What the inner loops of a decoded token's kernels cost on an Apple GPU, counted in what naga makes of them.
+//! The cost of the inner loops of a decoded token's kernels on an Apple GPU, counted in what naga makes of them.
 //!
 //! A shader is expanded and parsed as for a device, and its entry point becomes a graph of scalar operations: calls in place,
 //! vectors by components, branches on constants taken, equal values once, what nobody needs left out, what no pass of a loop
@@ -75,7 +75,7 @@ impl std::ops::Div<f64> for Cost {
 /// Costs by what is done.
 pub type Steps = BTreeMap<&'static str, Cost>;
 
-/// Their sum.
+/// The sum of all steps.
 pub fn sum(steps: &Steps) -> Cost {
     let mut sum = Cost::default();
     steps.values().for_each(|cost| sum += *cost);
@@ -89,7 +89,7 @@ pub struct Region {
     pub function: String,
     /// Loops around it, with itself.
     pub depth: u32,
-    /// What it costs, but for what is not known.
+    /// The cost of its operations, except those of unknown cost.
     pub steps: Steps,
     /// Scalars loaded, by variable.
     pub loads: BTreeMap<String, u32>,
@@ -98,7 +98,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// What it costs.
+    /// The costs of all its operations.
     ///
     /// # Errors
     /// The name of an operation whose cost is not known.
@@ -112,13 +112,13 @@ impl Region {
     /// The sum of what it costs.
     ///
     /// # Errors
-    /// As [`known`](Self::known).
+    /// The errors of [`known`](Self::known).
     pub fn cost(&self) -> Result<Cost, String> {
         self.known().map(sum)
     }
 }
 
-/// What a shader costs.
+/// The cost of a shader.
 #[derive(Clone, Debug)]
 pub struct Counted {
     /// Outside of all loops.
@@ -130,7 +130,7 @@ pub struct Counted {
 /// Counts the operations of a shader with one entry point.
 ///
 /// # Errors
-/// What of the module this does not know.
+/// The part of the module that this does not know.
 pub fn count(module: &naga::Module) -> Result<Counted, String> {
     let walk = walk::Walk::through(module)?;
     let costs = cost::Costs::new(&walk.graph, &walk.roots);

@@ -1,4 +1,4 @@
-//! What the CPU twins share: dot products, the RMS norm, and quantised rows times a batch of inputs.
+//! The common parts of the CPU twins: dot products, the RMS norm, and quantised rows times a batch of inputs.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -114,7 +114,7 @@ pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]])
     products
 }
 
-/// What a group of a weight multiplies.
+/// The inputs that a group of a weight multiplies.
 pub(super) struct Batch<'a> {
     /// The head or the expert.
     pub group: usize,

@@ -9,23 +9,23 @@ use crate::gpu::call::{Call, Extent, When};
 /// Tokens that may have biases in a row of logits.
 pub const MOST: usize = 64;
 
-/// What a row of logits gets on the device: (token, number to add as bits).
+/// The biases of a row of logits on the device: (token, number to add as bits).
 pub type Row = [[u32; 2]; MOST];
 
 /// A row without biases: no vocabulary has this token.
 pub const NONE: Row = [[u32::MAX, 0]; MOST];
 
-/// What the device adds at most, and at least with the other sign. Minus infinity excludes a token, but a sum with it would be infinite, and
-/// [`sample`](super::sample) tells logits that are not finite as broken. This is as far from all others and leaves them finite: its share of a
-/// draw is 0 all the same.
+/// The largest bias that the device adds, and with the other sign the smallest. Minus infinity excludes a token, but a sum with it would
+/// be infinite, and [`sample`](super::sample) reports logits that are not finite as broken. This number is just as far from all other
+/// logits and leaves sums finite. The token's share of a draw is 0 all the same.
 const FARTHEST: f32 = 1e30;
 
-/// What is added to the logits of up to [`MOST`] tokens. Clones are the same.
+/// Numbers that are added to the logits of up to [`MOST`] tokens. Clones share them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Biases(Arc<[(u32, f32)]>);
 
 impl Biases {
-    /// Of tokens and what is added to their logits; that of a token that is there several times is added up. `None` if these are more
+    /// Biases from pairs of a token and a number. The numbers of a token that is there several times are added up. `None` if there are more
     /// tokens than a row of the device has room for.
     pub fn new(biases: &[(u32, f32)]) -> Option<Self> {
         let mut sums = BTreeMap::new();
@@ -35,12 +35,12 @@ impl Biases {
         (sums.len() <= MOST).then(|| Self(sums.into_iter().collect()))
     }
 
-    /// Whether there are none.
+    /// Whether no token has a bias.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As the device takes them: finite.
+    /// The biases in the form of the device: finite.
     pub fn row(&self) -> Row {
         let mut row = NONE;
         for (place, (token, bias)) in row.iter_mut().zip(&*self.0) {
@@ -87,7 +87,7 @@ mod tests {
     use crate::kernels::sampling::Sampling;
     use crate::kernels::testing::Rng;
 
-    /// Random ones of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
+    /// Random biases of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
     fn random(rng: &mut Rng, vocab: usize, count: usize) -> Biases {
         let odd = [f32::NEG_INFINITY, 0.0, 100.0, -100.0];
         let mut biases = vec![];

@@ -69,7 +69,7 @@ fn once(flops: u64) -> Flops {
     }
 }
 
-/// Those that a replay has for each token.
+/// Operations that a replay has for each token.
 fn per_token(flops: u64) -> Flops {
     Flops {
         per_token: flops,

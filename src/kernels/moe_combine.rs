@@ -7,9 +7,9 @@ use crate::gpu::machine::workgroups::MOE_COMBINE as WG;
 
 /// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::products::moe_down).
 pub struct GpuMoeCombine {
-    /// What each slot gave, (tokens, used, rows).
+    /// The output of each slot, (tokens, used, rows).
     pub slots: Range,
-    /// What may be read instead.
+    /// The rows by tall tiles, which are read instead of `slots` where there are tall tiles.
     pub other: Option<Other>,
     /// The weights, (tokens, used).
     pub weights: Range,

@@ -6,7 +6,7 @@ use super::linear::{Batch, in_tasks, normed, rows_dot};
 use super::moe_combine::moe_combine;
 use crate::model::Weight;
 
-/// What surrounds a product: how the input lies, what happens to it first, what is added last.
+/// The surroundings of a product: how the input lies, what happens to it first, what is added last.
 #[derive(Debug, Clone, Copy)]
 pub struct MatvecOptions<'a> {
     /// RMS norm of each input row first: its weight (cols) and epsilon. Only for weights of one group.
@@ -35,7 +35,7 @@ impl<'a> MatvecOptions<'a> {
         }
     }
 
-    /// The same with an RMS norm of the input.
+    /// The options of `self` with an RMS norm of the input.
     pub fn with_norm(self, weight: &'a [f32], eps: f32) -> Self {
         MatvecOptions {
             norm: Some((weight, eps)),
@@ -43,7 +43,7 @@ impl<'a> MatvecOptions<'a> {
         }
     }
 
-    /// The same with `residual` (T, groups * rows) added.
+    /// The options of `self` with `residual` (T, groups * rows) added.
     pub fn with_residual(self, residual: &'a [f32]) -> Self {
         MatvecOptions {
             residual: Some(residual),

@@ -39,7 +39,7 @@ pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
     (kernel, TOKENS)
 }
 
-/// Which kernels expand and attend.
+/// The kernels that expand and attend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `expand_kv.wgsl` and `prompt_attention.wgsl`, in f32, everywhere.
@@ -54,7 +54,7 @@ impl Form {
     /// (wgpu calls them experimental; a device that fails is named in the log). None where the sizes suit neither.
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn of(gpu: &Gpu, dims: KvDims) -> Result<Option<Self>, GpuError> {
         if !fits(dims) {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Form {
     }
 }
 
-/// What these matrices lack for blocks of these sizes on a device with so many bytes of workgroup memory.
+/// The reason why these matrices do not suit blocks of these sizes on a device with so many bytes of workgroup memory, if there is one.
 fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     match prompt_attention_coop::best(dims, coop) {
         Some(shape) if shape.bytes(dims) > memory => Some(format!(
@@ -164,7 +164,7 @@ impl Costs {
     }
 }
 
-/// What the attention of a chunk needs besides its input and output; all layers share it.
+/// The buffers of a chunk's attention besides its input and output; all layers share them.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     /// The weights of the expansion, (width, kv_lora), of f16 for matrices or f32.
@@ -265,7 +265,7 @@ pub struct GpuPromptAttention<'a> {
 impl GpuPromptAttention<'_> {
     /// One run that the recording repeats for each block of the context: its expansion, by what
     /// [`expand_kv::weights_calls`] left in the scratch, and the attention over it, with two buffers beside the expansion of the next.
-    /// They must follow each other.
+    /// Both dispatches must follow each other.
     ///
     /// A replay needs `pos` and `tokens` of its [`State`](crate::gpu::call::State), with `pos + tokens` within the rows of the cache, and
     /// `first_page` if the cache has pages.

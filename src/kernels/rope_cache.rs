@@ -126,7 +126,7 @@ pub struct GpuRopeCache {
 }
 
 impl GpuRopeCache {
-    /// For rows of the cache alone: the queries are rotated elsewhere.
+    /// The dispatch for rows of the cache alone: the queries are rotated elsewhere.
     pub fn of(row: CacheRow, rope_table: &Range, dims: MlaDims) -> Self {
         Self {
             queries: None,
@@ -140,7 +140,7 @@ impl GpuRopeCache {
     }
 }
 
-/// What new rows of a cache are made of, and where they go.
+/// The inputs of new rows of a cache, and where the rows go.
 #[derive(Debug, Clone)]
 pub struct CacheRow {
     /// (kv_lora + rope) f32.
@@ -228,7 +228,7 @@ pub(super) mod testing {
     use crate::gpu::testing::{download, upload};
     use crate::kernels::testing::{Rng, assert_close};
 
-    /// What a cache row is made of, and the rows of a cache.
+    /// The inputs of a cache row, and the number of rows of a cache.
     pub struct Row {
         dims: MlaDims,
         kv_a: Vec<f32>,

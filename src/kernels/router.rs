@@ -105,7 +105,7 @@ pub struct GpuRouter<'a> {
     pub max_tokens: u32,
     /// The chosen experts, (max_tokens, used) u32.
     pub ids: Range,
-    /// Their weights, (max_tokens, used) f32.
+    /// The weights of the chosen experts, (max_tokens, used) f32.
     pub weights: Range,
 }
 

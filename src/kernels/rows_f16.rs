@@ -28,14 +28,14 @@ pub struct GpuRowsF16 {
     pub max_tokens: u32,
     /// Rows of a token: 1, or one for each chosen expert.
     pub used: u32,
-    /// With partial sums: a residual to add, and where the totals go, (max_tokens, cols) f32 each. Then a token has one row.
+    /// A residual to add to partial sums, and where the totals go, (max_tokens, cols) f32 each. Then a token has one row.
     pub sum: Option<[Range; 2]>,
     /// Whether only the last token's row is taken. It becomes the first row of the output. Then a token has one row.
     pub last: bool,
 }
 
 impl GpuRowsF16 {
-    /// For the rows of `x` (max_tokens, cols), one for each token. The caller fills in what is to be made of them.
+    /// The conversion of the rows of `x` (max_tokens, cols), one for each token. The caller fills in what is to be made of them.
     pub fn of(x: &Range, cols: u32, max_tokens: u32) -> Self {
         Self {
             x: x.clone(),
@@ -157,7 +157,7 @@ mod tests {
         norm: Vec<f32>,
     }
 
-    /// What is asked for: whether they are normed, halves, floats, and which of two buffers they come from.
+    /// The rows that are asked for: whether they are normed, halves, floats, and which of two buffers they come from.
     type Form = (bool, bool, bool, Option<bool>);
 
     #[test]

@@ -151,7 +151,7 @@ const NO_MIN_P: f32 = -1e30;
 /// Where [`State::sampling`](crate::gpu::call::State::sampling) holds the number of the submission.
 pub const NUMBER: usize = 9;
 
-/// What [`State::sampling`](crate::gpu::call::State::sampling) holds for a choice with the draw of `step`:
+/// The words of [`State::sampling`](crate::gpu::call::State::sampling) for a choice with the draw of `step`:
 /// 0 temperature, 1 top_k, 2 top_p, 3 ln(min_p), 4 repeat_penalty, 5 repeat_last_n (0 where nothing is penalised),
 /// 6 [`uniform`]`(seed, step)`, 7 the step modulo 2^32, told with the result, 8 whether masses of slices are asked for,
 /// 9 the number of the submission ([`NUMBER`]), told with the result: 0 here, 10 presence_penalty, 11 frequency_penalty.
@@ -209,7 +209,7 @@ pub fn calls(
     let slices = tokens.div_ceil(WG);
     let scratch = |name, words: usize| Range::words(name, words as u64 * most);
     let keys = scratch("sampling keys", slices * WG);
-    // Of slices, and of their quarters.
+    // Each slice has a record of its maximum, and one of the greatest keys of its quarters.
     let maxima = scratch("sampling maxima", slices * 4);
     let quarters = scratch("sampling quarters", slices * 4);
     let call = |kernel| {
@@ -280,7 +280,7 @@ pub struct Rows<'a> {
     pub sequences: Option<&'a Sequences>,
     /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
     pub choices: &'a Range,
-    /// What is added to the logits of each first, (rows) [`logit_bias::Row`].
+    /// Numbers that are added to the logits of each row first, (rows) [`logit_bias::Row`].
     pub biases: &'a Range,
     /// Rows of a replay at most.
     pub most: u32,

@@ -12,14 +12,14 @@ pub const SLICE: usize = 8;
 /// Words of a record of the choices, as [`sample::words`](super::sample::words) lays them out.
 pub const CHOICE: usize = 12;
 
-/// What the kernels of a step bind if there are several sequences.
+/// The buffers that the kernels of a step bind if there are several sequences.
 #[derive(Debug, Clone)]
 pub struct Sequences {
     /// Where each token stands, (max_tokens, [`RECORD`]) words: [`Record`].
     pub table: Range,
     /// The pages of each sequence in the order of its positions, numbers of pages of the cache.
     pub pages: Range,
-    /// What each slice of the attention is, (slices, [`SLICE`]) words, as `own_slice.wgsl` names them.
+    /// The record of each slice of the attention, (slices, [`SLICE`]) words, as `own_slice.wgsl` names them.
     pub work: Range,
     /// Rows of a page, a power of two.
     pub page: u32,
@@ -35,20 +35,20 @@ pub struct Sequences {
 /// Where a token stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
-    /// Its position in its sequence.
+    /// The token's position in its sequence.
     pub position: u32,
     /// The entry of the pages with the first page of its sequence.
     pub first_page: u32,
     /// The word of the history with the first id of its sequence.
     pub first_id: u32,
-    /// Its first slice among those of all tokens.
+    /// The first slice of the token among those of all tokens.
     pub first_slice: u32,
-    /// Its slices.
+    /// The number of the token's slices.
     pub slices: u32,
 }
 
 impl Record {
-    /// As the table has it.
+    /// The words of the record in the table.
     pub fn words(self) -> [u32; RECORD] {
         let Self {
             position,
@@ -62,7 +62,7 @@ impl Record {
 }
 
 impl Sequences {
-    /// For steps of up to `most` tokens.
+    /// The sequences for steps of up to `most` tokens.
     pub fn of_steps(&self, most: u32) -> Self {
         Self {
             alone: most == 1,

@@ -19,7 +19,7 @@ pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
     cache
 }
 
-/// What `n` slices of a context leave besides their sums: the score that their weights are relative to, and the sum of these weights.
+/// The stats of `n` slices of a context, beside their sums: the score that their weights are relative to, and the sum of these weights.
 ///
 /// The scores of some are so far below the others' that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
 pub(crate) fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {

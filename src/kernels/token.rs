@@ -1,4 +1,4 @@
-//! What the kernels of a decoded token share: how they divide rows, and how each leaves its output prepared for the next. A
+//! The common parts of a decoded token's kernels: how they divide rows, and how each leaves its output prepared for the next. A
 //! prepared output is multiplied by the weight of the norm in between and has the sums of squares beside it that the norm needs,
 //! so that no kernel begins with one; and it is in the form that the tier multiplies ([`Activation`]).
 
@@ -46,7 +46,7 @@ pub struct TokenInput {
 }
 
 impl TokenInput {
-    /// Without a norm.
+    /// An input without a norm.
     pub fn of(values: Range) -> Self {
         Self { values, rms: None }
     }
@@ -137,13 +137,13 @@ pub(super) fn site(kernel: &'static str, weights: &[&GpuWeight], activation: Act
 
 /// A product of a decoded token, whose rows a geometry divides.
 pub trait Divided {
-    /// What a geometry is chosen for.
+    /// The site that a geometry is chosen for.
     fn site(&self) -> Site;
 
     /// The dispatches in an allowed geometry, not yet at their site: one for each piece of the weights.
     ///
     /// # Errors
-    /// Those of [`calls_with`](Self::calls_with).
+    /// The errors of [`calls_with`](Self::calls_with).
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError>;
 
     /// The dispatches in this geometry.
@@ -164,7 +164,7 @@ pub trait Divided {
     /// The dispatches in the geometry that the device takes.
     ///
     /// # Errors
-    /// Those of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
+    /// The errors of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
     fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
         self.calls_with(target, &geometry(target, &self.site())?)
     }
@@ -181,7 +181,7 @@ pub(super) fn check_rows(target: &Target, rows: u32, what: &str) -> Result<(), G
     ))
 }
 
-/// For a size that the tier has no kernel for.
+/// The error for a size that the tier has no kernel for.
 pub(crate) fn unsupported(target: &Target, missing: &str) -> GpuError {
     GpuError::TierUnsupported {
         tier: target.tier.name(),
@@ -248,12 +248,12 @@ pub(super) mod testing {
     use crate::quant::halves::{HalvesBlock, halve, restore};
     use crate::testing::{Rng, rounds};
 
-    /// What a product leaves for the next one in the tier of the device.
+    /// The form of a product's output for the next product in the tier of the device.
     pub fn activation(gpu: &Gpu) -> Activation {
         gpu.activation()
     }
 
-    /// What prepared `values` stand for: themselves, or what their bytes give.
+    /// The numbers that prepared `values` stand for: themselves, or what their bytes or halves give.
     pub fn stand_for(activation: Activation, values: &[f32]) -> Vec<f32> {
         match activation {
             Activation::Bytes => dequantize_activation(&quantize_activation(values)),
@@ -274,7 +274,7 @@ pub(super) mod testing {
         }
     }
 
-    /// What a test runs a site with: the default geometry, or some of those that the device allows.
+    /// The geometries that a test runs a site with: the default, or some of those that the device allows.
     pub fn geometries(gpu: &Gpu, site: &Site, many: bool) -> Vec<Geometry> {
         let found = if many {
             some_of(site.candidates(gpu.machine))
@@ -307,7 +307,7 @@ pub(super) mod testing {
     /// Random values with a norm in between: what a consumer gets and what it stands for.
     pub struct Given {
         weighted: Vec<f32>,
-        /// What the prepared values stand for.
+        /// The numbers that the prepared values stand for.
         pub values: Vec<f32>,
         pub squares: Vec<f32>,
     }

@@ -34,22 +34,22 @@ pub(super) struct Division {
     unroll: u32,
 }
 
-/// What the pipeline depends on.
+/// The facts that the pipeline depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Of `attn_q_b`.
+    /// The type of `attn_q_b`.
     pub ty: GgmlType,
-    /// Of 32 weights, per row of `attn_q_b`.
+    /// Units of 32 weights, per row of `attn_q_b`.
     pub units: u32,
     pub dims: MlaDims,
     /// Whether a workgroup of its own writes the cache's new row.
     pub cache: bool,
-    /// Of a step at most.
+    /// Tokens of a step at most.
     pub tokens: u32,
 }
 
 impl Shape {
-    /// What the busiest core of this machine does more than if all shared both products evenly.
+    /// The additional work of this machine's busiest core, against all cores sharing both products evenly.
     pub(crate) fn repeated(&self, machine: Machine) -> Option<Repeated> {
         let slices = u64::from(self.division(machine)?.slices);
         let cores = u64::from(machine.cores.max(1));
@@ -57,7 +57,7 @@ impl Shape {
         let [heads, nope, rope, kv_lora] =
             [dims.heads, dims.nope, dims.rope, dims.kv_lora].map(|n| n as u64);
         let cols = u64::from(self.units) * 32;
-        // Of a workgroup that absorbs, and of all.
+        // The weights that an absorbing workgroup multiplies, and all workgroups.
         let own = nope * cols + kv_lora.div_ceil(slices) * nope;
         let all = heads * (slices * own + rope * cols);
         let once = heads * ((nope + rope) * cols + kv_lora * nope);
@@ -113,7 +113,7 @@ impl Shape {
     }
 }
 
-/// What the kernel's workgroups do more than products of their own for the weights `q_b` and `k_b`, with the cache's row in the
+/// The additional work of the kernel's workgroups, against products of their own for `q_b` and `k_b`, with the cache's row in the
 /// same grid or without; `None` where the kernel is not for these weights on this device.
 pub fn repeated(
     target: &Target,
@@ -138,7 +138,7 @@ pub struct GpuTokenAbsorb<'a> {
     pub q_b: &'a GpuWeight,
     /// `attn_k_b`, (heads, kv_lora, nope).
     pub k_b: &'a GpuWeight,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// x, (tokens, n).
     pub x: TokenInput,
@@ -152,7 +152,7 @@ pub struct GpuTokenAbsorb<'a> {
     pub q_pe: Range,
     /// The cache's new row, where it is written here.
     pub row: Option<CacheRow>,
-    /// Where that goes, if the token belongs to one of several sequences.
+    /// Where the new row goes, if the token belongs to one of several sequences.
     pub sequences: Option<Sequences>,
     /// Tokens of a step at most. Several have a table, and do not write their rows here.
     pub tokens: u32,

@@ -28,7 +28,7 @@ pub struct GpuTokenGateUp<'a> {
     pub raw_logits: bool,
     /// G and U of the shared expert, or of a dense block, cut alike.
     pub shared: Option<[&'a GpuWeight; 2]>,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// The input, with a norm.
     pub x: TokenInput,
@@ -41,7 +41,7 @@ pub struct GpuTokenGateUp<'a> {
 /// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
-/// What the workgroups do more if each adds up the logits of `experts` from `partial_sums` than if these come added up. `rows` are
+/// The additional work if each workgroup adds up the logits of `experts` from `partial_sums`, against logits that come added up. `rows` are
 /// those of G of the chosen experts and the shared one.
 pub fn repeated(
     machine: Machine,

@@ -116,7 +116,7 @@ impl<'a> GpuTokenMatvec<'a> {
         self
     }
 
-    /// For each of up to `tokens` tokens, if these have a table.
+    /// The product for each of up to `tokens` tokens, if these have a table.
     pub fn of_tokens(mut self, tokens: u32, sequences: &Sequences) -> Self {
         self.several = sequences.table().map(|table| (tokens, table.clone()));
         self
@@ -184,7 +184,7 @@ impl Divided for GpuTokenMatvec<'_> {
                 check_rows(target, piece.rows, &w.name)?;
             }
             let tiles = piece.rows.div_ceil(geometry.tile);
-            // These rows of the output meet as many columns of the router.
+            // Each row of the output meets a column of the router's weight.
             let router = u64::from(piece.rows) * u64::from(experts);
             let weights = u64::from(piece.rows) * u64::from(w.cols) + router;
             Ok(call

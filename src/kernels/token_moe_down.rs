@@ -21,13 +21,13 @@ pub struct GpuTokenMoeDown<'a> {
     pub down: &'a GpuWeight,
     /// S, (rows, its cols).
     pub shared: Option<&'a GpuWeight>,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// The chosen experts' prepared outputs, then the shared one's.
     pub h: Range,
     /// The chosen experts, (tokens, used).
     pub ids: Range,
-    /// Their weights, (tokens, used).
+    /// The weights of the chosen experts, (tokens, used).
     pub weights: Range,
     /// Experts per token.
     pub used: u32,

@@ -33,11 +33,11 @@ pub fn fits(k_b: &GpuWeight, dims: MlaDims) -> bool {
 pub struct GpuTokenQueries<'a> {
     /// `attn_k_b`, (heads, kv_lora, nope).
     pub k_b: &'a GpuWeight,
-    /// What prepared values are.
+    /// The form of prepared values.
     pub activation: Activation,
     /// The query heads as f32, (heads, nope + rope).
     pub q: Range,
-    /// The same prepared.
+    /// The query heads, prepared.
     pub values: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
@@ -49,7 +49,7 @@ pub struct GpuTokenQueries<'a> {
     pub q_pe: Range,
     /// The cache's new row.
     pub row: CacheRow,
-    /// Where that goes, if the token belongs to one of several sequences.
+    /// Where the new row goes, if the token belongs to one of several sequences.
     pub sequences: Option<Sequences>,
 }
 

@@ -1,4 +1,4 @@
-//! What the configurations of all families have in common: sizes and constants, read from the GGUF metadata.
+//! The common part of all families' configurations: sizes and constants, read from the GGUF metadata.
 //!
 //! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/llama-model.cpp, `load_hparams`).
 

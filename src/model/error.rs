@@ -24,9 +24,9 @@ pub enum ModelError {
     Unsupported {
         /// The metadata key.
         key: String,
-        /// Its value.
+        /// The value found.
         found: String,
-        /// What would be accepted.
+        /// The values that glimt supports.
         supported: String,
     },
     /// A setting that contradicts the others or is out of any range.
@@ -34,9 +34,9 @@ pub enum ModelError {
     Invalid {
         /// The metadata key.
         key: String,
-        /// Its value.
+        /// The value found.
         found: String,
-        /// What would be valid, and why.
+        /// The values that are valid, and why.
         expected: String,
     },
     /// A file of the blocks alone that predict further tokens.
@@ -57,7 +57,7 @@ pub enum ModelError {
     UnknownTensor {
         /// The tensor's GGUF name.
         tensor: String,
-        /// Its dimensions, row length first.
+        /// The tensor's dimensions, row length first.
         dims: Vec<u64>,
     },
     /// A tensor that the configuration calls for is not in the file, or of another shape or type.
@@ -65,7 +65,7 @@ pub enum ModelError {
     Tensor {
         /// The tensor's GGUF name.
         tensor: String,
-        /// What was found, and what was expected.
+        /// The property found, and the one expected.
         problem: String,
     },
 }

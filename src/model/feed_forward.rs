@@ -36,29 +36,29 @@ pub struct Moe<W = Weight, V = Vec<f32>> {
     pub shared: Option<Mlp<W>>,
 }
 
-/// What makes other tensors of a layer's: places of weights, weights of places.
+/// A conversion of a layer's tensors: of weights to their places, or of places to weights.
 pub trait Convert<'a, W, V> {
-    /// What a matrix becomes.
+    /// The result for a matrix.
     type Weight;
-    /// What a vector becomes.
+    /// The result for a vector.
     type Vector;
     /// Why one cannot.
     type Error;
 
-    /// What a matrix becomes.
+    /// Converts a matrix.
     fn weight(&mut self, weight: &'a W) -> Result<Self::Weight, Self::Error>;
 
-    /// What two matrices become that are multiplied together.
+    /// Converts two matrices that are multiplied by the same input.
     fn pair(&mut self, [a, b]: [&'a W; 2]) -> Result<[Self::Weight; 2], Self::Error> {
         Ok([self.weight(a)?, self.weight(b)?])
     }
 
-    /// What a vector becomes.
+    /// Converts a vector.
     fn vector(&mut self, vector: &'a V) -> Result<Self::Vector, Self::Error>;
 }
 
 impl<W, V> Ffn<W, V> {
-    /// The same part of other tensors.
+    /// This network with its tensors converted, or the first error of `by`.
     pub fn convert<'a, C: Convert<'a, W, V>>(
         &'a self,
         by: &mut C,

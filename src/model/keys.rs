@@ -40,7 +40,7 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Those of the file's architecture.
+    /// The keys of the file's architecture.
     pub fn of(gguf: &'a Gguf) -> Result<Self, ModelError> {
         let architecture = gguf.require_str("general.architecture")?;
         Ok(Keys {

@@ -1,4 +1,4 @@
-//! What the models of all families share: sizes from GGUF keys, weights by name, the feed-forward network, the rotation table.
+//! The common parts of all families' models: sizes from GGUF keys, weights by name, the feed-forward network, the rotation table.
 
 mod config;
 mod error;

@@ -70,7 +70,7 @@ impl RopeConfig {
         })
     }
 
-    /// What cosines and sines are multiplied by. llama.cpp calls it `attn_factor`, once the division of
+    /// The factor of cosines and sines. llama.cpp calls it `attn_factor`, once the division of
     /// src/llama-context.cpp and the multiplication of ggml's `rope_yarn` have cancelled each other.
     pub fn magnitude(&self) -> f64 {
         let yarn = match &self.yarn {
@@ -171,7 +171,7 @@ fn correction_range(yarn: &Yarn, dims: usize, base: f64) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// That of DeepSeek-V2-Lite, which rotates 64 values of a head.
+    /// The rotation of DeepSeek-V2-Lite, which rotates 64 values of a head.
     fn deepseek_v2_lite() -> RopeConfig {
         RopeConfig {
             freq_base: 1e4,

@@ -14,7 +14,7 @@ const ROW_UNIT: usize = 32;
 pub(crate) struct Tensors<'a> {
     pub gguf: &'a Arc<Gguf>,
     config: &'a Config,
-    /// Which tensors of the file were asked for.
+    /// The tensors of the file that were asked for, one flag for each.
     used: RefCell<Vec<bool>>,
 }
 
@@ -249,7 +249,7 @@ fn check_shape(info: &TensorInfo, expected: Vec<u64>) -> Result<(), ModelError> 
     Err(refused(&info.name, problem))
 }
 
-/// For a tensor that would have these dimensions, row length first.
+/// The error for a missing tensor that would have these dimensions, row length first.
 fn missing(tensor: &str, expected: &[u64]) -> ModelError {
     refused(tensor, format!("{expected:?} is missing"))
 }

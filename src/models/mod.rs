@@ -36,13 +36,13 @@ const FAMILIES: [Family; 1] = [mla::FAMILY];
 pub struct Family {
     /// Values of `general.architecture` that its files have.
     pub architectures: &'static [&'static str],
-    /// Which models these are, for a message.
+    /// The names of these models, for a message.
     pub models: &'static str,
     /// Reads the configuration and finds all weights.
     pub load: fn(Arc<Gguf>) -> Loaded,
 }
 
-/// What reading a model comes to.
+/// The result of reading a model.
 pub type Loaded = Result<Arc<dyn Model>, ModelError>;
 
 /// Reads the configuration of a model of any family and finds all its weights.
@@ -85,7 +85,7 @@ pub fn all_that_run() -> String {
 
 /// A model: its sizes, and weights that are views of its file.
 pub trait Model: fmt::Debug + Send + Sync {
-    /// What models of all families have of a configuration.
+    /// The configuration that models of all families have.
     fn config(&self) -> &Config;
 
     /// The sizes that only its family has, by name; `None` of what the model does without.
@@ -147,15 +147,15 @@ pub trait Reference: Send {
     /// The cache of each layer, the same number of values for each position.
     fn cache(&mut self) -> &mut [Vec<f16>];
 
-    /// The same, to be read alone.
+    /// The cache of each layer, to be read alone.
     fn cached(&self) -> &[Vec<f16>];
 }
 
 /// The places of a model's weights on a device, and what fills them.
 pub struct Placed<'a> {
-    /// As steps bind them.
+    /// The weights as steps bind them.
     pub weights: Box<dyn Weights>,
-    /// What fills the matrices.
+    /// The loader that fills the matrices.
     pub loader: Loader<'a>,
     /// The matrices, in the loader's order.
     pub matrices: Vec<GpuWeight>,
@@ -166,7 +166,7 @@ pub trait Weights: Send + Sync {
     /// All norms and biases.
     fn vectors(&self) -> &Range;
 
-    /// What `pair` multiplies in each block, and how; nothing where blocks have no such weights.
+    /// The two weights that `pair` multiplies in each block, and their composition; nothing where blocks have no such weights.
     fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])>;
 
     /// The products of `pair`, of each block or of none.
@@ -179,7 +179,7 @@ pub trait Weights: Send + Sync {
     fn untried(&self, target: &Target) -> Box<dyn Sessions>;
 }
 
-/// What trials on a device will come to.
+/// The result of trials on a device, as a future.
 pub type Trials<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + 'a>>;
 
 /// A model on a device whose kernels are chosen: what makes sessions.
@@ -190,7 +190,7 @@ pub trait Sessions: Send {
     /// Bytes of the largest binding of a chunk of so many tokens.
     fn widest(&self, machine: Machine, tokens: u32) -> u64;
 
-    /// The same of a step of so many tokens of several sequences.
+    /// Bytes of the largest binding of a step of so many tokens of several sequences.
     fn widest_of_batch(&self, machine: Machine, tokens: u32) -> u64;
 
     /// The steps of one sequence, or of several.
@@ -257,46 +257,46 @@ pub trait Steps: Send + Sync {
     /// The cache of each layer, the same number of bytes for each row.
     fn cache(&self) -> &[Range];
 
-    /// From up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A step of one
-    /// token reads where it stands from the words of its replay ([`State`]), all others from the table.
+    /// The step from up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A
+    /// step of one token reads where it stands from the words of its replay ([`State`]), all others from the table.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
     fn step(&self, target: &Target, most: u32, composed: &[Pair]) -> Result<Step, GpuError>;
 
-    /// From the hidden states of the first tokens of a step to their logits, (tokens, vocab). The step has up to `of` tokens, and up to `most`
-    /// of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
+    /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
+    /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// The errors of [`step`](Self::step).
     fn head(&self, target: &Target, of: u32, most: u32, logits: &Range) -> Result<Step, GpuError>;
 
-    /// From one token to its logits (vocab).
+    /// The step from one token to its logits (vocab).
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// The errors of [`step`](Self::step).
     fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError> {
         let step = self.step(target, 1, composed)?;
         Ok(step.then(&self.head(target, 1, 1, logits)?.calls))
     }
 
-    /// From `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
+    /// The step from `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// The errors of [`step`](Self::step).
     fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError>;
 
-    /// What [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
+    /// The hidden states that [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
     fn hidden(&self) -> &Range;
 
-    /// From hidden states to the logits (vocab) of the last token.
+    /// The step from hidden states to the logits (vocab) of the last token.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// The errors of [`step`](Self::step).
     fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError>;
 
-    /// From one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot names
-    /// the slice.
+    /// The step from one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot
+    /// names the slice.
     fn logits_of_slices(
         &self,
         target: &Target,

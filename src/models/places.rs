@@ -6,7 +6,7 @@ use crate::gpu::{GpuError, Target};
 use crate::model::{Convert, Weight};
 use std::convert::Infallible;
 
-/// What gives tensors their places.
+/// The conversion that gives a model's tensors their places on a device.
 pub(super) struct Places<'a> {
     pub loader: Loader<'a>,
     pub vectors: Vectors,

@@ -11,14 +11,14 @@ use bytemuck::{Pod, Zeroable};
 use super::halves::{BLOCK_UNITS, HalvesBlock};
 use super::repack::{HALF, UNIT};
 
-/// What a product of a decoded token leaves for the next one.
+/// The form of a product's output for the next product of a decoded token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// [`Q8Unit`]s, for integer dot products.
     Bytes,
     /// [`HalvesBlock`]s.
     Halves {
-        /// Whether they are multiplied in pairs, by codes that are halves as they stand, on devices that keep halves below the
+        /// Whether the halves are multiplied in pairs, by codes that are halves as they stand, on devices that keep halves below the
         /// smallest normal one; else each is widened to f32 first.
         packed: bool,
     },
@@ -27,7 +27,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Its name in what is told and kept.
+    /// The form's name in messages and files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
@@ -48,7 +48,7 @@ impl Activation {
         }
     }
 
-    /// Whether they are halves, multiplied one way or the other.
+    /// Whether the values are halves, multiplied one way or the other.
     pub const fn is_halves(self) -> bool {
         matches!(self, Self::Halves { .. })
     }

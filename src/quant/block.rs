@@ -1,4 +1,4 @@
-//! What every block format has in common.
+//! The common interface of all block formats.
 
 use bytemuck::Pod;
 use half::f16;

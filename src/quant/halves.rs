@@ -18,7 +18,7 @@ pub const BLOCK_UNITS: usize = 8;
 pub struct HalvesBlock {
     /// Value plane p holds values 8p..8p + 8 of every unit, in the order 0, 2, 1, 3, 4, 6, 5, 7.
     pub values: [[[f16; 8]; BLOCK_UNITS]; 4],
-    /// Of each half of a unit the scale, and the scale times the sum of the halves.
+    /// The scale of each half of a unit, and the scale times the sum of the halves.
     pub scales: [[[f32; 2]; 2]; BLOCK_UNITS],
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a request for a synthetic model.
+//! Errors of requests for a synthetic model.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ pub enum SynthError {
     /// A name of a model or recipe that is not known.
     #[error("there is no {what} {found:?}; choose one of {known}")]
     Unknown {
-        /// What was to be named.
+        /// The kind of thing that the name is for.
         what: &'static str,
         /// The name given.
         found: String,
@@ -41,7 +41,7 @@ pub enum SynthError {
     Write {
         /// The file asked for.
         path: PathBuf,
-        /// What went wrong.
+        /// The error of the writer.
         source: GgufError,
     },
 }

@@ -19,7 +19,7 @@ pub use names::{ModelName, Recipe};
 pub use plan::{Plan, PlannedTensor};
 pub use planned::without_matrices;
 
-/// What may differ from the plain model.
+/// The differences from the plain model that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SynthOptions {
     /// Number of layers; `None` for as many as the model has.

@@ -34,7 +34,7 @@ named! {
 impl FromStr for ModelName {
     type Err = SynthError;
 
-    /// Its name in any capitals, or another short name of the model that has it.
+    /// The model with this name in any capitals, or the one of which `name` is another short name.
     fn from_str(name: &str) -> Result<Self, SynthError> {
         let lower = name.to_ascii_lowercase();
         let of = |alias: &str| ALIASES.iter().find(|(one, _)| *one == alias);

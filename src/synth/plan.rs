@@ -1,4 +1,4 @@
-//! What a synthetic model consists of: metadata, and the name, type and dimensions of every tensor.
+//! The content of a synthetic model: metadata, and the name, type and dimensions of every tensor.
 
 use super::shape::Shape;
 use super::{ModelName, Recipe, SynthError, SynthOptions};
@@ -22,7 +22,7 @@ pub struct PlannedTensor {
     pub ty: GgmlType,
     /// Dimensions in GGUF order: row length first.
     pub dims: Vec<u64>,
-    /// Whether it is a norm's weight, filled with ones; others are random.
+    /// Whether the tensor is a norm's weight, filled with ones; others are random.
     pub ones: bool,
 }
 
@@ -235,7 +235,7 @@ impl Tensors {
     }
 }
 
-/// What llama.cpp's quantiser takes instead of a K-quant where rows are no multiple of 256.
+/// The type that llama.cpp's quantiser takes instead of a K-quant where rows are no multiple of 256.
 fn fitting(ty: GgmlType, row: u64) -> GgmlType {
     match ty {
         GgmlType::Q4_K if !row.is_multiple_of(256) => GgmlType::Q5_0,

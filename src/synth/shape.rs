@@ -2,7 +2,7 @@
 
 use super::ModelName;
 
-/// What sizes a model has.
+/// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) layers: usize,

@@ -12,7 +12,7 @@ struct Choice {
   to: u32,            // where the chosen id goes in the history
 }
 
-// What lowers the logits of recent tokens.
+// The penalties that lower the logits of recent tokens.
 struct Penalties {
   last_n: u32,        // 0 where nothing is penalised
   penalty: f32,

@@ -1,4 +1,4 @@
-// The same as codes_by_bytes for an input of floats. Until then a thread keeps the codes: 12 words instead of 32.
+// codes_by_bytes for an input of floats. A thread keeps the codes until it multiplies them: 12 words instead of 32.
 #import floats
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32> }
 

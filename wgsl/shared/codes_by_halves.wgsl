@@ -1,4 +1,4 @@
-// The same as codes_by_bytes for an input of halves (shared/halves.wgsl).
+// codes_by_bytes for an input of halves (shared/halves.wgsl).
 #import halves
 #import halves_math
 struct $W_Loaded { codes: W32Codes, affine: vec4<f32>, bits: u32 }

@@ -1,4 +1,4 @@
-// The same as codes_by_bytes for weights without integer codes.
+// codes_by_bytes for weights without integer codes.
 #import bytes
 alias $W_Loaded = W32;
 

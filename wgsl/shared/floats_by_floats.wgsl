@@ -1,4 +1,4 @@
-// The same as codes_by_floats for weights without integer codes.
+// codes_by_floats for weights without integer codes.
 #import w32_math
 alias $W_Loaded = W32;
 

@@ -1,4 +1,4 @@
-// The same as codes_by_halves for weights without integer codes.
+// codes_by_halves for weights without integer codes.
 #import halves
 alias $W_Loaded = W32;
 

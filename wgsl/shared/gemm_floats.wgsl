@@ -1,5 +1,5 @@
-// What gemm and gemm_eight share: a tile of W in workgroup memory, and a thread's sums for RM tokens and RN rows of W. In a pair the RN
-// rows of the second weight follow, so that a thread has W_RN rows in all.
+// The common parts of gemm and gemm_eight: a tile of W in workgroup memory, and a thread's sums for RM tokens and RN rows of W. In a pair
+// the RN rows of the second weight follow, so that a thread has W_RN rows in all.
 #each i RM
 #each j RN
 alias Value = f32;

@@ -1,4 +1,4 @@
-// What the gemm kernels share: parameters, bindings, and the tile of the output that a workgroup computes.
+// The common parts of the gemm kernels: parameters, bindings, and the tile of the output that a workgroup computes.
 //
 // The module GROUPS says what the groups of W are. They are heads, or there is one group (gemm_heads); ranges of the columns, for split-K
 // (gemm_columns); or experts that gather their rows of x (gemm_gather) or scatter their rows of y (gemm_scatter). A place is a token, or

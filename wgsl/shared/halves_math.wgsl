@@ -29,7 +29,7 @@ fn halves_pairs(codes: vec4<u32>, first: vec4<u32>, second: vec4<u32>) -> vec2<f
   return fma(halves_of(codes.w), halves_of(second.z), s);
 }
 
-// The same with `middle` subtracted from the codes, which is exact. Codes around 128 would make sums that round more.
+// halves_pairs with `middle` subtracted from the codes, which is exact. Codes around 128 would make sums that round more.
 fn halves_centred_pairs(codes: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> vec2<f16> {
   let centre = halves_of(middle);
   var s = (halves_of(codes.x) - centre) * halves_of(first.x);
@@ -48,7 +48,7 @@ fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, first: vec4<u32>, second: vec4<
   return halves_sum4(halves_pairs(even, first, second), halves_pairs(odd, first.yxwz, second.yxwz));
 }
 
-// The same with `middle` subtracted from the codes.
+// halves_dot16 with `middle` subtracted from the codes.
 fn halves_centred_dot16(even: vec4<u32>, odd: vec4<u32>, middle: u32, first: vec4<u32>, second: vec4<u32>) -> f32 {
   return halves_sum4(halves_centred_pairs(even, middle, first, second), halves_centred_pairs(odd, middle, first.yxwz, second.yxwz));
 }

@@ -1,4 +1,4 @@
-// The same as codes_by_bytes for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words as
+// codes_by_bytes for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words as
 // they were loaded. It multiplies the lower nibbles as they are, and the upper ones without a shift: as signed bytes they are 16 (code - 8).
 #import bytes
 struct $W_Loaded { codes: vec4<u32>, affine: vec4<f32> }

@@ -1,4 +1,4 @@
-// The same as codes_by_halves for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words
+// codes_by_halves for types whose codes are four bits in one plane, with one scale and offset per unit. A thread keeps the words
 // as they were loaded. It multiplies the upper nibbles without a shift, as 16 times the codes.
 #import halves
 #import halves_math

@@ -1,4 +1,4 @@
-// What router_choice and router_lanes share.
+// The common parts of router_choice and router_lanes.
 
 // The least sum of the chosen weights, as in ggml: the smallest normal f16.
 const MIN_WEIGHT_SUM = 6.103515625e-5;

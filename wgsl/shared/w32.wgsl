@@ -47,7 +47,7 @@ fn w32_nibbles(q: vec4<u32>) -> W32Codes {
     return W32Codes(q & mask, (q >> vec4<u32>(4u)) & mask);
 }
 
-// The same with the top bit of each byte inverted.
+// One vec4 of nibbles as in w32_nibbles, with the top bit of each byte inverted.
 fn w32_turned_nibbles(q: vec4<u32>) -> W32Codes {
     return w32_nibbles(q ^ vec4<u32>(0x80808080u));
 }
@@ -59,7 +59,7 @@ fn w32_crumbs(low: u32, high: u32) -> W32Codes {
     return W32Codes((vec4<u32>(low) >> shift) & mask, (vec4<u32>(high) >> shift) & mask);
 }
 
-// The same, with the fields as bits 4 and 5 of the codes.
+// Two words of 2-bit fields as in w32_crumbs, with the fields as bits 4 and 5 of the codes.
 fn w32_upper_crumbs(low: u32, high: u32) -> W32Codes {
     let mask = vec4<u32>(0x30303030u);
     return W32Codes(
@@ -77,7 +77,7 @@ fn w32_third_bits(bits: u32) -> W32Codes {
     );
 }
 
-// The same, as bit 4 of the codes.
+// One word of single bits as in w32_third_bits, as bit 4 of the codes.
 fn w32_fifth_bits(bits: u32) -> W32Codes {
     let mask = vec4<u32>(0x10101010u);
     return W32Codes(

@@ -6,7 +6,7 @@ use super::testing::adapter;
 use super::*;
 use crate::gpu::machine::{AMD, NVIDIA};
 
-/// What `--device` of this text chooses among two GPUs of a Windows machine: the GPU and the adapter.
+/// The GPU and the adapter, by index, that `--device` with this text chooses among two GPUs of a Windows machine.
 fn chosen(text: &str) -> Result<(usize, usize), GpuError> {
     let all = [
         adapter("GeForce RTX 5080", Backend::Vulkan, NVIDIA, true),

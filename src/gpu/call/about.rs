@@ -1,9 +1,9 @@
-//! What dispatches are and how much they do, for those who measure them.
+//! Descriptions of dispatches, with their work in bytes and operations, for those who measure them.
 
 use super::{Block, State};
 use std::sync::Arc;
 
-/// Which half of a layer a dispatch belongs to.
+/// The half of a layer that a dispatch belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sublayer {
     /// None of the layers: the embedding, the head, the choice of a token.
@@ -29,17 +29,17 @@ impl Sublayer {
 /// masked or pads a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flops {
-    /// In every replay.
+    /// Operations in every replay.
     pub once: u64,
-    /// For each token.
+    /// Operations for each token.
     pub per_token: u64,
-    /// For each row of the cache.
+    /// Operations for each row of the cache.
     pub per_row: u64,
-    /// For each token and each row that it sees.
+    /// Operations for each token and each row that it sees.
     pub per_pair: u64,
 }
 
-/// What a dispatch is, for those who measure it.
+/// The description of a dispatch, for those who measure it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// The kernel.
@@ -59,9 +59,9 @@ pub struct About {
 /// A dispatch that a replay has; one that is repeated for each block of the context is there as often.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// Its number in the recording.
+    /// The dispatch's number in the recording.
     pub dispatch: usize,
-    /// What it is.
+    /// The description of the dispatch.
     pub about: Arc<About>,
     /// Bytes of weights and of its cache rows that it reads at least.
     pub bytes: u64,

@@ -1,6 +1,7 @@
-//! What changes from one replay of a recording to the next, and what dispatches make of it: parameter words, grids, repetitions.
+//! The state that changes from one replay of a recording to the next, and the parts of dispatches that depend on it: parameter words,
+//! grids, repetitions.
 
-/// What changes between two replays of the same recording.
+/// The values that change between two replays of the same recording.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct State {
     /// Position of the first token: rows already in the cache.
@@ -11,7 +12,7 @@ pub struct State {
     pub slices: u32,
     /// Cache rows of each slice.
     pub slice_rows: u32,
-    /// Of the sequence of a token that is alone in a step of a batch: the entry of the pages with its first page.
+    /// The entry of the pages with the first page of the sequence, in a step whose tokens all belong to one sequence.
     pub first_page: u32,
     /// The word of the history with its first id.
     pub first_id: u32,
@@ -40,7 +41,7 @@ impl Most {
         Self { tokens: 1, context }
     }
 
-    /// What holds replays for this state.
+    /// The smallest size of a step that can be replayed for this state.
     pub fn of(state: &State) -> Self {
         Self {
             tokens: state.tokens.max(1),
@@ -78,7 +79,7 @@ pub enum Word {
     BlockRows,
     /// 1 in the first block, 2 in the last, 3 where there is only one, 0 between.
     BlockEnds,
-    /// As many as there are workgroups along such a dimension.
+    /// The number of workgroups along such a dimension.
     Workgroups(Extent),
 }
 
@@ -112,7 +113,7 @@ pub(in crate::gpu) struct Block {
 }
 
 impl Blocks {
-    /// For contexts of up to `n_ctx` rows.
+    /// Blocks of `rows` rows, for contexts of up to `n_ctx` rows.
     pub fn new(rows: u32, n_ctx: u32) -> Self {
         Self {
             rows,
@@ -120,7 +121,7 @@ impl Blocks {
         }
     }
 
-    /// How many blocks the context of a step has.
+    /// The number of blocks in the context of a step.
     pub fn count(self, state: &State) -> u32 {
         (state.pos + state.tokens).div_ceil(self.rows)
     }
@@ -136,7 +137,7 @@ impl Blocks {
     }
 }
 
-/// How many workgroups along one dimension.
+/// The number of workgroups along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// A number known when recording.

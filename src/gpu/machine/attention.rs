@@ -78,7 +78,7 @@ const fn of_token(coop: Coop, head_tiles: usize, row_tiles: usize, shares: usize
 pub(crate) const TOKEN: [TokenShape; 5] = [
     // All heads of GLM-4.7-Flash at once, so that the cache is read once. One workgroup takes all workgroup memory of a core.
     of_token(Coop::NVIDIA, 2, 2, 2),
-    // The same for models of 16 heads.
+    // All heads of models of 16 heads at once.
     of_token(Coop::NVIDIA, 1, 2, 4),
     // Little work for each workgroup, so that a short context keeps many of them busy. Two fit into the memory of a core.
     of_token(Coop::NVIDIA, 1, 1, 4),

@@ -1,4 +1,4 @@
-//! What makers write of their GPUs and no driver tells.
+//! Facts from the makers' data sheets of GPUs, which no driver tells.
 
 /// A part of a device's name, its cores, and the GB that it reads in a second, if they are known here.
 type Sheet = (&'static str, Option<u32>, Option<f64>);

@@ -38,7 +38,7 @@ pub(crate) const SHORT_UNITS: u32 = 16;
 /// Rows of a tall matrix that the same threads multiply at once, so that they load the input half as often. Workgroups with too few threads
 /// for their rows do the same.
 pub(crate) const ROWS_AT_ONCE: u32 = 2;
-/// What a workgroup gains by sharing work before it multiplies. It may have so many times as many threads, and so many times fewer
+/// The gain of a workgroup that shares work before it multiplies. It may have so many times as many threads, and so many times fewer
 /// workgroups are enough.
 pub(crate) const SHARING: u32 = 2;
 
@@ -90,7 +90,7 @@ pub(crate) struct OfSeveral {
 }
 
 impl OfSeveral {
-    /// Its geometry with subgroups of 32: more threads share a row where rows are long or workgroups are few. Reckoned for devices without
+    /// The geometry with subgroups of 32: more threads share a row where rows are long or workgroups are few. Reckoned for devices without
     /// subgroups.
     pub(crate) const fn geometry(self) -> Geometry {
         let many_places = self.places > 4;

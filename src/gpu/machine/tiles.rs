@@ -3,7 +3,7 @@
 
 use crate::gpu::coop::Coop;
 
-/// What a workgroup multiplies, and with how many subgroups.
+/// The tile of a product that a workgroup computes, and its number of subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Tokens, BM.
@@ -132,7 +132,7 @@ pub(crate) fn tiles(matrices: Option<Coop>, pair: bool) -> Tiles {
     if pair { two } else { one }
 }
 
-/// The same of experts, one of each height.
+/// The tiles of experts by `matrices`, or in f32 without, of one weight or of a pair: one of each height.
 pub(crate) fn expert_tiles(matrices: Option<Coop>, pair: bool) -> Tiles {
     match matrices {
         Some(Coop { size: 16, .. }) if pair => COOP16_EXPERTS_PAIR,

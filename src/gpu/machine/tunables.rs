@@ -21,11 +21,12 @@ pub struct Tunables {
     pub two_run_units: u32,
     /// Units of a row that a thread asks for at once, of bytes: more keep more bytes in flight, but cost registers.
     pub units_of_bytes: u32,
-    /// The same of floats, of which a unit takes 32 registers.
+    /// Units of a row that a thread asks for at once, of floats, which take 32 registers a unit.
     pub units_of_floats: u32,
-    /// The same where threads share work before: the fewer registers, the more workgroups begin with it at once.
+    /// Units of a row that a thread asks for at once where threads share work before: the fewer registers, the more workgroups begin with
+    /// it at once.
     pub units_after_shared_work: u32,
-    /// The same on small subgroups, where long shaders take long to compile.
+    /// Units that a thread asks for at once on small subgroups, where long shaders take long to compile.
     pub units_of_small_subgroups: u32,
     /// Slices of the attention up to which `attn_v_b` joins them itself, where `glimt tune` measured nothing else. Each of its
     /// workgroups reads all slices of its head; a dispatch of its own is one more dependent step.
@@ -40,7 +41,7 @@ pub struct Tunables {
     pub squares_ahead: u32,
     /// Threads of a workgroup of `token_absorb` at most.
     pub absorb_threads: u32,
-    /// The same where several tokens have workgroups of their own.
+    /// Threads of a workgroup of `token_absorb` at most, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
     /// Units of a row that a thread of `token_absorb` asks for at once at most.
     pub absorb_units: u32,
@@ -51,7 +52,8 @@ pub struct Tunables {
     pub choice_experts: u32,
     /// Rows of a workgroup of gate and up that are worth adding up the partial router logits.
     pub router_sum_rows: u32,
-    /// The same where halves are multiplied in pairs, since gate and up then hold many registers.
+    /// Rows of a workgroup of gate and up that are worth adding up the partial router logits where halves are multiplied in pairs. Gate and
+    /// up then hold many registers.
     pub router_sum_rows_of_halves: u32,
     /// Units of the shared expert's row that a thread of `token_moe_down` asks for ahead of the others.
     pub shared_units_ahead: u32,
@@ -62,7 +64,7 @@ pub struct Tunables {
     pub short_shape_rows: u32,
     /// Slices that take as long to be joined as a tile of cache rows takes by cooperative matrices.
     pub slices_per_tile_of_matrices: u32,
-    /// The same for the heads' kernel in f32. Reckoned: half as many.
+    /// Slices that take as long to be joined as a tile of cache rows takes by the heads' kernel in f32. Reckoned: half as many.
     pub slices_per_tile_of_heads: u32,
     /// Tokens of a prompt that are computed at once, where nothing else is asked for.
     pub chunk: u32,
@@ -99,14 +101,15 @@ pub struct Tunables {
     pub product_split_k: u32,
     /// Workgroups of a prompt's products in f32 that fill the device, in hundredths of those that keep its cores busy.
     pub float_tiles_percent: u32,
-    /// The same by cooperative matrices.
+    /// Workgroups of a prompt's products by cooperative matrices that fill the device, in hundredths of those that keep its cores busy.
     pub matrix_tiles_percent: u32,
-    /// The same by cooperative matrices for gate and up together: fewer large tiles are faster than more small ones.
+    /// Workgroups of gate and up together by cooperative matrices that fill the device, in hundredths of those that keep its cores busy:
+    /// fewer large tiles are faster than more small ones.
     pub pair_tiles_percent: u32,
 }
 
 impl Tunables {
-    /// What was measured on an H200.
+    /// The numbers that were measured on an H200.
     pub const H200: Self = Self {
         product_threads: 256,
         tall_rows: 32768,
@@ -152,7 +155,7 @@ impl Tunables {
         pair_tiles_percent: 75,
     };
 
-    /// Those of software, measured on llvmpipe: a few workgroups fill it, they take turns on few cores, and a prompt of some length
+    /// The numbers for software, measured on llvmpipe: a few workgroups fill it, they take turns on few cores, and a prompt of some length
     /// shall show its progress.
     const SOFTWARE: Self = Self {
         short_attention_rows: 0,
@@ -165,7 +168,7 @@ impl Tunables {
         ..Self::H200
     };
 
-    /// What devices of this profile start with.
+    /// The numbers that devices of this profile start with.
     pub(super) const fn of(profile: Profile) -> Self {
         match profile {
             Profile::Software => Self::SOFTWARE,
@@ -173,7 +176,7 @@ impl Tunables {
         }
     }
 
-    /// The same with other values for those named.
+    /// The numbers of `self`, with those named in `values` replaced.
     pub fn with(self, values: &BTreeMap<String, u32>) -> Result<Self, TunableError> {
         let mut all = self.by_name();
         for (name, &value) in values {
@@ -195,7 +198,7 @@ impl Tunables {
         Ok(serde_json::from_value(all).expect("the names of all fields, with numbers"))
     }
 
-    /// All of them by their names.
+    /// All numbers by their names.
     pub fn by_name(&self) -> BTreeMap<String, u32> {
         let all = serde_json::to_value(self).expect("numbers");
         serde_json::from_value(all).expect("numbers by name")
@@ -219,7 +222,7 @@ const MAY_BE_ZERO: [&str; 8] = [
 /// Why a number cannot be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TunableError {
-    /// There is none of that name.
+    /// No tuned number has that name.
     #[error(
         "there is no tuned number '{0}': glimt devices --json lists those that there are, under machine, tuned"
     )]
@@ -229,7 +232,7 @@ pub enum TunableError {
     OutOfRange {
         /// The number.
         name: String,
-        /// What was to replace it.
+        /// The value that was to replace it.
         value: u32,
         /// The least that has a meaning.
         least: u32,

@@ -1,4 +1,4 @@
-//! What the dispatches of a recording do in a replay, and in which order, without the objects of a device.
+//! The plan of a recording's dispatches in a replay, and their order, without the objects of a device.
 
 use crate::gpu::Step;
 use crate::gpu::buffer::{Buffer, Range};
@@ -6,7 +6,7 @@ use crate::gpu::call::{Block, Blocks, Extent, State, When, Word};
 use crate::gpu::interface::Resolved;
 use crate::gpu::levels::Levels;
 
-/// What a dispatch does.
+/// The plan of one dispatch.
 pub(super) struct Plan {
     pub params: Vec<Word>,
     pub grid: [Extent; 3],
@@ -21,7 +21,7 @@ pub(super) struct Plan {
     blocks: Option<Blocks>,
     by_block: bool,
     pub ahead: bool,
-    /// Its first place among the parameters of the plain tier: one for each time it may be repeated.
+    /// The dispatch's first place among the parameters of the plain tier: one for each time it may be repeated.
     pub place: usize,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Turn {
 }
 
 impl Plan {
-    /// Those of the dispatches of a step, which are `resolved`.
+    /// The plans of the dispatches of a step, which are `resolved`.
     pub fn all(step: &Step, resolved: &[Resolved]) -> Vec<Self> {
         let mut levels = Levels::of(resolved);
         let calls = &step.calls;

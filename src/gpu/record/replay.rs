@@ -8,11 +8,11 @@ use std::ops::Range;
 
 /// Work of a dispatch for each byte that it reads, in floating-point operations.
 const PER_BYTE: f64 = 32.0;
-/// And for each token, where it tells neither operations nor bytes; a dispatch alone costs some such tokens.
+/// Work of a dispatch for each token, where it tells neither operations nor bytes. A dispatch that is alone costs some such tokens.
 const PER_TOKEN: f64 = 10_000.0;
 const ALONE: f64 = 16.0;
 
-/// What a dispatch of a replay is expected to take.
+/// The expected cost of a dispatch of a replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// The kernel: what a unit of work takes is measured for each.
@@ -54,7 +54,7 @@ impl Replay<'_> {
         self.turns.len()
     }
 
-    /// What each dispatch is expected to take, in order.
+    /// The expected cost of each dispatch, in order.
     pub fn costs(&self) -> Vec<Cost> {
         let mut before: Option<&Turn> = None;
         let cost = |turn| {
@@ -66,7 +66,7 @@ impl Replay<'_> {
 
     fn begins(&self, before: &Turn, turn: &Turn) -> bool {
         let Recording { about, plans, .. } = self.recording;
-        // What runs a block ahead overlaps with what stands before it.
+        // A dispatch that runs a block ahead overlaps with the one before it.
         let next_block = before.index != turn.index && before.dispatch >= turn.dispatch;
         self.recording.separates_passes(before, turn)
             || about[before.dispatch].sublayer != about[turn.dispatch].sublayer

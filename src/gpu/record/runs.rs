@@ -1,4 +1,4 @@
-//! What a replay dispatches, as data, for tests that run kernels elsewhere.
+//! The dispatches of a replay as data, for tests that run kernels elsewhere.
 
 use super::plan::{Plan, turns};
 use crate::gpu::buffer::Range;
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 /// The dispatches of a replay of `step` for `state`, in order.
 ///
 /// # Errors
-/// Those of [`Step::resolve`].
+/// The errors of [`Step::resolve`].
 pub(crate) fn runs(step: &Step, state: &State) -> Result<Vec<Run>, GpuError> {
     let resolved = step.resolve()?;
     let plans = Plan::all(step, &resolved);

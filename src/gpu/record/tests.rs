@@ -9,7 +9,7 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::testing::{download, gpus};
 use crate::gpu::wait::Wait;
 
-/// What holds every replay here.
+/// The largest replay of these tests.
 const MOST: Most = Most {
     tokens: 40,
     context: 40,
@@ -52,7 +52,7 @@ fn buffer(gpu: &Gpu, words: &[u32]) -> Range {
     Range::whole(&buffer.unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// What the log holds: how many notes, and these.
+/// The content of the log: its count of notes, and the notes.
 fn notes(gpu: &Gpu, log: &Range, count: usize) -> (usize, Vec<[u32; 5]>) {
     let found: Vec<u32> = download(gpu, &log.buffer, 5 + 5 * count);
     let notes = found[5..].chunks_exact(5);
@@ -105,7 +105,7 @@ fn neighbours_cut_alike_are_repeated_together_for_each_block() {
         gpu.queue.submit([encoder.finish()]);
         let alone = (3, vec![[2, 10, 10, 0, 7]; 3]);
         assert_eq!(notes(gpu, &log, 3), alone, "{}", gpu.tier.name());
-        // As many are told, and each has timestamps of its own.
+        // The replay tells of as many dispatches, and each has timestamps of its own.
         let taken: Vec<_> = recording.step(&state).iter().map(|t| t.dispatch).collect();
         assert_eq!(taken, [0, 1, 2, 1, 2, 1, 2, 4, 5, 5]);
         let Ok(stamps) = Stamps::new(gpu, 20).wait() else {
@@ -222,7 +222,7 @@ fn a_dispatch_tells_what_it_is_and_reads() {
     let blocks = Blocks::new(5, 10);
     let block = |i| Taken::new(5, &about, &state, Some(blocks.block(i, &state)));
     assert_eq!([block(0).bytes, block(1).bytes], [1050, 1020]);
-    // Of the first block all see 5 rows, of the second 0, 1 and 2.
+    // All tokens see the 5 rows of the first block, and 0, 1 and 2 rows of the second.
     assert_eq!([block(0).flops, block(1).flops], [15_050_301, 3_020_301]);
 }
 

@@ -1,11 +1,11 @@
-//! What the dispatches of a replay do, as far as their time goes, without a device.
+//! The work of a replay's dispatches, as far as it decides their time, without a device.
 
 use super::plan::{Plan, turns};
 use crate::gpu::call::{State, Taken};
 use crate::gpu::{GpuError, Step};
 use std::sync::Arc;
 
-/// What one dispatch does.
+/// The work of one dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// The run of dispatches that do not wait for each other that it belongs to.
@@ -21,7 +21,7 @@ pub struct Work {
 /// The dispatches of a replay of `step` for `state`, in order.
 ///
 /// # Errors
-/// Those of [`Step::resolve`].
+/// The errors of [`Step::resolve`].
 pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
     let resolved = step.resolve()?;
     let plans = Plan::all(step, &resolved);

@@ -66,7 +66,7 @@ pub(crate) const KNOWN: [Known; 21] = [
         name: "NVIDIA H200",
         vendor: NVIDIA,
         memory_gib: 139.0,
-        // As measured by a plain read through wgpu (benches/machines.json).
+        // The rate of a plain read through wgpu (benches/machines.json).
         gb_per_s: 4550.0,
         subgroup: Some([32; 2]),
         workgroup_kib: 48,
@@ -247,7 +247,7 @@ impl Known {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }
 
-    /// What its adapter tells.
+    /// The facts that its adapter tells.
     pub(crate) fn facts(&self) -> Facts {
         let mut info = AdapterInfo::new(self.kind, self.backend);
         self.name.clone_into(&mut info.name);
@@ -278,7 +278,7 @@ impl Known {
         }
     }
 
-    /// What steps are recorded for on it, in `tier`.
+    /// The device in `tier`, as recipes know it.
     pub(crate) fn target(&self, tier: Tier) -> Target {
         let Facts {
             info,

@@ -8,7 +8,7 @@
 //! `GLIMT_TEST_METAL=precise cargo test --release --lib kernels::`. With `fast` the compiler may do what Metal's fast math may: reassociate
 //! sums, contract products, flush denormal numbers.
 //!
-//! What this cannot show: the speed, errors of Apple's compiler, and what depends on lanes in lockstep.
+//! Limits: this shows neither the speed, nor errors of Apple's compiler, nor what depends on lanes in lockstep.
 
 mod cpp;
 mod msl;

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// The variable that names a mutant.
 pub(crate) const MUTANT: &str = "GLIMT_TEST_MUTANT";
 
-/// What is wrong with a mutant.
+/// The fault of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// A barrier is missing.
@@ -143,7 +143,7 @@ thread_local! {
     static CHOSEN: RefCell<Option<Mutant>> = const { RefCell::new(None) };
 }
 
-/// What `act` does where this thread expands `mutant`.
+/// The result of `act` where this thread expands `mutant`.
 pub(crate) fn with<T>(mutant: &Mutant, act: impl FnOnce() -> T) -> T {
     CHOSEN.set(Some(mutant.clone()));
     let done = act();
@@ -280,7 +280,7 @@ fn indices(code: &str, operator: &str) -> Vec<Edit> {
     edits
 }
 
-/// What counts lanes or threads.
+/// Names of constants and variables that count lanes or threads.
 const COUNTS: [&str; 7] = [
     "LANES",
     "K_LANES",

@@ -11,7 +11,7 @@ var<private> pair_rounds: vec2<u32>;
 // Eight counters of a byte for each thread: how often it met the thread whose number differs by a mask. Two threads count alike for
 // theirs, whomever else they meet.
 var<workgroup> pair_arrived: array<atomic<u32>, WAVE_THREADS * 2u>;
-// Of each subgroup, of the barriers of the workgroup, and of the end.
+// Counters of arrivals: one of each subgroup, one of the barriers of the workgroup, and one of the end.
 var<workgroup> wave_arrived: array<atomic<u32>, WAVES + 2u>;
 var<workgroup> wave_words: array<u32, WAVE_THREADS * WAVE_WORDS>;
 

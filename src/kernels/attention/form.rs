@@ -1,4 +1,4 @@
-//! Which kernel attends, and how it cuts a context.
+//! The choice of the kernel that attends, and the slices that it cuts a context into.
 
 use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::interface::MAX_SLICES;
@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::SLICE;
 use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
-/// Which kernel attends.
+/// The kernel that attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `attention.wgsl`, in f32, everywhere.
@@ -26,7 +26,7 @@ impl Form {
     /// else [`Form::Heads`] where there are subgroups and the sizes suit.
     ///
     /// # Errors
-    /// What the device reports in the trial.
+    /// The error that the device reports in the trial.
     pub async fn for_decode(gpu: &Gpu, dims: MlaDims) -> Result<Self, GpuError> {
         const WHAT: &str = "the attention of a token";
         let without = Self::without_matrices(gpu, dims);
@@ -144,13 +144,13 @@ pub fn cut_context(
 pub struct Seen {
     /// A number of its sequence.
     pub sequence: u32,
-    /// Its position in it.
+    /// The token's position in its sequence.
     pub position: u32,
 }
 
 /// The slices of the contexts of several tokens.
 pub struct Cut {
-    /// What each slice is, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
+    /// The record of each slice, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
     pub work: Vec<[u32; SLICE]>,
     /// The first slice of each token, and how many it has.
     pub slices: Vec<[u32; 2]>,

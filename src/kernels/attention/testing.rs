@@ -1,4 +1,4 @@
-//! What the tests of one token's attention share, whichever kernel attends.
+//! Cases and checks that the tests of one token's attention share, whichever kernel attends.
 
 use super::{Form, GpuAttention, attention, partial_bytes};
 use crate::gpu::Gpu;

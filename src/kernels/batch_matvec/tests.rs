@@ -96,7 +96,7 @@ impl Case {
         self.kind == Kind::Dense && !self.pair
     }
 
-    /// What the input is multiplied as.
+    /// The form in which the input is multiplied.
     fn form(&self, gpu: &Gpu) -> Activation {
         match self.kind {
             Kind::Stream => Activation::Floats,
@@ -250,7 +250,7 @@ impl<'a> Problem<'a> {
 /// How the work is divided.
 #[derive(Clone, Copy, PartialEq)]
 enum Division {
-    /// As the device takes it.
+    /// The division that the device takes.
     Default,
     /// In some of the geometries that the device allows.
     Some,

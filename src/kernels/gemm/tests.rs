@@ -18,7 +18,7 @@ use crate::quant::GgmlType;
 use crate::quant::repack::{plane_bytes, sub_plane_words};
 use half::f16;
 
-/// What f32 sums of up to 11000 products in another order may differ by, and inputs and weights rounded to f16 (2^-12 each).
+/// The greatest NMSE: f32 sums of up to 11000 products in another order differ, and so do inputs and weights rounded to f16 (2^-12 each).
 fn limit(form: Form) -> f64 {
     match form {
         Form::Float { .. } => 1e-10,
@@ -85,7 +85,7 @@ struct Case {
     head: usize,
     n_tokens: usize,
     residual: bool,
-    /// Of the columns.
+    /// Ranges that the columns are cut into.
     split_k: usize,
     tile: Option<Tile>,
     /// Workgroup memory in numbers instead of vectors or the other way round: devices take one of the two.

@@ -1,4 +1,4 @@
-//! Which tile suits a product.
+//! The choice of a tile for a product.
 
 use super::Form;
 use crate::gpu::machine::tiles::ROOM_FOR_TOKENS;
@@ -11,7 +11,7 @@ pub fn tiles(form: Form, pair: bool) -> Tiles {
     machine::tiles::tiles(form.matrices(), pair)
 }
 
-/// Those for experts, one of each height.
+/// The tiles for experts, one of each height.
 pub fn expert_tiles(form: Form, pair: bool) -> Tiles {
     machine::tiles::expert_tiles(form.matrices(), pair)
 }
@@ -77,7 +77,7 @@ impl Tile {
         rows.div_ceil(self.rows)
     }
 
-    /// The same tile for rows of so many units: in stages of one where they are no multiple.
+    /// This tile for rows of so many units: in stages of one where they are no multiple.
     pub(super) fn for_units(self, units: u32) -> Self {
         match units.is_multiple_of(self.units) {
             true => self,

@@ -13,7 +13,7 @@ use crate::quant::GgmlType;
 pub(super) const LIMIT: f64 = 1e-6;
 /// Tokens, rows and columns of the product that is compared: they do not fill their tiles.
 pub(super) const COMPARED: [usize; 3] = [137, 139, 96];
-/// Those of the product that is timed: 2 GFLOP, enough for the large tiles to fill a device.
+/// Tokens, rows and columns of the product that is timed: 2 GFLOP, enough for the large tiles to fill a device.
 pub(super) const TIMED: [usize; 3] = [512, 2048, 1024];
 
 const NAME: &str = "trial of products";

@@ -12,9 +12,9 @@ const LANES: f64 = 128.0;
 /// A chip in its widest form.
 struct Chip {
     name: &'static str,
-    /// Of the GPU.
+    /// Cores of the GPU.
     cores: u32,
-    /// The highest of the GPU.
+    /// The highest clock of the GPU, in MHz.
     mhz: u32,
     /// Rated, of the memory.
     gb_per_s: f64,

@@ -1,4 +1,4 @@
-//! What the operations of a graph cost on an Apple GPU.
+//! The cost of a graph's operations on an Apple GPU.
 
 use super::graph::{Graph, Id, Kind, Node, Op};
 use super::{Cost, Region};
@@ -7,7 +7,7 @@ use naga::{BinaryOperator as B, MathFunction as M, UnaryOperator as U};
 /// The graph of a shader with what of it is needed.
 pub(super) struct Costs<'a> {
     graph: &'a Graph,
-    /// Those that need a node, once for each operand; none for a node that is not needed.
+    /// The nodes that need a node, once for each operand; none for a node that is not needed.
     users: Vec<Vec<Id>>,
     needed: Vec<bool>,
     /// Needed by a store or a branch.
@@ -193,7 +193,7 @@ impl<'a> Costs<'a> {
         Ok(step)
     }
 
-    /// What a region costs.
+    /// The cost of a region.
     pub(super) fn region(&self, region: usize, function: &str, places: &[String]) -> Region {
         let mut found = Region {
             function: function.to_owned(),

@@ -17,7 +17,7 @@ impl Id {
     }
 }
 
-/// What a scalar is; integers have 32 bits.
+/// The type of a scalar; integers have 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Bool,
@@ -33,12 +33,12 @@ impl Kind {
     }
 }
 
-/// What a node does with its operands.
+/// The operation of a node on its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// The bits of a constant.
     Const(u32),
-    /// What comes from outside: an argument of the entry point, the result of an atomic operation. The number tells them apart.
+    /// A value from outside: an argument of the entry point, the result of an atomic operation. The number tells them apart.
     Opaque(u32),
     /// A variable at the begin of each pass of a loop: (before the loop, after a pass).
     LoopIn(u32),
@@ -189,7 +189,7 @@ impl Graph {
         self.node(Op::Binary(op), kind, vec![a, b])
     }
 
-    /// What the node comes to without an operation of its own: a constant or one of its operands.
+    /// The node that stands for one without an operation of its own: a constant or one of its operands.
     fn folded(&mut self, op: Op, kind: Kind, operands: &[Id]) -> Option<Id> {
         let bits: Option<Vec<u32>> = operands.iter().map(|id| self.constant(*id)).collect();
         if let Some(bits) = bits {

@@ -23,7 +23,7 @@ use crate::quant::activation::Activation;
 use rayon::prelude::*;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
-/// What a Mac is, as far as kernels depend on it.
+/// A Mac, as far as kernels depend on it.
 pub(super) fn mac() -> Machine {
     let mut info = AdapterInfo::new(DeviceType::IntegratedGpu, Backend::Metal);
     info.name = "Apple M1 Max".to_owned();
@@ -38,7 +38,7 @@ pub(super) fn mac() -> Machine {
     machine
 }
 
-/// What kernels of a token are recorded for on a Mac.
+/// The device that kernels of a token are recorded for: a Mac.
 pub(super) fn target() -> Target {
     Target::new("Apple M1 Max", mac(), Tier::Subgroup)
 }
@@ -69,12 +69,12 @@ pub(super) fn output(norm: bool) -> TokenOutput {
     }
 }
 
-/// What prepared values are on a Mac.
+/// The form of prepared values on a Mac.
 pub(super) fn activation() -> Activation {
     Tier::Subgroup.activation(mac().packed_halves)
 }
 
-/// Those of GLM-4.7-Flash.
+/// The experts of GLM-4.7-Flash.
 fn experts() -> Experts {
     Experts {
         count: 64,
@@ -118,7 +118,7 @@ pub(super) const PRODUCTS: [&str; 7] = [
     "absorb: k_b",
 ];
 
-/// What a weight of a product costs: of the head (154880 x 2048), `attn_output` (2048 x 5120), `attn_k_b` in a dispatch of its own
+/// The cost of a weight in each product: the head (154880 x 2048), `attn_output` (2048 x 5120), `attn_k_b` in a dispatch of its own
 /// (heads of 512 x 256), gate and up (1536 x 2048), down (2048 x 1536 for 4 experts) of GLM-4.7-Flash. The passes of a loop count
 /// and nothing before and after it, so a geometry is taken in which threads pass through it at least twice. `token_absorb` has no loop
 /// with the sizes of any model: what counts is what more columns of either of its weights cost. Inputs of 48 units and more pass through
@@ -263,7 +263,7 @@ fn scaled(steps: Steps, units: u32) -> Steps {
 /// The loop of a kernel that reads most of the weights, per weight. It multiplies `products` weights for each input.
 fn in_loop(spec: &Spec, products: u32, ty: GgmlType) -> Steps {
     let counted = counted(spec);
-    // Of loops that read as many the dearer one: that of the shared expert's rest does less than that of the chosen ones.
+    // Takes the dearer of loops that read equally many: the loop of the shared expert's rest does less than that of the chosen ones.
     let all = counted.loops.iter();
     let hot = all.max_by(|a, b| {
         let cycles = |l: &Region| sum(&l.steps).cycles();
@@ -293,7 +293,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
     let call = GpuTokenAbsorb {
         tokens: 1,
         q_b: &unmade_weight(ty, 1, (dims.heads * dims.head()) as u32, units * 32),
-        // What its rows cost does not count where they are too short for the type.
+        // The cost of its rows does not count where they are too short for the type.
         k_b: &unmade_weight(
             if nope.is_multiple_of(ty.block_len()) {
                 ty
@@ -316,7 +316,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
     spec(&call.call(target().machine))
 }
 
-/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_q_b`.
+/// The cost in `token_absorb` of each weight that a thread has more in a row of `attn_q_b`.
 fn of_more_columns(ty: GgmlType) -> Steps {
     let [few, many] = [48, 64].map(|units| {
         let spec = absorb(ty, units, 128, 512);
@@ -331,7 +331,7 @@ fn of_more_columns(ty: GgmlType) -> Steps {
     scaled(more(few.2, many.2), units)
 }
 
-/// What `token_absorb` costs more for each weight that a thread has more in a row of `attn_k_b`: what more rows cost where each thread
+/// The cost in `token_absorb` of each weight that a thread has more in a row of `attn_k_b`: what more rows cost where each thread
 /// has two units of a row, less what they cost where it has one, so that neither the input nor what each row costs counts.
 fn of_more_columns_of_k_b(ty: GgmlType) -> Steps {
     let [one, two] = [256, 512].map(|nope| {
@@ -349,7 +349,7 @@ fn of_more_columns_of_k_b(ty: GgmlType) -> Steps {
     scaled(more(one.1, two.1), two.0 - one.0)
 }
 
-/// What one costs more than the other.
+/// The cost of `many` beyond that of `few`.
 pub(super) fn more(few: Steps, mut many: Steps) -> Steps {
     for (what, cost) in few {
         *many.entry(what).or_default() += Cost::new(-cost.slow, -cost.fast);

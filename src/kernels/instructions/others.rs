@@ -1,4 +1,4 @@
-//! What else a decoded token computes: the router's products in f32, and the attention by subgroups.
+//! Costs of other kernels of a decoded token: the router's products in f32, and the attention by subgroups.
 
 use super::kernels::{
     activation, counted, floats, input, mac, more, number, output, spec, steps, target,
@@ -17,10 +17,10 @@ use crate::quant::GgmlType;
 /// A loop, or what there is more of it with more work.
 pub(super) struct Other {
     pub name: &'static str,
-    /// What the cost is of.
+    /// The unit of work that the cost is for.
     pub of: &'static str,
     pub steps: Steps,
-    /// What it may cost on the slow and on the fast pipe: what it does, rounded up to quarters.
+    /// The greatest costs allowed on the slow and on the fast pipe: the present costs, rounded up to quarters.
     limit: [f64; 2],
 }
 
@@ -31,7 +31,7 @@ const GLM: MlaDims = MlaDims {
     kv_lora: 512,
 };
 
-/// What a shader costs outside of loops.
+/// The cost of a shader outside of loops.
 fn outside(spec: &Spec) -> Steps {
     let counted = counted(spec);
     steps(&counted.outside, spec)
@@ -67,7 +67,7 @@ fn router() -> Steps {
     divided(more(few.1, many.1), 4 * (many.0 - few.0))
 }
 
-/// Without the loop over the workgroup's subgroups.
+/// The cost outside of loops of a kernel whose only loop runs over the workgroup's subgroups.
 fn outside_of_router(spec: &Spec) -> Steps {
     assert_eq!(counted(spec).loops.len(), 1, "that over subgroups");
     outside(spec)
@@ -98,7 +98,7 @@ fn router_in_product() -> Steps {
         assert_eq!(4 * loads, rows, "weights loaded and multiplied");
         (rows, outside(&spec))
     };
-    // As many as leave no thread idle.
+    // Takes the fewest experts that leave no thread idle.
     let experts = geometry.threads() * token_matvec::ROUTER_ROWS / geometry.tile;
     let (few, many) = (of(experts), of(2 * experts));
     divided(more(few.1, many.1), many.0 - few.0)
@@ -127,7 +127,7 @@ fn attention() -> Steps {
     for (region, times) in counted.loops.iter().zip([1, rows / 8, rows / 4]) {
         added(&mut tile, steps(region, &spec), times);
     }
-    // Of the threads that share a row.
+    // Counts the threads that share a row.
     let columns = GLM.kv_lora as u32 / 8;
     let values = rows * GLM.cache_row() as u32 / columns;
     divided(tile, values * number(&spec, "HEADS_OF"))
@@ -160,7 +160,7 @@ fn joining_in_product() -> Steps {
     joining(&spec(&calls.unwrap_or_else(|e| panic!("{e}"))[0]))
 }
 
-/// All of them, in the sizes of GLM-4.7-Flash.
+/// The costs of all other kernels, in the sizes of GLM-4.7-Flash.
 pub(super) fn others() -> [Other; 5] {
     let other = |name, of, steps, limit| Other {
         name,

@@ -28,7 +28,7 @@ fn outside(functions: &str, body: &str) -> (f64, f64) {
     (slow, fast)
 }
 
-/// What stands outside of loops costs this on the slow and the fast pipe.
+/// Fails unless the operations of `body`, which has no loops, cost `slow` on the slow and `fast` on the fast pipe.
 #[track_caller]
 fn costs(body: &str, slow: f64, fast: f64) {
     assert_eq!(outside("", body), (slow, fast), "{body}");
@@ -311,7 +311,7 @@ fn what_has_no_cost_is_named() {
     assert!(error.expect_err("a switch").contains("Switch"));
 }
 
-/// What eight codes of Q4_0 cost in other forms, of which each word of a unit has eight: byte j holds the code of weight j in its low
+/// The cost of eight codes of Q4_0 in other forms, of which each word of a unit has eight: byte j holds the code of weight j in its low
 /// and of weight j + 16 in its high nibble.
 #[test]
 fn forms_of_four_bit_codes() {
@@ -335,7 +335,7 @@ fn forms_of_four_bit_codes() {
     );
     // With the address of the input: one addition.
     assert_eq!(outside("", &body), (4.0, 8.0 + 8.0 + 1.0));
-    // The same with the offset taken off pairs, which makes two more of each.
+    // Taking the offset off pairs instead makes two more operations for each pair.
     let body = format!(
         "{masks}
         let o = vec2<f16>(1032.0h);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub enum Value {
     Scalar(Id),
-    /// Of a vector, a struct or an array.
+    /// The parts of a vector, a struct or an array.
     Parts(Rc<[Value]>),
     Pointer(Rc<Pointer>),
 }
@@ -86,7 +86,7 @@ impl Value {
         }
     }
 
-    /// The same tree with other scalars.
+    /// This tree with other scalars.
     pub fn map(&self, change: &mut impl FnMut(Id) -> Id) -> Self {
         match self {
             Self::Scalar(id) => Self::Scalar(change(*id)),
@@ -142,7 +142,7 @@ impl Value {
         }
     }
 
-    /// The same with the part at the end of a path replaced.
+    /// This value with the part at the end of a path replaced.
     pub fn with(&self, path: &[Step], new: Value) -> Result<Self, String> {
         let Some((first, rest)) = path.split_first() else {
             return Ok(new);
@@ -157,7 +157,7 @@ impl Value {
 }
 
 impl Pointee {
-    /// What a step leads to.
+    /// The part that a step leads to.
     pub fn step(self, module: &Module, known: Option<u32>) -> Result<Self, String> {
         let Self::Type(ty) = self else {
             return Err("a component of a scalar".to_owned());
@@ -208,7 +208,7 @@ impl Pointee {
     }
 }
 
-/// What a scalar type is here.
+/// The kind of a scalar type.
 pub fn kind(scalar: Scalar) -> Result<Kind, String> {
     Ok(match (scalar.kind, scalar.width) {
         (ScalarKind::Bool, _) => Kind::Bool,

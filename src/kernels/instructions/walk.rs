@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub struct Met {
     /// The function it stands in.
     pub function: String,
-    /// Its region of the graph.
+    /// The loop's region of the graph.
     pub region: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Frame<'m> {
 pub struct Walk<'m> {
     pub module: &'m Module,
     pub graph: Graph,
-    /// What must be computed: what is stored, and the conditions of branches.
+    /// The nodes that must be computed: stored values, and the conditions of branches.
     pub roots: Vec<Id>,
     pub loops: Vec<Met>,
     /// The names of the variables that loads are of, by place.
@@ -363,7 +363,7 @@ impl<'m> Walk<'m> {
         self.version += 1;
         self.region = outer;
         let left = self.breaks.pop().unwrap_or_default();
-        // What a variable is after a pass is what it is at the begin of the next.
+        // The value of a variable after a pass is its value at the beginning of the next.
         let finals: Vec<_> = changed
             .iter()
             .flat_map(|variable| self.variables[*variable].scalars())

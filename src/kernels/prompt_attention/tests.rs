@@ -27,7 +27,7 @@ struct Case {
     q: Vec<f32>,
     /// Cosine and sine of random angles.
     rope_table: Vec<[f32; 2]>,
-    /// With NaN behind the last token: reading that would show.
+    /// The rows of the cache, with NaN behind the last token: reading that would show.
     cache: Vec<f16>,
     weights: Vec<f16>,
     /// Where the rows of the cache lie on the device, if it has pages there.
@@ -76,7 +76,7 @@ impl Case {
         case
     }
 
-    /// The same, with the rows of the cache in pages on the device.
+    /// This case, with the rows of the cache in pages on the device.
     fn in_pages(self, rng: &mut Rng) -> Self {
         Self {
             paged: Some(Paged::new(rng, self.pos + self.tokens)),
@@ -289,7 +289,7 @@ impl Case {
 const VECTOR_LIMIT: f64 = 1e-10;
 /// Everything is rounded to f16: scores of variance 9 move by some 5e-4, and weights by as much.
 const MATRIX_LIMIT: f64 = 1e-6;
-/// Of two heads of one token some draws in a hundred have more than that, rounding alone.
+/// The factor of the limit for two heads of one token: some draws in a hundred exceed the limit by rounding alone.
 const ONE_TOKEN: f64 = 3.0;
 
 #[test]
@@ -311,7 +311,7 @@ fn expanded_and_absorbed_attention_are_the_same() {
     let v_b = random_weight(&mut rng, GgmlType::F16, 2, 64, 64);
     let mut weights = vec![f32::NAN; case.weights.len()];
     expand_kv_weights(&k_b, &v_b, dims, &mut weights);
-    // Those of F16 are halves.
+    // Weights of F16 are halves.
     case.weights = weights.iter().map(|w| f16::from_f32(*w)).collect();
     let (keys, values) = weights.split_at(2 * 32 * 64);
     // q_lat = q E_k per head, out = E_v latent.

@@ -14,7 +14,7 @@ mod batch;
 mod cuts;
 
 const N_CTX: usize = 500;
-/// What no step writes.
+/// A word that no step writes.
 const UNTOUCHED: u32 = 0xdead;
 
 /// The vocabulary of a model. On a CPU that runs kernels for Metal it is smaller, but a thread still owns several slices.
@@ -35,17 +35,17 @@ struct Chooser<'a> {
     first_id: u32,
     results: [Buffer; 3],
     recording: Recorded,
-    /// What lies in the history behind the context.
+    /// The word that fills the history behind the context.
     behind: u32,
 }
 
 impl<'a> Chooser<'a> {
-    /// Of a session.
+    /// The chooser of a single sequence without pages.
     fn new(gpu: &'a Gpu, vocab: usize) -> Self {
         Self::of(gpu, vocab, None)
     }
 
-    /// Of the second of two sequences, for steps of a token alone.
+    /// The chooser of the second of two sequences, for steps of a token alone.
     fn in_batch(gpu: &'a Gpu, vocab: usize) -> Self {
         let unused = || Range::words("not read", 8);
         let sequences = Sequences {
@@ -106,7 +106,7 @@ impl<'a> Chooser<'a> {
         id
     }
 
-    /// The same, and whether a logit is told not to be finite.
+    /// The token that [`choose`](Self::choose) gives, and whether a logit is told not to be finite.
     fn told(&self, context: &[u32], tokens: usize, sampling: &Sampling, step: u64) -> (u32, bool) {
         // Penalties find no ids of others.
         let first = self.first_id as usize;

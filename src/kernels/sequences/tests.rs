@@ -204,7 +204,7 @@ struct Asked {
     cache: Vec<f16>,
     q_lat: Vec<f32>,
     q_pe: Vec<f32>,
-    /// What the twin leaves for each token alone.
+    /// The twin's output for each token alone.
     twin: Vec<f32>,
 }
 

@@ -4,7 +4,7 @@
 //! memory and no barrier is added, so a barrier that a kernel lacks shows as a wrong result. An adapter that runs the subgroups
 //! of a workgroup in order shows one of two such races only: the other shows where threads are numbered backwards.
 //!
-//! What stays as it is: operations of subgroups, which must not reach beyond those of the adapter.
+//! Operations of subgroups stay as they are, and must not reach beyond the subgroups of the adapter.
 
 use crate::gpu::call::Call;
 use crate::gpu::interface;
@@ -13,9 +13,9 @@ use crate::gpu::shader::{Variant, expand};
 use crate::gpu::testing::metal;
 use crate::gpu::{Coop, Gpu, Tier};
 
-/// What NVIDIA GPUs have.
+/// The matrices of NVIDIA's GPUs.
 pub(crate) const NVIDIA: Coop = Coop::NVIDIA;
-/// What Apple GPUs have.
+/// The matrices of Apple's GPUs.
 pub(crate) const APPLE: Coop = Coop::APPLE;
 
 /// Whether emulated kernels run there.

@@ -65,7 +65,7 @@ impl Paged {
         (0..n).map(row).collect()
     }
 
-    /// As kernels are told of it. They read no table.
+    /// The cache as kernels are told of it. They read no table.
     pub fn sequences(&self, gpu: &Gpu) -> Sequences {
         let none = || Range::whole(&upload(gpu, &[u32::MAX; 4]));
         Sequences {

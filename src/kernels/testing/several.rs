@@ -1,4 +1,4 @@
-//! What tests of kernels for several tokens of a batch share: steps of fewer tokens than the most that they are recorded for.
+//! Tools of the tests of kernels for several tokens of a batch: steps of fewer tokens than the most that they are recorded for.
 
 use super::Rng;
 use crate::gpu::buffer::{Buffer, Range};
@@ -11,7 +11,7 @@ use crate::kernels::sequences::{Record, Sequences};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Several {
     pub here: usize,
-    /// Those that the calls are for, more than there are.
+    /// The number of tokens that the calls are for, more than `here`.
     pub most: usize,
 }
 
@@ -38,7 +38,7 @@ impl Several {
         run_of(gpu, calls, most, &state);
     }
 
-    /// What the step left in an output of `width` values per token. Nothing may be written behind its tokens.
+    /// The content that the step left in an output of `width` values per token. Nothing may be written behind its tokens.
     #[track_caller]
     pub fn download(self, gpu: &Gpu, buffer: &Buffer, width: usize) -> Vec<f32> {
         let mut found: Vec<f32> = download(gpu, buffer, self.most * width);

@@ -105,7 +105,7 @@ impl Chosen {
         let mut partial_sums = 1;
         if come == Logits::InParts && count.is_multiple_of(4) {
             partial_sums = 2 + rng.below(140);
-            // What they add up to is all in the last one, but for what cancels.
+            // The last partial sum has all of each logit, except for numbers that cancel.
             let mut all = vec![0.0; (partial_sums - 1) * count];
             all.extend(logits);
             let last = (partial_sums - 1) * count;
@@ -194,7 +194,7 @@ fn check_choice(
             assert_eq!(&found, ids, "{what}");
             let found: Vec<f32> = download(gpu, &router.weights.buffer, ids.len());
             let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
-            // As in the test of the router.
+            // The limit is that of the router's test.
             assert_close(&found, &exact, 1e-11, &what);
         }
     }
@@ -296,7 +296,7 @@ fn weights_larger_than_a_binding_are_cut() {
 
 #[test]
 fn logits_are_added_up_by_all_where_that_costs_less_than_a_dispatch() {
-    // Of the chosen experts and the shared one of GLM-4.7-Flash and DeepSeek-V2-Lite.
+    // The rows of G of the chosen experts and the shared one in GLM-4.7-Flash and DeepSeek-V2-Lite.
     let rows = [5 * 1536, 8 * 1408];
     for (profile, cores, expected) in [
         (Profile::Nvidia, 132, true),

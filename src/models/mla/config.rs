@@ -1,4 +1,4 @@
-//! What a model is: its sizes and constants, read once from the GGUF metadata and checked whole.
+//! The configuration of a model: its sizes and constants, read once from the GGUF metadata and checked whole.
 //!
 //! Field names are the GGUF keys'. The meaning of each key is that of llama.cpp (src/models/deepseek2.cpp,
 //! `load_arch_hparams`; src/llama-model.cpp, `load_hparams`).
@@ -16,7 +16,7 @@ const GLM_VOCAB_SIZE: usize = 154_880;
 /// The sizes and constants of a model with multi-head latent attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What models of all families have; its fields are reached as if they were here.
+    /// The configuration that models of all families have; its fields are reached as if they were here.
     pub common: model::Config,
     /// Width of the query's latent; `None` where the model has a plain `attn_q`.
     pub q_lora_rank: Option<usize>,
@@ -95,7 +95,7 @@ impl Config {
         }
     }
 
-    /// Those of attention whose keys and values are expanded.
+    /// The sizes of attention whose keys and values are expanded.
     pub fn kv_dims(&self) -> KvDims {
         KvDims {
             mla: self.dims(),
@@ -108,7 +108,7 @@ impl Config {
         self.kv_lora_rank + self.qk_rope_head_dim
     }
 
-    /// What attention scores are multiplied by: `mscale^2 / sqrt(nope + rope)`, where YaRN's
+    /// The factor of attention scores: `mscale^2 / sqrt(nope + rope)`, where YaRN's
     /// `mscale = magnitude (1 + 0.1 log_multiplier ln factor)` and 1 without YaRN (src/models/deepseek2.cpp).
     pub fn softmax_scale(&self) -> f32 {
         let mscale = match &self.rope.yarn {

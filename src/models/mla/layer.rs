@@ -46,10 +46,10 @@ pub enum Query<W = Weight, V = Vec<f32>> {
 }
 
 impl<W, V> Layer<W, V> {
-    /// The same layer of other tensors.
+    /// This layer with its tensors converted.
     ///
     /// # Errors
-    /// The first of `by`.
+    /// The first error of `by`.
     pub fn convert<'a, C: Convert<'a, W, V>>(
         &'a self,
         by: &mut C,

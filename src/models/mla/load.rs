@@ -37,7 +37,7 @@ impl Model {
     /// transposed.
     ///
     /// # Errors
-    /// Those of [`Config::from_gguf`]; [`ModelError::Tensor`].
+    /// The errors of [`Config::from_gguf`]; [`ModelError::Tensor`].
     pub fn load(gguf: Arc<Gguf>) -> Result<Model, ModelError> {
         let config = Config::from_gguf(&gguf)?;
         let loader = Loader {

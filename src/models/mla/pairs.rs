@@ -26,7 +26,7 @@ impl Pair {
 }
 
 impl Composition {
-    /// That of `pair` in a model with these sizes.
+    /// The composition of `pair` in a model with these sizes.
     pub fn of(pair: Pair, config: &Config) -> Self {
         match pair {
             Pair::Qk => Self {

@@ -30,7 +30,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// With an empty cache of `n_ctx` rows.
+    /// The reference with an empty cache of `n_ctx` rows.
     ///
     /// # Errors
     /// [`OutOfMemory`] where the cache cannot be allocated.

@@ -12,7 +12,7 @@ const STRETCHES: [f32; 16] = [
     -16.0, -14.0, -12.0, -10.0, -8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0,
 ];
 
-/// What the weight of largest magnitude is tried on: either end of the codebook.
+/// The values that the weight of largest magnitude is tried on: either end of the codebook.
 const REACH: [f32; 2] = [CODEBOOK_F32[0], CODEBOOK_F32[15]];
 
 /// The code nearest to v in -127..=113, at index 2 (v + 127) rounded down. Halves suffice: between two codebook values

@@ -8,7 +8,7 @@ use crate::quant::types::SUPER_BLOCK;
 
 /// Stretches of [`fit_affine`] for 2-bit codes, where cutting off the tails pays.
 const AFFINE_2: [f32; 16] = steps(-0.5, 0.1);
-/// For 4- and 5-bit codes.
+/// Stretches of [`fit_affine`] for 4- and 5-bit codes.
 const AFFINE_45: [f32; 16] = steps(-2.0, 0.2);
 /// Stretches of [`fit_scale`].
 const SCALE: [f32; 16] = steps(-0.9, 0.12);

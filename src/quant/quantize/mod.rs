@@ -1,4 +1,4 @@
-//! From f32 to every tensor type.
+//! Quantisation of f32 to every tensor type.
 //!
 //! The legacy formats are quantised by the formulas of GGML's reference (`quantize_row_*_ref` in ggml-quants.c) and
 //! give the same bytes. For the formats that leave a choice of scales, [`search`] minimises the squared error.

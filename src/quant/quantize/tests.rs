@@ -155,7 +155,7 @@ fn huge_tiny_and_mixed_rows_give_finite_weights() {
             for weights in [row, mixed] {
                 let result = round_trip(ty, &weights);
                 if matches!(ty, GgmlType::F16 | GgmlType::BF16) {
-                    // These have infinities of their own.
+                    // Both types have infinities of their own.
                     assert!(!result.iter().any(|w| w.is_nan()), "{ty} at {magnitude}");
                     continue;
                 }

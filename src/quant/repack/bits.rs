@@ -52,7 +52,8 @@ pub(super) fn transpose_bits(words: &mut [u32; 8]) {
     }
 }
 
-/// The same for 2-bit fields of four words: field `k` of a byte of word `i` goes to field `i` of that byte of word `k`.
+/// Swaps word index and field index of 2-bit fields in four words: field `k` of a byte of word `i` goes to field `i` of that byte of
+/// word `k`.
 pub(super) fn transpose_crumbs(words: &mut [u32; 4]) {
     for (step, mask) in [(2, 0x0f0f_0f0f), (1, 0x3333_3333)] {
         for i in (0..4).filter(|i| i & step == 0) {

@@ -3,7 +3,7 @@
 //!
 //! Units are numbered over the tensor: unit `row * cols / 32 + b` is weights `32 b .. 32 b + 32` of a row. The
 //! repacking only permutes bits and turns some over (Q3_K gains two bytes of padding per 110), so nothing is lost.
-//! What lies where is told by the heads of the modules in `wgsl/shared`, see [`shader_module`].
+//! The layout of each type is told by the heads of the modules in `wgsl/shared`, see [`shader_module`].
 
 mod bits;
 mod planes;
@@ -115,7 +115,7 @@ impl Sections {
 /// Where the run `run` of a tensor's `rows` rows lies in its planes. The last run takes the padding behind it along.
 ///
 /// # Panics
-/// As [`plane_bytes`], and if the run does not begin at a multiple of [`ROW_STEP`], or does not end at one or at the last
+/// Panics like [`plane_bytes`], and if the run does not begin at a multiple of [`ROW_STEP`], or does not end at one or at the last
 /// row.
 pub fn sections(ty: GgmlType, rows: usize, cols: usize, run: Range<usize>) -> Sections {
     assert!(

@@ -13,11 +13,11 @@ use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
 /// A block that can be taken apart into planes.
 pub(super) trait Planar: Pod + Send + Sync {
-    /// What goes to the quants plane.
+    /// The part of a block that goes to the quants plane.
     type Quants: Pod;
-    /// What goes to the front of the scales plane; nothing for some types.
+    /// The part that goes to the front of the scales plane; nothing for some types.
     type Record: Pod;
-    /// What goes to the sub-plane behind all records; nothing for some types.
+    /// The part that goes to the sub-plane behind all records; nothing for some types.
     type Sub: Pod;
 
     /// Takes the block apart.

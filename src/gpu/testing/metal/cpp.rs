@@ -6,7 +6,7 @@ use std::collections::HashSet;
 /// The text of a program.
 ///
 /// # Errors
-/// What of it has no translation.
+/// The part of the text that has no translation.
 pub(super) fn translated(msl: &Msl) -> Result<String, String> {
     let mut text = String::new();
     // Functions that differ in the address space of a pointer only are one function in C++.
@@ -95,7 +95,7 @@ fn number(text: &str) -> usize {
     end
 }
 
-/// What calls the kernel for a thread, and the memory of a threadgroup.
+/// The C++ function that calls the kernel for a thread, and the memory of a threadgroup.
 fn entry(text: &str, threads: [u32; 3]) -> Result<String, String> {
     let (_, head) = text
         .split_once("kernel void main_(\n")
@@ -146,7 +146,7 @@ fn entry(text: &str, threads: [u32; 3]) -> Result<String, String> {
     Ok(entry)
 }
 
-/// What a builtin is.
+/// The C++ expression of a builtin.
 fn place(builtin: &str) -> Option<&'static str> {
     Some(match builtin {
         "threadgroup_position_in_grid" => {

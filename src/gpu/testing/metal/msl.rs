@@ -59,7 +59,7 @@ const WORKGROUP_MEMORY: u32 = 32 << 10;
 /// The source of a pipeline, with the options that wgpu-hal takes for unchecked shaders.
 ///
 /// # Errors
-/// What is wrong with the template.
+/// The fault of the template.
 pub(super) fn written(spec: &Spec, tier: Tier, version: (u8, u8)) -> Result<Msl, String> {
     let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
         .map_err(|e| e.to_string())?

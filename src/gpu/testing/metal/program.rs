@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread;
 
-/// What the compiler may do to sums and products.
+/// The freedom of the compiler with sums and products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Math {
     /// Nothing: every order of threads gives the same bytes.
     Precise,
-    /// What Metal's fast math may.
+    /// The freedom that Metal's fast math gives.
     Fast,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Program {
     math: Math,
 }
 
-/// What is bound to a slot.
+/// The memory that is bound to a slot.
 pub(super) struct Slot {
     pub number: u8,
     pub written: bool,
@@ -102,7 +102,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
 /// The program of a kernel.
 ///
 /// # Errors
-/// What the compiler says.
+/// The message of the compiler.
 pub(super) fn compiled(spec: &Spec, msl: &Msl, math: Math) -> Result<Arc<Program>, String> {
     type Made = Arc<OnceLock<Result<Arc<Program>, String>>>;
     static ALL: LazyLock<Mutex<HashMap<(String, Math), Made>>> = LazyLock::new(Mutex::default);
@@ -176,7 +176,7 @@ impl Program {
     /// Runs so many threadgroups; the contents of the written slots, in their order.
     ///
     /// # Errors
-    /// What went wrong in the kernel: an index out of bounds, an order of threads that matters, a barrier that some do not reach.
+    /// The fault of the kernel: an index out of bounds, an order of threads that matters, a barrier that some do not reach.
     pub fn run(&self, grid: [u32; 3], slots: &[Slot]) -> Result<Vec<Vec<u8>>, String> {
         let mut input: Vec<u8> = vec![];
         for word in grid.into_iter().chain([slots.len() as u32]) {

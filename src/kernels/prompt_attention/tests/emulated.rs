@@ -6,7 +6,7 @@ use crate::kernels::testing::coop::{emulated_call, emulates, has_matrices};
 /// A shape with its matrices emulated, for narrow heads.
 fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
     let mut rng = Rng::fresh();
-    // As narrow as its loads allow.
+    // Heads are as narrow as the shape's loads allow.
     let narrow = |columns| KvDims {
         mla: MlaDims {
             heads: 2,

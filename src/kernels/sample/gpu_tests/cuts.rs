@@ -62,7 +62,7 @@ fn few_candidates_are_kept_to_the_last() {
             min_p: 1.0,
             ..EVENLY
         };
-        // As many as threads, then half of them, in the last vector of each quarter. All of them are the best.
+        // The best tokens are as many as threads, then half of them, in the last vector of each quarter. All of them are the best.
         let many = two_levels(2048, -20.0, 0.0, |id| id % QUARTER >= 56);
         agrees(&chooser, &any, &many, best_only);
         let half = two_levels(2048, -20.0, 0.0, |id| id % QUARTER >= 60);
@@ -121,7 +121,7 @@ fn many_candidates_are_cut_at_the_exact_token() {
         let mut pair = vec![-12.0; 2048];
         (pair[700], pair[300]) = (0.0, -0.1);
         check(&pair, 0, 0.4955, 0.0);
-        // As many tokens as threads must be sorted.
+        // There are as many tokens to sort as threads.
         check(&near, 128, 1.0, 0.0);
         // Top-p counts what top-k keeps, also what min-p takes away: 100 of mass 1 and 74 of mass 1 / e.
         let mut levels = two_levels(2048, -12.0, 0.0, |id| id % 20 == 0 && id < 2000);

@@ -144,7 +144,7 @@ fn check_several(gpu: &Gpu, rng: &mut Rng, pair: &[Weight; 2], used: usize, all:
         assert_eq!(found, chosen.ids, "{what}");
         let found = several.download(gpu, &weights, used);
         let exact: Vec<f64> = chosen.weights.iter().map(|w| f64::from(*w)).collect();
-        // As in the test of the router.
+        // The limit is that of the router's test.
         assert_close(&found, &exact, 1e-11, &what);
     }
     on_gpu[0].pieces.len()

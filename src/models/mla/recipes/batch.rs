@@ -27,7 +27,7 @@ pub struct Hidden {
 }
 
 impl Hidden {
-    /// For steps of up to `tokens` tokens. The last layer says whether it norms what it leaves.
+    /// The hidden states of steps of up to `tokens` tokens. The last layer says whether it norms what it leaves.
     pub fn new(given: Given<'_>, tokens: u32) -> Self {
         let n = tokens * given.config().embedding_length as u32;
         let last = given.weights.layers.last();
@@ -63,10 +63,10 @@ pub fn step(
     ))
 }
 
-/// From the hidden states of up to `most` tokens to their logits (tokens, vocab).
+/// The step from the hidden states of up to `most` tokens to their logits (tokens, vocab).
 ///
 /// # Errors
-/// As [`step`].
+/// The errors of [`step`].
 pub fn head(
     given: Given<'_>,
     most: u32,
@@ -92,11 +92,11 @@ pub fn head(
     ))
 }
 
-/// From the first rows of hidden states in f32, (tokens, d) before the last norm, to the logits (tokens, vocab) of up to `most` tokens.
-/// They become the `hidden` states that a step of few tokens leaves.
+/// The step from the first rows of hidden states in f32, (tokens, d) before the last norm, to the logits (tokens, vocab) of up to `most`
+/// tokens. They become the `hidden` states that a step of few tokens leaves.
 ///
 /// # Errors
-/// As [`step`].
+/// The errors of [`step`].
 pub fn head_of_floats(
     given: Given<'_>,
     most: u32,

@@ -24,7 +24,7 @@ pub struct RowsBuffer {
 }
 
 impl RowsBuffer {
-    /// For `tokens` rows of `cols`, each of which has `scales` scales.
+    /// A buffer for `tokens` rows of `cols`, each of which has `scales` scales.
     fn new(name: &str, tokens: u64, cols: u64, scales: u64) -> Self {
         let halves = Buffer::new(format!("{name} halves"), tokens * cols * 2, Role::Halves);
         Self {
@@ -53,14 +53,14 @@ pub struct Chunk {
     pub q: Range,
     /// (tokens, heads, v).
     pub values: Range,
-    /// Of absorbed tokens (tokens, heads, rope), (tokens, heads, kv_lora) and what the attention leaves.
+    /// Three buffers of absorbed tokens: (tokens, heads, rope), (tokens, heads, kv_lora), and the output of the attention.
     pub q_pe: Range,
     pub q_lat: Range,
     pub latent: Range,
     /// silu(gate) * up of a dense block or of the chosen experts, by low tiles and by tall ones, and of the shared expert.
     pub h: [Range; 2],
     pub shared_h: Range,
-    /// What `down` of the chosen experts leaves, (tokens, used, d), by low tiles and by tall ones.
+    /// The output of the chosen experts' `down`, (tokens, used, d), by low tiles and by tall ones.
     pub slots: [Range; 2],
     /// (split_k, tokens, experts).
     pub router_logits: Range,
@@ -82,7 +82,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Of up to `tokens` tokens, for these forms. The attention of up to `absorbed` of them is absorbed.
+    /// The buffers of up to `tokens` tokens, for these forms. The attention of up to `absorbed` of them is absorbed.
     pub fn new(
         machine: Machine,
         config: &Config,
@@ -247,7 +247,7 @@ fn most_split(machine: Machine, rows: u32) -> u32 {
     }
 }
 
-/// As many ranges of whole units of 32 columns as divide them, a power of two up to `most`.
+/// The most ranges that divide the columns into equally many whole units of 32: a power of two up to `most`.
 fn split_k(cols: u32, most: u32) -> u32 {
     1 << (cols / 32).trailing_zeros().min(most.ilog2())
 }

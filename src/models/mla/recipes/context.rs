@@ -1,4 +1,4 @@
-//! What all steps share: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
+//! The context of all steps: the cache, the rotation table, the partial sums of the attention, and which forms of attention and
 //! products the device takes.
 
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -26,10 +26,10 @@ pub struct Forms {
 }
 
 impl Forms {
-    /// What trials on the device say.
+    /// The forms that trials on the device choose.
     ///
     /// # Errors
-    /// What the device reports in a trial.
+    /// The error that the device reports in a trial.
     pub async fn tried(gpu: &Gpu, config: &Config) -> Result<Self, GpuError> {
         let before = gpu.allocated();
         let forms = Self {
@@ -42,7 +42,7 @@ impl Forms {
         Ok(forms)
     }
 
-    /// Those of steps of several sequences, whose contexts are not expanded.
+    /// The forms of steps of several sequences, whose contexts are not expanded.
     pub fn of_batch(self) -> Self {
         Self {
             expanded: None,
@@ -50,7 +50,7 @@ impl Forms {
         }
     }
 
-    /// What they say if all that a device has is right and fast.
+    /// The forms that trials would choose if all that a device has were right and fast.
     pub fn untried(target: &Target, config: &Config) -> Self {
         Self {
             products: gemm::Form::best(target),
@@ -88,11 +88,11 @@ pub struct Context {
 pub struct Expanded {
     /// The device.
     pub machine: Machine,
-    /// Which kernels.
+    /// The kernels that expand and attend.
     pub form: prompt_attention::Form,
     /// The sizes.
     pub dims: KvDims,
-    /// What they need besides, shared by all layers.
+    /// The buffers that they need besides, shared by all layers.
     pub scratch: prompt_attention::Scratch,
 }
 
@@ -102,14 +102,14 @@ impl Expanded {
         prompt_attention::most_few(self.machine, self.dims, self.form.is_matrix())
     }
 
-    /// Whether that takes a step of `tokens` tokens after `pos` rows.
+    /// Whether the absorbed attention takes a step of `tokens` tokens after `pos` rows.
     pub fn few(&self, pos: usize, tokens: usize) -> bool {
         self.form.few(self.machine, self.dims, pos, tokens)
     }
 }
 
 impl Context {
-    /// For sequences and steps of these sizes.
+    /// The context for sequences and steps of these sizes.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
@@ -151,7 +151,7 @@ impl Context {
         })
     }
 
-    /// For steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
+    /// The context for steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
     pub fn alone(&self) -> Self {
         Self {
             sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
@@ -240,7 +240,7 @@ pub(super) struct TokenLayer<'a> {
 }
 
 impl TokenLayer<'_> {
-    /// What the new row of the cache is made of.
+    /// The inputs of the cache's new row, and where the row goes.
     pub fn row(&self, kv_a: Range, eps: f32) -> CacheRow {
         CacheRow {
             kv_a,

@@ -11,7 +11,7 @@ use crate::kernels::router;
 use crate::model::{Ffn, Mlp, Moe};
 use crate::models::mla::GpuLayer;
 
-/// What was left by low tiles, or by tall ones where those are taken too, of which one kind has none.
+/// The output of products by low tiles, or by tall ones where both are recorded and the low list is empty.
 fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
     let other = gathers.get(1).map(|tall| Other {
         rows: ranges[1].clone(),

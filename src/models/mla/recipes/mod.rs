@@ -29,7 +29,7 @@ use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::model::Experts;
 use crate::quant::activation::Activation;
 
-/// What every recipe is given.
+/// The device, weights and context that every recipe is given.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
     /// The device.
@@ -166,7 +166,7 @@ impl BeforeNorm {
         }
     }
 
-    /// What the first product writes, where the norm has this weight.
+    /// The output of the first product, if the norm has this weight.
     fn output(&self, norm: &Range) -> TokenOutput {
         TokenOutput {
             values: self.values.clone(),
@@ -174,7 +174,7 @@ impl BeforeNorm {
         }
     }
 
-    /// What the next product reads.
+    /// The input of the next product.
     fn input(&self, eps: f32) -> TokenInput {
         TokenInput {
             values: self.values.clone(),
@@ -183,7 +183,7 @@ impl BeforeNorm {
     }
 }
 
-/// What a product leaves where no norm follows.
+/// The output of a product that no norm follows.
 fn without_norm(values: &Range) -> TokenOutput {
     TokenOutput {
         values: values.clone(),

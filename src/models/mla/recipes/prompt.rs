@@ -41,8 +41,8 @@ pub fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> St
     recipe.done()
 }
 
-/// From the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of decoding in
-/// the tiers that have one, on floats, as exact as the rest of a prompt.
+/// The step from the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of
+/// decoding in the tiers that have one, on floats, as exact as the rest of a prompt.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
@@ -113,7 +113,7 @@ pub(super) struct PromptRecipe<'a> {
     pub chunk: &'a Chunk,
     pub max_tokens: u32,
     pub form: Form,
-    /// What was recorded so far.
+    /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
 }
 
@@ -125,14 +125,14 @@ pub(super) struct Rows {
     pub stride: u32,
 }
 
-/// What a product leaves: partial sums (count, tokens, rows), which the next kernel adds up.
+/// The output of a product: partial sums (count, tokens, rows), which the next kernel adds up.
 #[derive(Clone)]
 pub(super) struct PartialSums {
     pub range: Range,
     pub count: u32,
-    /// Those of the product, also for an attention that has fewer; 0 where there is nothing to be added up.
+    /// Tokens of the product, also for an attention that has fewer; 0 where there is nothing to be added up.
     pub tokens: u32,
-    /// What may be read instead, where products by tiles of two heights stand beside each other.
+    /// The rows that are read instead where there are tall tiles, if products by tiles of two heights stand beside each other.
     pub other: Option<Other>,
 }
 
@@ -283,7 +283,7 @@ impl<'a> PromptRecipe<'a> {
         let kv_a = &layer.attn_kv_a_mqa;
         let norm = Some(&layer.attn_norm);
         let input = self.input(&chunk.normed, &PartialSums::whole(x), kv_a.cols, 1, norm);
-        // What does not wait for each other stands together: products of the same input and the expansion's weights; the cache's
+        // Dispatches that do not wait for each other stand together: products of the same input and the expansion's weights; the cache's
         // rows and the query's latent; queries and what the context expands to.
         let q = match &layer.q {
             Query::Full { attn_q } => {
@@ -384,7 +384,7 @@ impl<'a> PromptRecipe<'a> {
         }
     }
 
-    /// The same in the latent space, as for a single token.
+    /// The attention in the latent space, as for a single token.
     fn absorbed(&mut self, of: TokenLayer<'_>, kv_a: &PartialSums, q: &Range) {
         let (layer, dims, chunk) = (of.layer, self.given.dims(), self.chunk);
         let (heads, kv_lora, head) = (dims.heads as u32, dims.kv_lora as u32, dims.head() as u32);

@@ -82,7 +82,7 @@ impl TokenRecipe<'_> {
         Ok([q_lat, q_pe])
     }
 
-    /// As `queries`, with the composed weight `qk`: one product leaves all of them, rotated.
+    /// The queries of [`queries`](Self::queries) by the composed weight `qk`: one product leaves all of them, rotated.
     fn composed_query(
         &mut self,
         of: TokenLayer<'_>,
@@ -112,7 +112,7 @@ impl TokenRecipe<'_> {
         Ok(self.given.queries_in(&y))
     }
 
-    /// As `queries`, by products of their own.
+    /// The queries of [`queries`](Self::queries) by products of their own.
     fn absorbed_query(
         &mut self,
         of: TokenLayer<'_>,

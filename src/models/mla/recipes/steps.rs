@@ -1,5 +1,5 @@
-//! What the engine asks of this family: weights whose forms are chosen on a device, and the steps of one sequence or several with their
-//! buffers.
+//! The family's side of the engine's interfaces: weights whose forms are chosen on a device, and the steps of one sequence or several with
+//! their buffers.
 
 use super::batch::{self, Hidden};
 use super::chunk::{most_absorbed, widest};
@@ -84,15 +84,15 @@ impl Sessions for Chosen {
 /// The steps of one sequence or several.
 pub(super) struct Steps {
     weights: Weights,
-    /// For steps whose tokens belong to any sequences.
+    /// The context of steps whose tokens belong to any sequences.
     context: Context,
-    /// For steps whose tokens belong to one sequence and follow each other.
+    /// The context of steps whose tokens belong to one sequence and follow each other.
     alone: Context,
     /// Where the last layer of few tokens leaves its output, prepared.
     hidden: Hidden,
-    /// Where that of one token leaves it, in the tiers with subgroups.
+    /// Where the last layer of one token leaves its output, in the tiers with subgroups.
     last: BeforeNorm,
-    /// The buffers of other steps, which leave it in f32. A device makes them if it records such a step.
+    /// The buffers of other steps, whose output is in f32. A device makes them if it records such a step.
     chunk: Chunk,
     sizes: BatchSizes,
 }
@@ -131,7 +131,7 @@ impl Steps {
         })
     }
 
-    /// For steps of up to `most` tokens of any sequences.
+    /// The input of recipes for steps of up to `most` tokens of any sequences.
     fn given<'a>(&'a self, target: &'a Target, most: u32) -> Given<'a> {
         Given {
             context: match most {
@@ -142,7 +142,7 @@ impl Steps {
         }
     }
 
-    /// For steps of one sequence.
+    /// The input of recipes for steps of one sequence.
     fn given_alone<'a>(&'a self, target: &'a Target) -> Given<'a> {
         Given {
             target,

@@ -63,7 +63,7 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Retyped {
     }
 }
 
-/// The same model with weights of `types`.
+/// The `model` with weights of `types`.
 fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
     let mut by = Retyped {
         types: types.to_vec(),

@@ -25,14 +25,14 @@ use crate::quant::activation::Activation;
 pub(super) struct Stream {
     /// (d) f32.
     pub(super) x: Range,
-    /// The same, prepared for the norm that comes next.
+    /// The stream, prepared for the norm that comes next.
     pub(super) prepared: BeforeNorm,
     /// The weight of that norm.
     norm: Range,
 }
 
 impl Stream {
-    /// What a product leaves of it.
+    /// The output of a product that leaves the stream in `prepared`.
     fn output(&self) -> TokenOutput {
         self.prepared.output(&self.norm)
     }
@@ -68,7 +68,7 @@ pub fn layers(given: Given<'_>, last: &BeforeNorm) -> Result<Step, GpuError> {
 /// The step from that stream to the `logits`.
 ///
 /// # Errors
-/// As [`layers`].
+/// The errors of [`layers`].
 pub fn head(given: Given<'_>, last: &BeforeNorm, logits: &Range) -> Result<Step, GpuError> {
     let x = Input::Prepared(last.input(given.config().rms_eps), 0);
     let activation = given.target.activation();
@@ -81,7 +81,7 @@ pub fn head(given: Given<'_>, last: &BeforeNorm, logits: &Range) -> Result<Step,
 pub(super) struct TokenRecipe<'a> {
     pub given: Given<'a>,
     pub activation: Activation,
-    /// What was recorded so far.
+    /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
 }
 

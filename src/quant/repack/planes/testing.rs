@@ -17,7 +17,7 @@ trait Joined: Planar {
 /// The inverse of [`repack_rows`](crate::quant::repack::repack_rows) for a whole tensor: its bytes as they were in the file.
 ///
 /// # Panics
-/// As [`plane_bytes`](crate::quant::repack::plane_bytes), and if a plane has another size than that says.
+/// Panics like [`plane_bytes`](crate::quant::repack::plane_bytes), and if a plane has another size than that says.
 pub(crate) fn unpack(
     ty: GgmlType,
     rows: usize,

@@ -45,7 +45,7 @@ Fiber fibers[MOST];
 void *scheduler_sp;
 Fiber *current;
 
-// What the lanes of a simdgroup left at their last meeting.
+// The values that the lanes of a simdgroup left at their last meeting.
 struct Meeting {
   unsigned char values[LANES][16];
   bool here[LANES];
@@ -123,7 +123,7 @@ void begin() {
 void prepare(Fiber &fiber) {
   uintptr_t top = (uintptr_t(fiber.stack) + STACK) & ~uintptr_t(63);
 #if defined(__x86_64__)
-  // As after a call: the stack is 8 bytes off a multiple of 16.
+  // The stack pointer is where it is after a call: 8 bytes off a multiple of 16.
   void **sp = (void **)(top - 8);
   *--sp = (void *)begin;
   for (int i = 0; i < 6; ++i) *--sp = 0;
@@ -235,7 +235,7 @@ void run_grid(const uint32_t *grid, unsigned threads, int kind) {
   for (unsigned g = 0; g < groups; ++g) {
     unsigned group = group_order[g];
     arrange(order, threads, kind);
-    // What nobody has written is NaN, and a large number.
+    // Memory that nobody has written reads as NaN, and as a large number.
     for (unsigned i = 0; i < kernel_shared_count; ++i) memset(kernel_shared[i].at, 0xff, kernel_shared[i].bytes);
     for (unsigned t = 0; t < threads; ++t) {
       KernelPlace &place = fibers[t].place;
@@ -318,7 +318,7 @@ int main(int argc, char **argv) {
   int kinds = fast ? 1 : 3;
   for (int kind = 0; kind < kinds; ++kind) {
     for (unsigned i = 0; i < count; ++i) {
-      // Of its exact size, so that the address sanitizer sees what is read or written behind it.
+      // The copy has the exact size, so that the address sanitizer sees what is read or written behind it.
       Slot &slot = slots[i];
       slot.now = (char *)malloc(slot.bytes);
       memcpy(slot.now, slot.before, slot.bytes);

@@ -1,4 +1,4 @@
-// What threads do together. A thread waits where the line of the kernel stands that has the call.
+// Operations in which threads meet. A thread waits where the line of the kernel stands that has the call.
 
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
@@ -10,7 +10,7 @@ template <typename T> inline void meet(T v, int line) {
   static_assert(sizeof(T) <= 16, "a value of a lane");
   fibers_meet(&v, sizeof v, line);
 }
-// What a lane left.
+// The value that a lane left.
 template <typename T> inline T of_lane(uint lane) {
   T v;
   memcpy(&v, fibers_of_lane(lane), sizeof v);

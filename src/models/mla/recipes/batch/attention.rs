@@ -33,7 +33,8 @@ impl Recipe<'_> {
         Ok(TokenInput::of(b.prepared_q.clone()))
     }
 
-    /// What the query heads are made of: the latent of the query where it has one, else the stream. And `kv_a`.
+    /// Records the latent of the query where there is one, and `kv_a`. The result is the input of the query heads: the latent, else the
+    /// stream.
     fn query_latent(
         &mut self,
         layer: &GpuLayer,
@@ -126,7 +127,7 @@ impl Recipe<'_> {
             ..self.product(qk, &x)
         })?;
         let [absorbed, q] = self.given.queries_in(&y);
-        // What of a head is absorbed stands elsewhere.
+        // The absorbed part of a head lies elsewhere.
         let dims = MlaDims {
             nope: 0,
             ..self.given.dims()

@@ -1,4 +1,4 @@
-//! What the dispatches of a layer of a batch leave for each other.
+//! The buffers of a layer's dispatches in a batch.
 
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
@@ -7,7 +7,7 @@ use crate::kernels::token::TokenInput;
 use crate::models::mla::Config;
 use crate::models::mla::recipes::BeforeNorm;
 
-/// What is given to a sublayer for each token.
+/// The input of a sublayer for each token.
 #[derive(Clone)]
 pub(super) struct Stream {
     /// (tokens, d) f32.
@@ -86,8 +86,8 @@ impl Buffers {
         }
     }
 
-    /// The same, but with new buffers for what is written beside another output. Their first use in a step waits for nothing, so no layer
-    /// needs a pass of its own (`gpu/levels.rs`).
+    /// The buffers of `self`, with new ones for what is written beside another output. Their first use in a step waits for nothing, so no
+    /// layer needs a pass of its own (`gpu/levels.rs`).
     pub(super) fn with_new_beside(&self, new: Self) -> Self {
         Self {
             kv_a: new.kv_a,

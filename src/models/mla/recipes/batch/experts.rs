@@ -46,7 +46,7 @@ impl Recipe<'_> {
                 b.next.input(self.eps())
             }
             Ffn::Moe(moe) => {
-                // What waits for the attention alone stands side by side.
+                // Dispatches that wait for the attention alone stand side by side.
                 self.router_logits(moe, &layer.ffn_norm, stream, b)?;
                 if let Some(mlp) = &moe.shared {
                     self.gate_up(mlp, &stream.values, &b.shared_h)?;
@@ -199,7 +199,7 @@ impl Recipe<'_> {
             by_token: true,
             counts: None,
         };
-        // Of gate and up, then of down.
+        // The first grid is that of gate and up, the second that of down.
         let grids = self.across(moe, &tiles)?.map(|across| [across, 0, 1]);
         let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
         let choice = GpuBatchExperts {

@@ -57,7 +57,7 @@ fn products(config: &Config) -> [Vec<Product>; 2] {
     [cut, whole]
 }
 
-/// What is chosen for a product of so many tokens.
+/// The choices for a product of so many tokens.
 struct Choice {
     tile: Tile,
     split_k: u32,
@@ -103,7 +103,7 @@ fn forms() -> [(&'static str, Form); 2] {
     ]
 }
 
-/// What the recipes choose for a machine, as text. Each product has a line with the tokens and rows of its tiles and its ranges of
+/// The recipes' choices for a machine, as text. Each product has a line with the tokens and rows of its tiles and its ranges of
 /// columns. The other lines tell the words of all buffers, and whether the attention leaves gaps with tiles of 128 tokens or of 32.
 fn document(machine: Machine) -> String {
     let mut text = String::new();
@@ -168,7 +168,7 @@ fn few_cores_ask_for_few_workgroups() {
     for model in MODELS {
         let config = config(model);
         for (name, form) in forms() {
-            // Of each product for each number of tokens.
+            // The list has the workgroups of each product for each number of tokens.
             let workgroups = machines.clone().map(|machine| {
                 let choices = choices(machine, &config, form);
                 let all = choices.iter().flat_map(|(_, of_tokens)| of_tokens);

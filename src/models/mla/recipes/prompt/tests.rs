@@ -38,7 +38,7 @@ fn model() -> Model {
     Model::load(Arc::new(gguf)).expect("it is supported")
 }
 
-/// Its weights on a device.
+/// The weights of `model` on a device.
 fn weights(gpu: &Gpu, model: &Model) -> Weights {
     let (weights, loader, matrices) = Weights::plan(gpu, model).expect("it fits");
     complete(loader.fill(gpu, &matrices, &mut |_| {})).expect("it fits");

@@ -72,7 +72,7 @@ fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
         (1, 11 - saved, 8 - saved_dense, 9 - saved),
         (200, 12 - saved, 9 - saved_dense, 10 - saved),
     ] {
-        // Of a short context, which every form of the attention has a dispatch for.
+        // Every form of the attention has a dispatch for such a short context.
         let state = State {
             pos: 9,
             tokens: 1,
@@ -130,7 +130,7 @@ fn dispatches(step: &Step) -> [usize; 2] {
 
 #[test]
 fn a_layer_of_each_model_takes_so_many_dispatches_in_each_mode() {
-    // Of a short context by (serial, repeating): (false, false), (false, true), (true, false), (true, true).
+    // The dispatches in a short context by (serial, repeating): (false, false), (false, true), (true, false), (true, true).
     for (name, expected) in [
         ("glm-4.7-flash", [11, 9, 9, 7]),
         ("deepseek-v2-lite", [10, 9, 8, 7]),
