@@ -34,11 +34,11 @@ pub(super) struct Order {
     pub(super) prompt: Arc<[u32]>,
     /// How many.
     pub(super) n: usize,
-    /// What all prompts of a request share.
+    /// The wish that all prompts of a request share.
     pub(super) wish: Arc<Wish>,
 }
 
-/// What answers should be like.
+/// The settings of the answers to a request.
 pub(super) struct Wish {
     /// How tokens are chosen for the first answer. The seeds of the others follow.
     pub(super) chain: ChainSettings,
@@ -51,7 +51,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// What of its form no grammar enforces.
+    /// The parts of the wished form that the grammar does not enforce.
     pub(super) fn not_enforced(&self) -> Vec<String> {
         let grammar = self.grammar.as_ref();
         let lost = grammar.map_or(&[][..], Grammar::not_enforced);
@@ -59,12 +59,12 @@ impl Wish {
     }
 }
 
-/// What is told of an answer.
+/// A message about an answer.
 #[derive(Debug)]
 pub(super) enum Told {
     /// By the scheduler.
     Event(Event),
-    /// What the model expected of the next token. It comes before the token.
+    /// The probabilities that the model gave for the next token. They come before the token.
     LogProbs(TokenLogProbs),
     /// Nothing can be computed any more.
     Broken(String),
@@ -72,7 +72,7 @@ pub(super) enum Told {
 
 /// Answers on their way. Dropped, they are cancelled.
 pub(super) struct Answering {
-    /// What comes next, with the number of the answer. It is closed when all have ended.
+    /// The messages, each with the number of its answer. The channel is closed when all answers have ended.
     pub(super) told: UnboundedReceiver<(usize, Told)>,
     stops: Arc<[AtomicBool]>,
 }
@@ -277,7 +277,7 @@ struct Answer {
     which: u64,
 }
 
-/// What the scheduler is asked.
+/// The request that the scheduler gets for an answer.
 fn request(
     order: &Order,
     answer: &Answer,
@@ -309,7 +309,7 @@ fn request(
     }
 }
 
-/// What the thread of the scheduler knows of requests.
+/// The requests as the thread of the scheduler knows them.
 struct Clerk {
     inbox: UnboundedReceiver<Message>,
     metrics: Arc<Metrics>,
