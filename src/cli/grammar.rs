@@ -11,7 +11,7 @@ use super::output::note;
 use crate::engine::Opened;
 use crate::engine::chooser::{Grammar, Language};
 
-/// What an answer has to be.
+/// The flags that say what an answer has to be.
 #[derive(Args, Clone, Default)]
 pub(super) struct GrammarArgs {
     /// Answer with JSON that this schema accepts
@@ -67,7 +67,7 @@ impl GrammarArgs {
         Ok(Some(grammar))
     }
 
-    /// What is to be answered, and the file or flag that says so.
+    /// The language of the answer, and the file or flag that gives it.
     fn language(&self) -> Result<Option<(String, Language)>, CliError> {
         if let Some(schema) = &self.json_schema {
             let (text, path) = match schema.trim_start().starts_with('{') {

@@ -10,7 +10,7 @@ use crate::chat::{Conversation, ReplyReader, Turn};
 use crate::engine::{Engine, Session};
 use crate::plural::count;
 
-/// What is said in a session file, and what is asked now.
+/// The conversation of a session file, and the prompt that goes on with it.
 pub(super) struct Resumed {
     kept: Kept,
     conversation: Conversation,

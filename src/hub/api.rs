@@ -1,4 +1,4 @@
-//! What a repository has, as the hub tells it.
+//! The files of a repository, as the hub tells them.
 
 use std::io::Read;
 
@@ -16,11 +16,11 @@ const LONGEST: u64 = 64 << 20;
 /// A file that the hub offers.
 #[derive(Debug, Clone)]
 pub struct OfferedFile {
-    /// Its name in the repository, with `/` between folders. A name from the hub is checked: joined to a folder, it stays below it.
+    /// The file's name in the repository, with `/` between folders. A name from the hub is checked: joined to a folder, it stays below it.
     pub name: String,
-    /// Its length in bytes.
+    /// The file's length in bytes.
     pub size: u64,
-    /// Its checksum.
+    /// The file's checksum.
     pub sum: Sum,
 }
 

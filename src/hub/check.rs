@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::Digest;
 
-/// What a file's bytes must come to. It is also the name of its blob in the cache.
+/// The checksum of a file. It is also the name of the file's blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sum {
     /// Of the bytes, as git LFS names a file.

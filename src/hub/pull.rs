@@ -17,7 +17,7 @@ use crate::gguf::Gguf;
 /// How often the list of files is asked for.
 const LIST_TRIES: u32 = 4;
 
-/// What the hub offers for a name.
+/// The files that the hub offers for a name.
 #[derive(Debug, Clone)]
 pub struct Offer {
     /// `user/repo`.
