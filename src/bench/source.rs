@@ -56,7 +56,7 @@ impl FromStr for Source {
     }
 }
 
-/// What a model is called in a table: its name, and the type of most of its weights where the name does not tell it.
+/// The name of a model in a table, and the type of most of its weights where the name does not tell it.
 pub(crate) fn describe(model: &dyn Model) -> String {
     let name = &model.config().name;
     let most = GgmlType::ALL.iter().max_by_key(|ty| {

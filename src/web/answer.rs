@@ -50,7 +50,7 @@ impl Settings {
         }
     }
 
-    /// What the file of a model or its publisher recommends.
+    /// The settings that the file of a model or its publisher recommends.
     pub(super) fn recommended(known: &Recommended) -> Self {
         Self::of(known.sampling(false))
     }
@@ -109,7 +109,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What an answer took.
+/// The tokens and the time that an answer took.
 #[derive(Debug, Serialize)]
 pub(super) struct Took {
     prompt_tokens: usize,

@@ -48,7 +48,7 @@ pub(super) struct Program {
     key: String,
     /// The text of the template, with scopes in place of the tag `generation`.
     source: String,
-    /// What part of the limits it may take: one in so many.
+    /// The part of the limits that the template may take: one in so many.
     share: u64,
 }
 

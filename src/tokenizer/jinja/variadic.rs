@@ -15,11 +15,11 @@ const EXTRA: [(&str, &str); 2] = [("varargs", "()"), ("kwargs", "{}")];
 /// A macro that is being read.
 #[derive(Default)]
 struct Declared<'s> {
-    /// Its arguments.
+    /// The names of the macro's arguments.
     names: Vec<&'s str>,
     /// The names of [`EXTRA`] that it reads.
     reads: Vec<&'s str>,
-    /// What is written at the begin of its body.
+    /// The text that is written at the beginning of the macro's body.
     prelude: String,
     /// The namespaces that it sets.
     sets: Vec<&'s str>,
