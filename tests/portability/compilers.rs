@@ -41,8 +41,8 @@ const fn call(language: Language) -> Option<&'static [&'static str]> {
     })
 }
 
-/// What compilers say that is not about the shader (docs/portability.md): versions of spirv-val from before cooperative matrices, and a rule
-/// against layouts that nobody reads, which naga breaks everywhere.
+/// The messages of compilers that are not about the shader (docs/portability.md): versions of spirv-val from before cooperative matrices,
+/// and a rule against layouts that nobody reads, which naga breaks everywhere.
 const PASSED_OVER: [&str; 2] = [
     "Invalid capability operand: 6022",
     "VUID-StandaloneSpirv-None-10684",

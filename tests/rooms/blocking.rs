@@ -20,7 +20,7 @@ const MEASUREMENTS: [&str; 3] = [
     "engine::gpu::measure",
     "engine::gpu::tune",
 ];
-/// What blocks, as code says it.
+/// The phrases of code that block.
 const BLOCKING: [&str; 9] = [
     "PollType::Wait",
     "PollType::wait",
@@ -75,7 +75,7 @@ fn found(phrases: &[&str]) -> Vec<(String, String)> {
     found
 }
 
-/// Those of `found` outside of `files`, a line each.
+/// The entries of `found` outside of `files`, a line each.
 fn beside(found: &[(String, String)], files: &[&str]) -> String {
     let others = found
         .iter()

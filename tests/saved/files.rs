@@ -111,7 +111,7 @@ fn what_was_forgotten_and_said_anew_is_kept() {
     let mut session = engine.session().expect("there is memory");
     say(&mut session, "Once upon a time there was a king", 6);
     file.save(&mut session, b"").expect("it can be written");
-    // The same tokens, but computed anew: other rows, as far as anybody knows.
+    // Tokens that were computed anew have other rows, as far as anybody knows.
     let tokens = session.tokens().to_vec();
     session.truncate(4);
     last_logits(&mut session, &tokens[4..9]);
