@@ -23,7 +23,7 @@ impl Source {
     /// The model, without its weights being touched.
     ///
     /// # Errors
-    /// What the file or the plan is refused for.
+    /// The refusal of the file or of the plan.
     pub fn load(&self) -> Result<Arc<dyn Model>, BenchError> {
         let gguf = match self {
             Self::Model(source) => source.open()?,

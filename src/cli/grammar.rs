@@ -54,7 +54,7 @@ impl GrammarArgs {
     /// The grammar for the tokens of a model.
     ///
     /// # Errors
-    /// What reading the file gave, [`CliError::NotJson`], or what the grammar is refused for.
+    /// An error of reading the file, [`CliError::NotJson`], or the refusal of the grammar.
     pub(super) fn grammar(&self, opened: &Opened) -> Result<Option<Grammar>, CliError> {
         let Some((path, language)) = self.language()? else {
             return Ok(None);

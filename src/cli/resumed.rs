@@ -50,7 +50,7 @@ impl Resumed {
     /// The tokens of all that was said with the next prompt.
     ///
     /// # Errors
-    /// What the tokenizer or the template refuses.
+    /// The refusal of the tokenizer or the template.
     pub(super) fn prompt(
         &mut self,
         engine: &Engine,

@@ -130,7 +130,7 @@ impl PromptArgs {
 /// The texts of `inputs` with a blank line between them; of `most` bytes at most.
 ///
 /// # Errors
-/// What reading gave, or [`CliError::EmptyText`].
+/// An error of reading, or [`CliError::EmptyText`].
 pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> {
     let texts = inputs.iter().map(|input| input.read(most));
     let mut texts = texts.collect::<Result<Vec<_>, _>>()?;

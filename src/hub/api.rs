@@ -115,7 +115,7 @@ pub(super) fn head(
 /// Asks what a repository has.
 ///
 /// # Errors
-/// What the line or the hub refuses, [`HubError::Answer`], [`HubError::UnsafeName`].
+/// An error of the line or of the hub, [`HubError::Answer`], [`HubError::UnsafeName`].
 pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
     let endpoint = &client.endpoint;
     let url = format!("{endpoint}/api/models/{repo}/revision/main?blobs=true");
@@ -183,7 +183,7 @@ fn wrong(url: &str, problem: String) -> Trouble {
 /// Length and checksum of a file: as the listing tells them, else as the headers of the file do.
 ///
 /// # Errors
-/// What the line or the hub refuses, [`HubError::NoChecksum`].
+/// An error of the line or of the hub, [`HubError::NoChecksum`].
 pub(super) fn facts(
     client: &Client,
     repo: &str,

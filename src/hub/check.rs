@@ -38,7 +38,7 @@ impl Sum {
     /// The checksum of the same kind of the file at `path`. `told` gets the bytes that are read, again and again.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn of_file(&self, path: &Path, told: &mut dyn FnMut(u64)) -> io::Result<String> {
         let file = File::open(path)?;
         match self {

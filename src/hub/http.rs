@@ -223,7 +223,7 @@ impl Client {
     /// to a place on it. `what` is the repository or file, for errors.
     ///
     /// # Errors
-    /// What the line or the hub refuses.
+    /// An error of the line or of the hub.
     pub(super) fn ask(
         &self,
         asked: &str,

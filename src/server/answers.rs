@@ -124,7 +124,7 @@ impl<'a> Answers<'a> {
     /// The next step; `None` when all answers have ended. Nothing is lost if the future is dropped while it waits.
     ///
     /// # Errors
-    /// What went wrong. Nothing comes then.
+    /// The error that ended the answers. Nothing comes then.
     pub(super) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while self.left > 0 {
             let told = match self.until {

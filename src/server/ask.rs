@@ -47,7 +47,7 @@ impl Ask {
     /// Reads it. `no_thoughts` is whether the model is told not to think.
     ///
     /// # Errors
-    /// What is wrong, by its field.
+    /// The problem with the request, by its field.
     pub(super) fn read(
         fields: &Fields<'_>,
         model: &Model,

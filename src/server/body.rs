@@ -105,7 +105,7 @@ const COUNTED_TOKENS: usize = 1 << 20;
 /// Has what `work` makes of a body made by a thread that others do not wait for. It ends early if nobody waits for it any more.
 ///
 /// # Errors
-/// Those of `work`, or what is wrong with the body.
+/// An error of `work`, or the problem with the body.
 pub(super) async fn read<T: Send + 'static>(
     app: &App,
     mut body: Body,

@@ -99,7 +99,7 @@ fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<Stri
 /// The conversation of a request in the model's template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The problem with the request, by its field.
 pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, ApiError> {
     let mut messages = messages::read(fields)?;
     let begun = begun(fields, &mut messages)?;

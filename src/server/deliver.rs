@@ -38,7 +38,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// Reads a request, which may go on from answers that are kept. There is an order for each prompt.
     ///
     /// # Errors
-    /// What is wrong with it, by its field.
+    /// The problem with the request, by its field.
     fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self>;
 
     /// The answer to a request for which nothing has to be generated.

@@ -1,6 +1,6 @@
 //! Where requests are handed in, and the thread that has the scheduler answer them.
 //!
-//! What is told of a request goes through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
+//! The messages about a request go through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
 //! request whose reader has gone away is cancelled with its next token, and one that waits gives its place back as soon.
 
 use std::collections::HashMap;
@@ -500,7 +500,7 @@ impl Clerk {
 /// Answers what is handed in at the desk that `ready` gets, until that tells it to end. So many requests may wait.
 ///
 /// # Errors
-/// What the device reports where it can compute nothing any more.
+/// The error of the device where it can compute nothing any more.
 pub(super) fn work(
     model: &Model,
     queue: usize,

@@ -29,7 +29,7 @@ impl Log {
     /// A log on standard error.
     ///
     /// # Errors
-    /// What the system says where it gives no thread.
+    /// The error of the system where it gives no thread.
     pub(super) fn new() -> std::io::Result<Self> {
         let (lines, waiting) = sync_channel::<Entry>(WAITING);
         let thread = std::thread::Builder::new().name("log".to_owned());

@@ -164,7 +164,7 @@ impl Pool {
     /// `limited` says how far it may go.
     ///
     /// # Errors
-    /// Those of `work`, or if too much waits already.
+    /// An error of `work`, or the refusal if too much waits already.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         sender: Sender,

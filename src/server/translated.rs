@@ -25,7 +25,7 @@ pub(super) fn shared(fields: &Fields<'_>, own: &[&str]) -> Result<Map<String, Va
 /// Reads the request that `fields` became. Fields that it does not read are not read in `fields` either, nor in its object `inner`.
 ///
 /// # Errors
-/// What is wrong with it, by the names that fields have there.
+/// The problem with the request, by the names that fields have there.
 pub(super) fn read<T>(
     fields: &Fields<'_>,
     inner: Option<&str>,

@@ -145,7 +145,7 @@ impl Took {
 /// Answers `text` and tells the page piece by piece. A question that was not answered is taken back.
 ///
 /// # Errors
-/// What the prompt is refused for, or what the device reports.
+/// The refusal of the prompt, or the error of the device.
 pub(super) async fn answer(
     model: &mut Model,
     text: String,

@@ -64,7 +64,7 @@ pub fn installed(language: Language) -> Option<&'static str> {
 /// Has the compiler of `language` read the file.
 ///
 /// # Errors
-/// What it says.
+/// The messages of the compiler.
 pub fn compile(language: Language, file: &Path) -> Result<(), String> {
     let Some([program, arguments @ ..]) = call(language) else {
         return Err(format!("nothing compiles {}", language.name()));

@@ -96,7 +96,7 @@ impl Pipeline {
     /// The pipeline in every language.
     ///
     /// # Errors
-    /// What a check or naga has against it.
+    /// The objection of a check or of naga.
     pub fn translated(&self) -> Result<Translations, String> {
         let text = expanded(self, false)?;
         let (module, info) = self.validated(&text, false)?;

@@ -114,7 +114,7 @@ fn said(choice: &Value) -> &str {
 /// Sends a question; the status, and as much of the body as came.
 ///
 /// # Errors
-/// What went wrong, with the body so far.
+/// The error, with the body so far.
 fn sent(
     target: &Target,
     question: &Question,

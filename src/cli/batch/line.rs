@@ -36,7 +36,7 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str, expected: &str) -> Resul
 /// The request of a line.
 ///
 /// # Errors
-/// What was found in it and what was expected.
+/// The contents that were found and those that were expected.
 pub(super) fn read(bytes: &[u8]) -> Result<Line, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("is not JSON ({error}); expected an object in one line"))?;

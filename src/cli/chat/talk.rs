@@ -160,7 +160,7 @@ impl<'a> Talk<'a> {
     /// Saves the conversation as it is, where it is kept.
     ///
     /// # Errors
-    /// What the file refuses. The conversation goes on all the same.
+    /// The refusal of the file. The conversation goes on all the same.
     pub(super) fn save(&mut self) -> Result<(), CliError> {
         match &mut self.kept {
             Some(kept) => kept.save(&mut self.session, &self.conversation),

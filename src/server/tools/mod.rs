@@ -80,7 +80,7 @@ pub(super) enum Format {
 /// Reads `tools` and `tool_choice`; `None` if no tool may be called.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The problem with the tools or the choice.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     for old in ["functions", "function_call"] {
         let is_off = |value: &Value| *value == json!([]) || *value == json!("none");

@@ -35,7 +35,7 @@ struct Declared<'s> {
 /// `source` with what macros read declared as arguments. Lines keep their numbers.
 ///
 /// # Errors
-/// What cannot be read.
+/// An error where `source` cannot be read.
 pub(super) fn declared(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     if !source.contains("macro") {
         return Ok(source.to_owned());
