@@ -21,7 +21,7 @@ fn shared(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What a kernel asks of a module.
+/// The function of a module that a kernel asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
     /// The weights of `unit`.

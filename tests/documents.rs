@@ -27,7 +27,7 @@ fn text(path: &Path) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What a heading is linked by: its letters and digits in lower case, with hyphens for spaces.
+/// The anchor of a heading: its letters and digits in lower case, with hyphens for spaces.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text

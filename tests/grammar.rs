@@ -38,7 +38,7 @@ fn answer(
     answer_within(engine, language, sampling, usize::MAX)
 }
 
-/// The same with a limit of tokens.
+/// The answer to a prompt under a grammar within a limit of tokens, and why it ended.
 fn answer_within(
     engine: &Engine,
     language: Language,
@@ -300,7 +300,7 @@ fn answers_to_gbnf_are_of_the_grammar() {
             assert!(matches!(language, Language::Gbnf(_)));
             let (text, stop) = answer_within(&engine, language, sampling, 150)
                 .unwrap_or_else(|error| panic!("{grammar}: {error}"));
-            // What recurses may go on for long.
+            // A grammar that recurses may go on for long.
             if stop == StopReason::StopToken {
                 assert!(is_of_it(&text), "{text:?} of {grammar}");
                 ended[number] += 1;
@@ -456,7 +456,7 @@ fn settings() -> Vec<(&'static str, ChainSettings)> {
     ]
 }
 
-/// What the host adds to a token: not a test, but the command of the figures in docs/cli.md.
+/// The time that the host adds to a token: not a test, but the command of the figures in docs/cli.md.
 #[test]
 #[ignore = "measures: cargo test --release --test grammar -- --ignored --nocapture"]
 fn the_cost_of_a_choice() {

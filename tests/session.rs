@@ -53,7 +53,7 @@ fn gpu_engine() -> Engine {
         .expect("the built-in model loads")
 }
 
-/// What `future` comes to by being polled alone, and how often it was not there yet.
+/// The result of `future` by being polled alone, and how often it was not there yet.
 fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -66,7 +66,7 @@ fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
     }
 }
 
-/// The same engine as [`gpu_engine`], opened and loaded by polling.
+/// The engine of [`gpu_engine`], opened and loaded by polling.
 fn polled_engine(tier: Option<Tier>) -> Engine {
     let options = EngineOptions {
         gpu: first_adapter(tier),

@@ -30,7 +30,7 @@ const FLAGS: [&str; 8] = [
 ];
 /// How long a software GPU may take to load the model, and to answer.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What the model goes on with, and for how many tokens.
+/// The text that the model goes on with, and the number of tokens.
 const PROMPT: &str = "Once upon a time there was a fox";
 const TOKENS: usize = 12;
 
@@ -71,7 +71,7 @@ impl Drop for Served {
     }
 }
 
-/// What the CPU reference goes on with.
+/// The tokens and the text with which the CPU reference goes on.
 fn expected() -> (Vec<u32>, String) {
     let options = EngineOptions {
         gpu: GpuOptions {
@@ -126,7 +126,7 @@ fn picture(browser: &mut Browser, name: &str) {
     eprintln!("a picture of the page: {}", path.display());
 }
 
-/// What a text in base64 stands for.
+/// The bytes of a text in base64.
 fn unpacked(text: &str) -> Vec<u8> {
     let digits = text.bytes().filter_map(|byte| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
@@ -172,7 +172,7 @@ mod in_a_browser {
         eprintln!("{}\n{}", browser.text("#device"), browser.text("#tier"));
         picture(&mut browser, "web-ready.png");
 
-        // The same tokens as the reference's, one after the other.
+        // The tokens of the reference, one after the other.
         set(
             &mut browser,
             &[

@@ -1,4 +1,4 @@
-//! What a measurement can be refused for.
+//! The reasons why a measurement is refused.
 
 use crate::engine::EngineError;
 use crate::engine::backend::BackendError;

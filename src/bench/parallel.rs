@@ -48,7 +48,7 @@ pub struct ParallelRow {
     pub build_commit: &'static str,
     /// The adapter's name.
     pub gpu_info: String,
-    /// Its driver.
+    /// The adapter's driver.
     pub driver: String,
     /// Vulkan, Metal or DX12.
     pub backends: String,
@@ -139,7 +139,7 @@ fn on_gpu(
     for &pl in &options.parallel {
         for &pp in &options.prompts {
             for &tg in &options.generations {
-                // What is compiled for it does not count.
+                // Compiling does not count, so a short run goes ahead.
                 run.measure(pl, pp, tg.min(4))?;
                 let (prompts, answers) = run.measure(pl, pp, tg)?;
                 let experts = run.batch.experts_touched(pl)?;

@@ -7,7 +7,7 @@ use crate::pictures::chart::{self, Chart, Point, Series};
 use crate::pictures::svg::Svg;
 use crate::pictures::terminal::{Bar, Terminal};
 
-/// What is measured apart: a title, and which rows are of it.
+/// A kind of measurement with a chart of its own: a title, and the test whether a row is of this kind.
 type Kind = (&'static str, fn(&Row) -> bool);
 
 const KINDS: [Kind; 3] = [
@@ -47,7 +47,7 @@ pub(crate) fn svg(rows: &[Row]) -> String {
     svg.finish()
 }
 
-/// The same as bars for a terminal.
+/// The charts as bars for a terminal.
 pub(crate) fn bars(rows: &[Row], terminal: &Terminal) -> String {
     let mut text = String::new();
     for chart in charts(rows) {
@@ -118,7 +118,7 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
     charts.filter(|chart| !chart.series.is_empty()).collect()
 }
 
-/// What tells the line of a row from those of the others: its test, and of its device what rows that are alike so far differ in.
+/// The name that tells the line of a row from those of the others: its test, and of its device what rows that are alike so far differ in.
 fn name(row: &Row, rows: &[&Row]) -> String {
     let mut test = row.test();
     test.depth = 0;
@@ -183,7 +183,7 @@ mod tests {
             .map(|point| point.x)
             .collect();
         assert_eq!(xs, [0.0, 4096.0]);
-        // What follows from the device is not told again.
+        // A fact that follows from the device is not told again.
         for row in rows.iter_mut().filter(|row| row.gpu_info == "B") {
             (row.tier, row.n_ubatch) = (None, Some(512));
             row.backends = "CPU".to_owned();

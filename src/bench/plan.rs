@@ -1,4 +1,4 @@
-//! What is measured, and the flags that say so.
+//! The tests of a measurement, and the flags that name them.
 
 use super::BenchError;
 
@@ -14,7 +14,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Its name, as llama-bench has it: `pp512`, `tg128`, `pp512+tg128`, with ` @ d4096` where there is a depth.
+    /// The name of the test, as llama-bench has it: `pp512`, `tg128`, `pp512+tg128`, with ` @ d4096` where there is a depth.
     pub fn name(&self) -> String {
         let name = match (self.prompt, self.generate) {
             (prompt, 0) => format!("pp{prompt}"),

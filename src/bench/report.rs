@@ -24,11 +24,11 @@ pub(crate) mod build {
 pub struct Statistics {
     /// Mean time of a repetition, in nanoseconds.
     pub avg_ns: u64,
-    /// Its standard deviation.
+    /// Standard deviation of the repetitions' times.
     pub stddev_ns: u64,
     /// Mean of the repetitions' tokens per second.
     pub avg_ts: f64,
-    /// Its standard deviation.
+    /// Standard deviation of the repetitions' tokens per second.
     pub stddev_ts: f64,
     /// The repetitions' times.
     pub samples_ns: Vec<u64>,
@@ -37,7 +37,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Those of repetitions that took `samples` for `tokens` tokens each.
+    /// The statistics of repetitions that took `samples` for `tokens` tokens each.
     pub fn of(samples: &[Duration], tokens: usize) -> Self {
         let ns: Vec<f64> = samples.iter().map(|s| s.as_nanos() as f64).collect();
         let ts: Vec<f64> = ns.iter().map(|ns| tokens as f64 * 1e9 / ns).collect();
@@ -73,13 +73,14 @@ pub struct Row {
     pub version: &'static str,
     /// The adapter's name.
     pub gpu_info: String,
-    /// Its driver.
+    /// The adapter's driver.
     pub driver: String,
     /// Vulkan, Metal, DX12 or CPU.
     pub backends: String,
     /// Tier of the kernels.
     pub tier: Option<&'static str>,
-    /// What the products of a decoded token leave for each other: `bytes`, `packed halves` or `halves`; none in tier `plain` and on the CPU.
+    /// The form in which the products of a decoded token leave values for each other: `bytes`, `packed halves` or `halves`; none in tier
+    /// `plain` and on the CPU.
     pub activation: Option<&'static str>,
     /// Which weights decoding read composed.
     pub precompose: Option<&'static str>,
@@ -108,11 +109,11 @@ pub struct Row {
     pub bytes_per_token: Option<f64>,
     /// Times tokens per second, in 10^9 bytes.
     pub gb_per_s: Option<f64>,
-    /// What a plain read of a large buffer reaches on the device.
+    /// The bandwidth that a plain read of a large buffer reaches on the device, in 10^9 bytes per second.
     pub peak_gb_per_s: Option<f64>,
     /// Dispatches of a token.
     pub dispatches_per_token: Option<usize>,
-    /// Those of them that wait for the one before.
+    /// Dispatches of a token that wait for the one before.
     pub dependent_dispatches_per_token: Option<usize>,
     /// Milliseconds that encoding and submitting a token take the host.
     pub host_ms_per_token: Option<f64>,
@@ -155,9 +156,9 @@ pub enum Columns {
     /// All.
     #[default]
     All,
-    /// What fits into 120 characters, for one device.
+    /// The columns that fit into 120 characters, for one device.
     Few,
-    /// The same for several devices: which one instead of sizes.
+    /// The columns that fit into 120 characters, for several devices: which one instead of sizes.
     Devices,
     /// The columns that fit into 80 characters, for one device.
     Narrow,

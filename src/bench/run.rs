@@ -99,7 +99,7 @@ pub enum Event<'a> {
     Test {
         /// Which.
         test: &'a Test,
-        /// Its number, from 1.
+        /// The number of the test, from 1.
         number: usize,
         /// How many tests there are.
         of: usize,
@@ -173,7 +173,7 @@ fn run_all(
 ) -> Result<(), Ended> {
     let n_ctx = n_ctx(&options.tests, &**model)?;
     let cpu = Where::Device(DeviceChoice::Cpu);
-    // What only kernels of a GPU can measure asks for some adapter, even if it is software.
+    // A measurement that only kernels of a GPU can do asks for some adapter, even if it is software.
     let hardware = suits_cpu.is_ok();
     if options.devices.contains(&cpu) {
         suits_cpu?;
@@ -364,7 +364,7 @@ pub(crate) fn backend_name(backend: wgpu::Backend) -> String {
     }
 }
 
-/// What a row tells of the model and the program; the device is the CPU reference.
+/// The facts of a row about the model and the program; the device is the CPU reference.
 fn base_row(options: &BenchOptions, model: &dyn Model) -> Row {
     let tensors = model.gguf().tensors();
     Row {
@@ -456,7 +456,7 @@ fn run_tests(
     Ok(())
 }
 
-/// What the tokens of a generation read and waited for.
+/// Adds to a row the bytes that the tokens of a generation read, and the time that they waited.
 fn look_into(
     gpu: &mut GpuBackend,
     test: &Test,
@@ -480,7 +480,7 @@ fn look_into(
     row.gpu_idle = match gpu.time_steps(&vec![0; first], test.generate) {
         Ok(steps) => idle(&steps),
         Err(BackendError::Gpu(error)) if error.is_of_clock() => {
-            // What a step takes where nothing comes between, held against what a token took.
+            // The time of a step with no pause before the next one is held against the time of a token.
             let mut us = gpu.time_step(first + test.generate / 2, HOST_ROUNDS)?;
             us.sort_by(f64::total_cmp);
             Some((1.0 - us[HOST_ROUNDS / 2] * row.statistics.avg_ts / 1e6).max(0.0))

@@ -23,7 +23,7 @@ impl Source {
     /// The model, without its weights being touched.
     ///
     /// # Errors
-    /// What the file or the plan is refused for.
+    /// The refusal of the file or of the plan.
     pub fn load(&self) -> Result<Arc<dyn Model>, BenchError> {
         let gguf = match self {
             Self::Model(source) => source.open()?,
@@ -56,7 +56,7 @@ impl FromStr for Source {
     }
 }
 
-/// What a model is called in a table: its name, and the type of most of its weights where the name does not tell it.
+/// The name of a model in a table, and the type of most of its weights where the name does not tell it.
 pub(crate) fn describe(model: &dyn Model) -> String {
     let name = &model.config().name;
     let most = GgmlType::ALL.iter().max_by_key(|ty| {

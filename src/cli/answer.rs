@@ -103,7 +103,7 @@ impl<'a> Answer<'a> {
             self.piece(rest)?;
             self.sink.end_thoughts();
         } else if !at_stop_text && !self.piece(rest)? {
-            // What follows is nothing, so it is printed even if a stop text begins in it.
+            // Nothing follows, so the held text is printed even if a stop text begins in it.
             let held = self.stop.finish();
             self.print(&held)?;
         }

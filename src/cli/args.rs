@@ -256,7 +256,7 @@ pub(super) struct ContextArgs {
 }
 
 impl ContextArgs {
-    /// What answers of `source` take, where nothing else is asked for: the built-in model was trained on 1024 tokens and rambles
+    /// The context for answers of `source`, where nothing else is asked for: the built-in model was trained on 1024 tokens and rambles
     /// behind them, though its file says 2048.
     pub(super) fn for_answers(&self, source: &ModelSource, may_think: bool) -> Self {
         Self {

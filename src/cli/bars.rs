@@ -61,7 +61,7 @@ struct State {
     of: u64,
     /// The bar while it is shown.
     bar: Option<ProgressBar>,
-    /// Whether it was taken away.
+    /// Whether the bar was taken away.
     ended: bool,
     /// When the next line is due, where there are no bars.
     line: Duration,

@@ -1,4 +1,4 @@
-//! What a batch can be refused for.
+//! The reasons why a batch is refused.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use crate::plural::count;
 /// Lines that are told of at most.
 pub(super) const MOST_TOLD: usize = 10;
 
-/// What is wrong with lines of a batch.
+/// The problems in the lines of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     /// The first of them, with the numbers of their lines.
@@ -97,7 +97,7 @@ pub(super) enum BatchError {
     InUse { path: String },
     #[error("{what} {path}: {source}")]
     File {
-        /// What was tried, such as `cannot open`.
+        /// The attempt that failed, such as `cannot open`.
         what: &'static str,
         path: String,
         source: io::Error,

@@ -1,4 +1,4 @@
-//! What measuring a server can be refused for.
+//! The reasons why a measurement of a server is refused.
 
 use crate::plural::count;
 

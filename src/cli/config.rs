@@ -85,7 +85,7 @@ fn place() -> Option<(PathBuf, bool)> {
     }
 }
 
-/// What the config file says, checked for all commands; `None` where there is none.
+/// The entries of the config file, checked for all commands; `None` where there is no such file.
 fn read(definition: &Command) -> Result<Option<Vec<Entry>>, CliError> {
     let Some((path, named)) = place() else {
         return Ok(None);
@@ -165,7 +165,7 @@ fn entries(file: &str, text: &str) -> Result<Vec<Entry>, CliError> {
     Ok(top)
 }
 
-/// What a value of TOML is on the command line: one text, or those of a list.
+/// The texts that a value of TOML is on the command line: one, or those of a list.
 fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let found = match value {
         DeValue::String(text) => return Ok(vec![text.to_string()]),
@@ -228,7 +228,7 @@ impl Entry {
         Ok(())
     }
 
-    /// What the parser takes an unknown key for, as the end of a sentence.
+    /// The flag that the parser takes an unknown key for, as the end of a sentence.
     fn similar(&self, definition: &Command) -> String {
         let found = self.commands(definition).find_map(|command| {
             let command = without_environment(command.clone()).no_binary_name(true);
@@ -291,7 +291,7 @@ fn refusal(command: &Command, flag: &Arg, values: &[impl AsRef<OsStr>]) -> Optio
     })
 }
 
-/// What is wrong, in one line. This is the first paragraph of clap's message; the others tell how to call the program.
+/// The problem that clap found, in one line. This is the first paragraph of clap's message; the others tell how to call the program.
 pub(super) fn told(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);
@@ -309,9 +309,9 @@ pub(super) fn is_switch(flag: &Arg) -> bool {
 struct Setting {
     flag: Id,
     values: Vec<OsString>,
-    /// Whether it only says that a switch is off, which conflicts with nothing.
+    /// Whether the setting only says that a switch is off, which conflicts with nothing.
     off: bool,
-    /// What it is called in errors.
+    /// The name of the setting in errors.
     origin: String,
 }
 
@@ -328,7 +328,7 @@ impl Setting {
     }
 }
 
-/// What the environment sets for `command`. An empty variable is none.
+/// The settings of the environment for `command`. An empty variable is none.
 fn environment(command: &Command) -> Result<Vec<Setting>, CliError> {
     let mut settings = vec![];
     for flag in command.get_arguments() {

@@ -19,10 +19,10 @@ use crate::tune::TuneError;
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
-/// What can be done about a conversation that fills its context.
+/// The advice about a conversation that fills its context.
 pub(super) const MORE_ROOM: &str = "/drop forgets the oldest question and its answer, /clear all of them, and /set ctx N (at the start -c N) takes a longer context";
 
-/// What ends a command early. `Display` is the one sentence printed after `glimt: error:`.
+/// An error that ends a command early. `Display` is the one sentence printed after `glimt: error:`.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error(transparent)]
@@ -258,7 +258,7 @@ impl CliError {
         }
     }
 
-    /// The same with the name of the model's file, where it tells of this file without naming it.
+    /// This error with the name of the model's file, where it tells of this file without naming it.
     pub(super) fn in_file(self, source: &ModelSource) -> Self {
         let ModelSource::File(path) = source else {
             return self;
@@ -273,7 +273,7 @@ impl CliError {
         }
     }
 
-    /// The same for what is measured, which may be no file.
+    /// This error with the name of the file that is measured. A synthetic model has no file.
     pub(super) fn in_source(self, source: &Source) -> Self {
         match source {
             Source::Model(model) => self.in_file(model),

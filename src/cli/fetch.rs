@@ -11,7 +11,7 @@ use crate::models;
 use crate::plural::{count, named};
 use crate::quant::GgmlType;
 
-/// What is shown while files come.
+/// The progress that is shown while files come.
 struct Shown {
     bar: Option<Bar>,
     /// Bytes of the file that comes.

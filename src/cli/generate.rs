@@ -185,7 +185,7 @@ impl Generate {
             turn.end_thoughts(close)?;
         }
         let stats = turn.thoughts_and_answer(&tokens, limit)?;
-        // What was answered is shown, also where it cannot be saved.
+        // The answer is shown also where it cannot be saved.
         let save = |kept: Resumed| kept.end(&mut turn.session, &self.stop);
         let saved = turn.kept.map_or(Ok(()), save);
         let (ended, mut chooser) = (turn.ended, turn.chooser);
@@ -331,7 +331,7 @@ impl Turn<'_> {
         let how = (&self.choice.chain, host);
         let ran = run::run(&mut self.session, tokens, how, limit, take);
         if matches!(ran, Err(CliError::Engine(_))) {
-            // What was said so far stands on a line of its own.
+            // The text of the answer so far ends with a line break, so that the error has a line of its own.
             self.answer.end_line()?;
         }
         let Ran { stats, ended } = ran?;

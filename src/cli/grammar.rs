@@ -11,7 +11,7 @@ use super::output::note;
 use crate::engine::Opened;
 use crate::engine::chooser::{Grammar, Language};
 
-/// What an answer has to be.
+/// The flags that say what an answer has to be.
 #[derive(Args, Clone, Default)]
 pub(super) struct GrammarArgs {
     /// Answer with JSON that this schema accepts
@@ -54,7 +54,7 @@ impl GrammarArgs {
     /// The grammar for the tokens of a model.
     ///
     /// # Errors
-    /// What reading the file gave, [`CliError::NotJson`], or what the grammar is refused for.
+    /// An error of reading the file, [`CliError::NotJson`], or the refusal of the grammar.
     pub(super) fn grammar(&self, opened: &Opened) -> Result<Option<Grammar>, CliError> {
         let Some((path, language)) = self.language()? else {
             return Ok(None);
@@ -67,7 +67,7 @@ impl GrammarArgs {
         Ok(Some(grammar))
     }
 
-    /// What is to be answered, and the file or flag that says so.
+    /// The language of the answer, and the file or flag that gives it.
     fn language(&self) -> Result<Option<(String, Language)>, CliError> {
         if let Some(schema) = &self.json_schema {
             let (text, path) = match schema.trim_start().starts_with('{') {

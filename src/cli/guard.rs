@@ -14,8 +14,8 @@ const MOST: u64 = 256 << 20;
 /// A doubling template takes some tenths of a second from here to the end of memory.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What `work` makes of a chat template. If it takes more than 256 MiB meanwhile, the process ends with a sentence:
-/// nothing else can stop an expression of a template.
+/// The result of `work` on a chat template. If it takes more than 256 MiB meanwhile, the process ends with a sentence: nothing else can
+/// stop an expression of a template.
 pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     let (done, over) = channel::<()>();
     std::thread::scope(|scope| {

@@ -73,7 +73,7 @@ struct Report {
     thinking: bool,
     parameters: u64,
     tensors: Vec<TypeRow>,
-    /// What running takes, or why it cannot.
+    /// The memory that running takes; `None` where the model cannot run.
     memory: Option<MemoryPlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
@@ -290,7 +290,7 @@ fn experts(experts: &Experts) -> String {
     )
 }
 
-/// What running takes, and whether the device has it.
+/// The memory that running takes, and whether the device has it.
 fn memory_lines(report: &Report) -> String {
     let mut text = String::new();
     if let Some(reason) = &report.refused {

@@ -27,7 +27,7 @@ const SERVING: u8 = 3;
 /// The server was asked to end.
 const DRAINING: u8 = 4;
 
-/// What asks the server to end.
+/// The function that asks the server to end.
 static DRAIN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
@@ -35,7 +35,7 @@ static STATE: AtomicU8 = AtomicU8::new(IDLE);
 /// How long what Ctrl-C stops in a conversation may take to end, before another one ends the process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What Ctrl-C means in a conversation.
+/// The state of a conversation that gives Ctrl-C its meaning.
 enum Talk {
     /// None is held.
     None,
@@ -47,7 +47,7 @@ enum Talk {
 
 static TALK: Mutex<Talk> = Mutex::new(Talk::None);
 
-/// What is said when a signal ends the process.
+/// The sentence that is printed when a signal ends the process.
 static PARTING: Mutex<Option<&str>> = Mutex::new(None);
 
 /// Installs the handler, once per process.
@@ -64,7 +64,7 @@ pub(super) fn install() -> Result<(), CliError> {
         for signal in signals.forever() {
             match signal {
                 SIGINT => on_ctrl_c(),
-                // What shells report of a process that a signal ended.
+                // Shells report this status of a process that a signal ended.
                 other if !drains() => end(128 + other),
                 _ => {}
             }

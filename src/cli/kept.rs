@@ -46,7 +46,7 @@ impl Kept {
         Self::of(SessionFile::open(path, engine)?, engine, raw)
     }
 
-    /// What the file held at its last save, once more.
+    /// This session as the file held it at its last save.
     pub(super) fn again(self, engine: &Engine) -> Result<Self, CliError> {
         let raw = self.data.raw;
         Self::of(self.file, engine, raw)
@@ -90,7 +90,7 @@ impl Kept {
         })
     }
 
-    /// What is said in it, as turns.
+    /// The conversation in the file, as turns.
     pub(super) fn conversation(&self) -> &Conversation {
         &self.data.conversation
     }
@@ -105,7 +105,7 @@ impl Kept {
         self.file.tokens().is_empty() && self.conversation().turns.is_empty()
     }
 
-    /// Whether it is the file at `path`.
+    /// Whether the session's file is the one at `path`.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let real = |path: &Path| path.canonicalize().ok();
         real(path).is_some_and(|path| Some(path) == real(self.file.path()))

@@ -1,4 +1,4 @@
-//! What a model's name means: a file, else a model of this machine, else one that a hub would give.
+//! The meaning of a model's name: a file, else a model of this machine, else one that a hub would give.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the memory of `glimt inspect` is for, as a picture and as bars.
+//! The uses of the memory in `glimt inspect`, as a picture and as bars.
 
 use super::output::bytes;
 use crate::engine::MemoryPlan;
@@ -19,19 +19,19 @@ const KINDS: [(&str, &[&str]); 4] = [
     ),
     ("embeddings and head", &["token_embd.", "output."]),
 ];
-/// What weights hold besides.
+/// The name of all other weights.
 const OTHERS: &str = "routers and norms";
 /// Where the parts begin in the picture.
 const TOP: f64 = 62.0;
 
-/// What the bytes of a plan are for, each above 0.
+/// The uses of a plan's bytes, each above 0.
 pub(super) struct Uses {
     parts: Vec<(&'static str, u64)>,
     ctx: usize,
 }
 
 impl Uses {
-    /// Those of `model` on `target`.
+    /// The uses of memory by `model` on `target`.
     pub(super) fn new(
         target: &Target,
         model: &dyn Model,

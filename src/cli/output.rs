@@ -80,7 +80,7 @@ pub(super) fn clean(text: &str) -> String {
     cleaned
 }
 
-/// What a model said as it may be shown: exactly so in a pipe or file, but without what commands a terminal.
+/// A model's text as it may be shown: exactly so in a pipe or file, but without control characters in a terminal.
 pub(super) fn shown(text: &str, in_terminal: bool) -> Cow<'_, str> {
     match in_terminal {
         true => Cow::Owned(clean(text)),

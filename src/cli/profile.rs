@@ -76,7 +76,7 @@ enum Format {
 }
 
 impl Profile {
-    /// What is timed once the model is loaded, in words.
+    /// The measurement that begins once the model is loaded, in words.
     fn measures(&self) -> String {
         let depth = self.depth;
         match self.prompt {

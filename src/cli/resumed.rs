@@ -11,7 +11,7 @@ use crate::engine::{Engine, Session};
 use crate::gpu::wait::Wait;
 use crate::plural::count;
 
-/// What is said in a session file, and what is asked now.
+/// The conversation of a session file, and the prompt that goes on with it.
 pub(super) struct Resumed {
     kept: Kept,
     conversation: Conversation,
@@ -51,7 +51,7 @@ impl Resumed {
     /// The tokens of all that was said with the next prompt.
     ///
     /// # Errors
-    /// What the tokenizer or the template refuses.
+    /// The refusal of the tokenizer or the template.
     pub(super) fn prompt(
         &mut self,
         engine: &Engine,

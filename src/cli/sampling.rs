@@ -18,7 +18,7 @@ pub(super) struct SamplingArgs {
     top_k: Option<u32>,
     /// Draw from the best tokens that sum up to P; 1 is off [default: what is recommended for the model, else 0.95]
     ///
-    /// These are the most probable ones.
+    /// The best tokens are the most probable ones.
     #[arg(long, value_name = "P", value_parser = probability, allow_negative_numbers = true, help_heading = SAMPLING)]
     top_p: Option<f32>,
     /// Drop tokens below P times the best one; 0 is off [default: what is recommended for the model, else 0.05]
@@ -58,7 +58,7 @@ struct HostArgs {
     /// Penalise tokens that would continue a repetition (DRY): X at the allowed length; 0 is off [default: 0]
     #[arg(long, value_name = "X", value_parser = non_negative, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     dry_multiplier: Option<f32>,
-    /// What each token beyond the allowed length multiplies the penalty of DRY by [default: 1.75]
+    /// The factor by which each token beyond the allowed length multiplies the penalty of DRY [default: 1.75]
     #[arg(long, value_name = "X", value_parser = at_least_one, allow_negative_numbers = true, hide_short_help = true, help_heading = SAMPLING)]
     dry_base: Option<f32>,
     /// The shortest repetition that DRY penalises when it is continued [default: 2]
@@ -124,7 +124,7 @@ fn non_negative(text: &str) -> Result<f32, String> {
 }
 
 fn positive(text: &str) -> Result<f32, String> {
-    // Its inverse must be a number, too.
+    // The inverse of the value must be a number, too.
     number_that(
         text,
         |value| value > 0.0 && value.is_normal(),

@@ -119,7 +119,7 @@ impl ServedArgs {
         self.strict_model
     }
 
-    /// What requests call the model.
+    /// The name of the model in requests.
     pub(super) fn name(&self, source: &ModelSource) -> String {
         let stem = match source {
             ModelSource::Embedded => None,

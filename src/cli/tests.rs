@@ -9,7 +9,7 @@ use super::{config, definition};
 
 mod advice;
 
-/// What rewrites the tables.
+/// The command that rewrites the tables.
 const REWRITE: &str = "GLIMT_WRITE=1 cargo test --lib cli::tests";
 const END: &str = "<!-- end of flags -->";
 

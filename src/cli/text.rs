@@ -78,7 +78,7 @@ impl TextArgs {
         input.ok_or(CliError::NoText { what })
     }
 
-    /// What the flags name.
+    /// The input that the flags name.
     fn given(&self) -> Option<Input> {
         match self.text.as_deref() {
             Some("-") => Some(Input::Standard),
@@ -130,7 +130,7 @@ impl PromptArgs {
 /// The texts of `inputs` with a blank line between them; of `most` bytes at most.
 ///
 /// # Errors
-/// What reading gave, or [`CliError::EmptyText`].
+/// An error of reading, or [`CliError::EmptyText`].
 pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> {
     let texts = inputs.iter().map(|input| input.read(most));
     let mut texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -188,8 +188,8 @@ impl Input {
     }
 }
 
-/// What editors add to a text goes: a byte order mark, carriage returns at the ends of lines, and the last line break, which llama.cpp
-/// drops, too.
+/// The text without the additions of editors: a byte order mark, carriage returns at the ends of lines, and the last line break, which
+/// llama.cpp drops, too.
 fn plain(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut text = text.replace("\r\n", "\n");

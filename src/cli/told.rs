@@ -1,4 +1,4 @@
-//! What `glimt generate --json` prints.
+//! The JSON that `glimt generate --json` prints.
 
 use std::time::Duration;
 

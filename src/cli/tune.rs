@@ -99,7 +99,7 @@ impl Tune {
         bar.end();
         let tuned = tuned?;
         if tuned.faster && keeps {
-            // What was found for other models stays.
+            // The choices for other models stay.
             let (mut all, _) = tuning::load(&tuned.adapter)?.unwrap_or_default();
             for one in &tuned.found {
                 all.geometries.remove(&one.site);

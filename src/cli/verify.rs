@@ -33,7 +33,7 @@ more where two experts are as good as equal. The exit code is 1 if a comparison 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Verify {
-    /// What to verify: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index or
+    /// The device to verify: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index or
     /// part of the name of an adapter
     #[arg(
         long,
@@ -58,7 +58,7 @@ pub(super) struct Verify {
 impl Verify {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let began = Instant::now();
-        // What a device does not use for models as small as these would be said for each.
+        // A device that leaves something unused for models as small as these would say so for each of them.
         if std::env::var_os("RUST_LOG").is_none() {
             log::set_max_level(log::LevelFilter::Error);
         }

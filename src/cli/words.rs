@@ -435,7 +435,7 @@ mod tests {
                 "4"
             ]
         );
-        // What no program has as a flag is a text.
+        // A word that no program has as a flag is a text.
         assert_eq!(
             read(&["generate", "--a_b is a name"]),
             ["generate", "--", "--a_b is a name"]

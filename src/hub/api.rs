@@ -1,4 +1,4 @@
-//! What a repository has, as the hub tells it.
+//! The files of a repository, as the hub tells them.
 
 use std::io::Read;
 
@@ -16,11 +16,11 @@ const LONGEST: u64 = 64 << 20;
 /// A file that the hub offers.
 #[derive(Debug, Clone)]
 pub struct OfferedFile {
-    /// Its name in the repository, with `/` between folders. A name from the hub is checked: joined to a folder, it stays below it.
+    /// The file's name in the repository, with `/` between folders. A name from the hub is checked: joined to a folder, it stays below it.
     pub name: String,
-    /// Its length in bytes.
+    /// The file's length in bytes.
     pub size: u64,
-    /// Its checksum.
+    /// The file's checksum.
     pub sum: Sum,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn head(
 /// Asks what a repository has.
 ///
 /// # Errors
-/// What the line or the hub refuses, [`HubError::Answer`], [`HubError::UnsafeName`].
+/// An error of the line or of the hub, [`HubError::Answer`], [`HubError::UnsafeName`].
 pub(super) fn listing(client: &Client, repo: &str) -> Result<Listing, Trouble> {
     let endpoint = &client.endpoint;
     let url = format!("{endpoint}/api/models/{repo}/revision/main?blobs=true");
@@ -183,7 +183,7 @@ fn wrong(url: &str, problem: String) -> Trouble {
 /// Length and checksum of a file: as the listing tells them, else as the headers of the file do.
 ///
 /// # Errors
-/// What the line or the hub refuses, [`HubError::NoChecksum`].
+/// An error of the line or of the hub, [`HubError::NoChecksum`].
 pub(super) fn facts(
     client: &Client,
     repo: &str,

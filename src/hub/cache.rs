@@ -9,7 +9,7 @@ use super::HubError;
 use super::api::is_commit;
 use crate::files;
 
-/// What stands before the names of models' folders.
+/// The prefix of the names of models' folders.
 const MODELS: &str = "models";
 /// Folders below a snapshot that are looked into: as many as the name of a file that is fetched may have.
 const DEPTH: usize = 512;
@@ -155,7 +155,7 @@ impl RepoFolder {
         commits.iter().rev().map(snapshot).collect()
     }
 
-    /// What was begun and not finished.
+    /// The files that were begun and not finished.
     ///
     /// # Errors
     /// [`HubError::Read`].

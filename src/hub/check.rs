@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::Digest;
 
-/// What a file's bytes must come to. It is also the name of its blob in the cache.
+/// The checksum of a file. It is also the name of the file's blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sum {
     /// Of the bytes, as git LFS names a file.
@@ -38,7 +38,7 @@ impl Sum {
     /// The checksum of the same kind of the file at `path`. `told` gets the bytes that are read, again and again.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn of_file(&self, path: &Path, told: &mut dyn FnMut(u64)) -> io::Result<String> {
         let file = File::open(path)?;
         match self {

@@ -17,7 +17,7 @@ const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 
 /// A file of a model, here or at a hub.
 pub(super) trait File {
-    /// Its length in bytes, where it is known.
+    /// The file's length in bytes, where it is known.
     fn bytes(&self) -> Option<u64>;
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Model<F> {
     pub(super) stem: String,
     /// By its name, such as `Q4_K_M`.
     pub(super) quantisation: Option<String>,
-    /// Its file, or its shards in order.
+    /// The file of the model, or its shards in order.
     pub(super) files: Vec<F>,
     /// The names of shards that are not there, in a sentence; nothing where all are there.
     missing: String,
 }
 
 impl<F: File> Model<F> {
-    /// Its name among others, with its size, and a word if glimt refuses it.
+    /// The model's name among others, with its size, and a word if glimt refuses it.
     pub(super) fn told(&self, name: &str) -> String {
         let bytes: Option<u64> = self.files.iter().map(File::bytes).sum();
         let bytes = bytes.map(|bytes| size(&bytes));
@@ -188,7 +188,7 @@ fn listed<F: File>(models: &[&Model<F>]) -> String {
     named(models.iter().map(told), models.len())
 }
 
-/// Those of `models` that `wanted` names: by their quantisation, else by a word of their name, else by a part of it.
+/// The models that `wanted` names: by their quantisation, else by a word of their name, else by a part of it.
 fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     let upper = wanted.to_ascii_uppercase();
     let wanted = upper.strip_suffix(".GGUF").unwrap_or(&upper);

@@ -31,7 +31,7 @@ impl Download<'_> {
     /// Fetches what is missing and checks all. The part then is the whole file.
     ///
     /// # Errors
-    /// What the line, the hub or the disk refuses. What was fetched stays, except where it is wrong.
+    /// An error of the line, the hub or the disk. The fetched bytes stay, except where they are wrong.
     pub(super) fn run(&self, told: &mut dyn FnMut(Event<'_>)) -> Result<(), HubError> {
         // If the checksum is wrong, the bytes that an earlier run left may be at fault. Then the file is fetched once more.
         let mut inherited = length(self.part) > 0;

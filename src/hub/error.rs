@@ -24,7 +24,7 @@ fn answered(status: u16, url: &str) -> String {
     format!("the hub answered with status {status} ({url})")
 }
 
-/// What ends the search, the fetching or the removal of a model. `Display` is one sentence that says what to do.
+/// An error that ends the search, the fetching or the removal of a model. `Display` is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// A text is no name of a model.
@@ -32,9 +32,9 @@ pub enum HubError {
         "no model can have the name '{text}': {problem}; names are user/repo, user/repo:QUANTISATION, ollama:NAME:TAG, {aliases}"
     )]
     Name {
-        /// What was given.
+        /// The text that was given.
         text: String,
-        /// What is wrong with it.
+        /// The problem with the text.
         problem: &'static str,
         /// The short names.
         aliases: String,
@@ -42,11 +42,11 @@ pub enum HubError {
     /// A variable of the environment cannot be used.
     #[error("the variable {variable} cannot be used: found '{found}', expected {expected}")]
     Variable {
-        /// Its name.
+        /// The name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// The value of the variable.
         found: String,
-        /// What it may be.
+        /// The values that are accepted.
         expected: &'static str,
     },
     /// The access token in this variable or file has characters that no token has.
@@ -63,11 +63,11 @@ pub enum HubError {
     /// The hub does not answer, or not as it should.
     #[error("{}; {advice}", failed(problem, url))]
     Answer {
-        /// What was asked for.
+        /// The address that was asked.
         url: String,
-        /// What happened, or what was found and expected.
+        /// The problem with the answer, or what was found in it and what was expected.
         problem: String,
-        /// What to do.
+        /// The advice to the user.
         advice: &'static str,
     },
     /// The hub does not let strangers have this.
@@ -77,7 +77,7 @@ pub enum HubError {
     Unauthorized {
         /// The repository.
         repo: String,
-        /// What to do about the token.
+        /// The advice about the token.
         advice: &'static str,
     },
     /// The hub knows who asks, and refuses.
@@ -104,11 +104,11 @@ pub enum HubError {
     /// The hub answers in a way that means nothing here.
     #[error("{}; {advice}", answered(*status, url))]
     Status {
-        /// What was asked for.
+        /// The address that was asked.
         url: String,
         /// The status.
         status: u16,
-        /// What to do.
+        /// The advice to the user.
         advice: &'static str,
     },
     /// A file that is offered as a model is none.
@@ -122,9 +122,9 @@ pub enum HubError {
     NoQuantisation {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// The quantisation that was asked for.
         wanted: String,
-        /// What there is.
+        /// The quantisations that there are.
         there: String,
     },
     /// Several files fit.
@@ -132,9 +132,9 @@ pub enum HubError {
     Several {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// The quantisation that was asked for.
         wanted: Option<String>,
-        /// What fits.
+        /// The models that fit.
         found: String,
     },
     /// A split model is not whole.
@@ -170,7 +170,7 @@ pub enum HubError {
         /// The folder.
         path: PathBuf,
     },
-    /// What came is not what the hub promised.
+    /// A file is not the one that the hub promised.
     #[error(
         "{file} is damaged: its checksum is {found}, expected {expected}; it was deleted, pull it again"
     )]
@@ -189,7 +189,7 @@ pub enum HubError {
     TooLong {
         /// The file.
         file: String,
-        /// Its length in bytes, as the hub tells it.
+        /// The file's length in bytes, as the hub tells it.
         size: u64,
     },
     /// The disk refuses.
@@ -197,7 +197,7 @@ pub enum HubError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A store cannot be read.
@@ -205,7 +205,7 @@ pub enum HubError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// No store has the model of this name.
@@ -218,7 +218,7 @@ pub enum HubError {
         name: String,
         /// The program.
         store: &'static str,
-        /// What does it.
+        /// The advice to the user, with the command of that program.
         advice: String,
     },
     /// A model is to be removed while something is fetched from this repository.
@@ -236,7 +236,7 @@ pub enum HubError {
     },
 }
 
-/// What to do where the disk is full.
+/// The advice where the disk is full.
 fn full(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
@@ -247,7 +247,7 @@ fn full(source: &io::Error) -> &'static str {
 }
 
 impl HubError {
-    /// What happened, without what to do about it: for what is tried again by itself.
+    /// The event alone, without the advice: for requests that are tried again by themselves.
     pub fn cause(&self) -> String {
         match self {
             Self::Answer { url, problem, .. } => failed(problem, url),

@@ -1,17 +1,17 @@
-//! What is told while a model is fetched.
+//! The events while a model is fetched.
 
 use std::time::Duration;
 
 use super::HubError;
 
-/// What happens while a model is fetched.
+/// An event while a model is fetched.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A file is begun.
     File {
-        /// Its name.
+        /// The name of the file.
         name: &'a str,
-        /// Its length in bytes.
+        /// The length of the file in bytes.
         bytes: u64,
     },
     /// So many bytes of the file are there.
@@ -20,19 +20,19 @@ pub enum Event<'a> {
     Checked {
         /// In bytes.
         bytes: u64,
-        /// Its length.
+        /// The length of the file.
         of: u64,
     },
     /// Something passing went wrong, and after a wait it is tried again.
     Again {
-        /// What went wrong.
+        /// The error of the last try.
         why: &'a HubError,
         /// How long the wait is.
         wait: Duration,
     },
-    /// What was there of a file is dropped, and it is fetched from the beginning.
+    /// The bytes that were there of a file are dropped, and it is fetched from the beginning.
     StartOver {
-        /// Its name.
+        /// The name of the file.
         file: &'a str,
         /// Why.
         why: &'static str,

@@ -29,7 +29,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// What will not pass.
+    /// A trouble that will not pass.
     pub(super) fn lasting(error: HubError) -> Self {
         Self {
             error,
@@ -38,7 +38,7 @@ impl Trouble {
         }
     }
 
-    /// What may pass until the next try. The hub may ask for a wait before that.
+    /// A trouble that may pass until the next try. The hub may ask for a wait before that.
     fn passing(error: HubError, wait: Option<Duration>) -> Self {
         Self {
             error,
@@ -57,7 +57,7 @@ impl Trouble {
         })
     }
 
-    /// What ended the reading of an answer. `after` says how far it came.
+    /// The trouble that ended the reading of an answer. `after` says how far it came.
     pub(super) fn reading(
         url: &str,
         error: &std::io::Error,
@@ -117,7 +117,7 @@ impl Trouble {
     }
 }
 
-/// What is wanted of an answer.
+/// The part that is wanted of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Only the headers.
@@ -223,7 +223,7 @@ impl Client {
     /// to a place on it. `what` is the repository or file, for errors.
     ///
     /// # Errors
-    /// What the line or the hub refuses.
+    /// An error of the line or of the hub.
     pub(super) fn ask(
         &self,
         asked: &str,

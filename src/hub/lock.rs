@@ -84,7 +84,7 @@ fn attempt(path: &Path) -> io::Result<Option<File>> {
 fn attempt(path: &Path) -> io::Result<Option<File>> {
     use std::os::windows::fs::OpenOptionsExt;
 
-    /// What the system says of a file that another has open alone (ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION).
+    /// The errors of the system for a file that another has open alone (ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION).
     const HELD: [i32; 2] = [32, 33];
     let mut options = OpenOptions::new();
     let opened = options

@@ -170,7 +170,7 @@ fn is_plain(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// What is wrong with the name of a user or a repository, by Hugging Face's rules.
+/// The problem with the name of a user or a repository, by Hugging Face's rules.
 fn problem(part: &str) -> Option<&'static str> {
     match part {
         "" => Some("a part of it is empty"),

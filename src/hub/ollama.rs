@@ -12,7 +12,7 @@ use crate::plural;
 
 const HOST: &str = "registry.ollama.ai";
 const LIBRARY: &str = "library";
-/// What a name without a tag means.
+/// The tag of a name without one.
 const LATEST: &str = "latest";
 const WEIGHTS: &str = "application/vnd.ollama.image.model";
 /// The longest manifest or configuration that is read, in bytes.

@@ -17,7 +17,7 @@ use crate::gguf::Gguf;
 /// How often the list of files is asked for.
 const LIST_TRIES: u32 = 4;
 
-/// What the hub offers for a name.
+/// The files that the hub offers for a name.
 #[derive(Debug, Clone)]
 pub struct Offer {
     /// `user/repo`.
@@ -60,7 +60,7 @@ impl<'a> Hub<'a> {
     /// Asks the hub what a name means.
     ///
     /// # Errors
-    /// What the line or the hub refuses, and what [`HubError`] says of names and quantisations.
+    /// An error of the line or of the hub, or a [`HubError`] about names and quantisations.
     pub fn offer(&self, name: &Name, told: &mut dyn FnMut(Event<'_>)) -> Result<Offer, HubError> {
         let (repo, quantisation) = match name {
             Name::Repository {
@@ -158,7 +158,7 @@ impl<'a> Hub<'a> {
     /// Fetches what is missing of an offer; returns where its first file is.
     ///
     /// # Errors
-    /// What the line, the hub or the disk refuses. What was fetched stays, and the next call goes on from there.
+    /// An error of the line, the hub or the disk. The fetched bytes stay, and the next call goes on from there.
     pub fn pull(
         &self,
         offer: &Offer,

@@ -10,7 +10,7 @@ use super::choice::{choose_any, models};
 use super::lock::Lock;
 use super::{HubError, Name, Settings, Store, stores};
 
-/// What would be removed.
+/// The plan of a removal.
 #[derive(Debug)]
 pub struct Removal {
     /// `user/repo`.
@@ -56,7 +56,7 @@ fn chosen(repo: &str, quantisation: Option<&str>, snapshots: &[Files]) -> Result
 }
 
 impl Removal {
-    /// What removing a model would do. Without a quantisation, what was begun in its repository and not finished goes too.
+    /// The plan to remove a model. Without a quantisation, files that were begun in its repository and not finished go too.
     ///
     /// # Errors
     /// [`HubError::NotHere`], [`HubError::Foreign`], [`HubError::Several`], [`HubError::NoQuantisation`], [`HubError::Read`].
@@ -135,7 +135,7 @@ impl Removal {
         let snapshots = self.folder.join("snapshots");
         remove_empty(&snapshots);
         if !snapshots.exists() {
-            // What is left says only what was there.
+            // The files that are left only describe what was there.
             let rest = ["refs", ".no_exist", "trees"].map(|rest| self.folder.join(rest));
             for rest in rest.iter().chain([&self.locks]) {
                 gone(fs::remove_dir_all(rest)).map_err(HubError::write(rest))?;
@@ -160,7 +160,7 @@ impl Removal {
     }
 }
 
-/// What is not there need not be removed.
+/// The result, where a file that is not there counts as removed.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -79,7 +79,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the environment says, by the variables of `huggingface_hub` and ollama. An empty variable counts as unset.
+    /// The settings of the environment, by the variables of `huggingface_hub` and ollama. An empty variable counts as unset.
     ///
     /// # Errors
     /// [`HubError::Variable`], [`HubError::Token`], [`HubError::NoHome`], and [`HubError::Read`] of the file of the token.

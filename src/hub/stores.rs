@@ -44,7 +44,7 @@ pub struct Found {
     pub bytes: u64,
     /// Whose it is.
     pub store: Store,
-    /// Its file, or its shards in order.
+    /// The file of the model, or its shards in order.
     pub files: Vec<PathBuf>,
     /// Whether no shard is missing.
     pub whole: bool,
@@ -53,11 +53,11 @@ pub struct Found {
 /// All models that were found.
 #[derive(Debug, Default)]
 pub struct Inventory {
-    /// Those of the cache first, then LM Studio's, then ollama's.
+    /// The models of the cache first, then LM Studio's, then ollama's.
     pub found: Vec<Found>,
     /// Repositories of the cache in which something was begun and not finished, with its bytes.
     pub begun: Vec<(String, u64)>,
-    /// What could not be read.
+    /// The errors about folders and files that could not be read.
     pub unread: Vec<HubError>,
 }
 
@@ -93,7 +93,7 @@ fn groups(settings: &Settings, unread: &mut Vec<HubError>) -> Vec<Group> {
     found
 }
 
-/// What was read, or nothing and one more error in `unread`.
+/// The items that were read, or nothing and one more error in `unread`.
 fn readable<T>(read: Result<Vec<T>, HubError>, unread: &mut Vec<HubError>) -> Vec<T> {
     read.unwrap_or_else(|error| {
         unread.push(error);
@@ -172,7 +172,7 @@ pub fn all(settings: &Settings) -> Inventory {
     }
 }
 
-/// What was begun in the cache and not finished. What cannot be read is told of elsewhere.
+/// The repositories of the cache with files that were begun and not finished. Unreadable folders are told of elsewhere.
 fn begun(settings: &Settings) -> Vec<(String, u64)> {
     let repositories = cache::repositories(&settings.cache).unwrap_or_default();
     let parts = |(repo, folder): (String, cache::RepoFolder)| {

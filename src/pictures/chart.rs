@@ -26,7 +26,7 @@ pub(crate) struct Point {
     pub(crate) x: f64,
     /// The value, at least 0.
     pub(crate) y: f64,
-    /// Its standard deviation.
+    /// The standard deviation of the value.
     pub(crate) deviation: f64,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Series {
 /// Series that are compared with each other.
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// What the places are.
+    /// The label of the places.
     pub(crate) places: String,
     pub(crate) series: Vec<Series>,
 }

@@ -1,4 +1,4 @@
-//! What all SVG files share: the frame, shapes, texts that end where they have to, and colours.
+//! The elements that all SVG files share: the frame, shapes, texts that end where they have to, and colours.
 
 use std::fmt::Write;
 

@@ -50,7 +50,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What can be shown.
+/// The abilities of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terminal {
     /// Columns of a line.
@@ -64,13 +64,13 @@ pub(crate) struct Terminal {
 /// A bar with what stands before and behind it.
 pub(crate) struct Bar {
     pub(crate) name: String,
-    /// Its length: of the longest one, from 0 to 1.
+    /// The length of the bar: of the longest one, from 0 to 1.
     pub(crate) part: f64,
     pub(crate) value: String,
 }
 
 impl Terminal {
-    /// What standard output shows.
+    /// The abilities of standard output.
     pub(crate) fn of_stdout() -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         let columns = terminal_size::terminal_size_of(std::io::stdout());
@@ -125,7 +125,7 @@ impl Terminal {
             part.clamp(0.0, 1.0)
         };
         let eighths = (part * room as f64 * 8.0).round() as usize;
-        // What is there is seen.
+        // A value above 0 is seen, however small.
         let eighths = eighths.max(usize::from(part > 0.0));
         match self.unicode {
             true => "█".repeat(eighths / 8) + EIGHTHS[eighths % 8],

@@ -37,14 +37,14 @@ const REPETITIONS: usize = 5;
 const ALONE_CALLS: usize = 8;
 const ALONE_ROUNDS: usize = 5;
 
-/// What is timed.
+/// The subject of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// So many decoded tokens; medians are over them.
     Tokens(usize),
     /// A prompt.
     Prompt {
-        /// Its tokens.
+        /// The tokens of the prompt.
         tokens: usize,
         /// Tokens that are computed at once; the usual number where `None`.
         chunk: Option<u32>,
@@ -53,7 +53,7 @@ pub enum Subject {
     },
 }
 
-/// What to profile.
+/// The options of a profile.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
     /// The model.
@@ -64,7 +64,7 @@ pub struct ProfileOptions {
     pub precompose: Option<PrecomposeChoice>,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
-    /// What is timed.
+    /// The tokens or the prompt that are timed.
     pub subject: Subject,
     /// Cache rows before them.
     pub depth: usize,
@@ -174,7 +174,7 @@ fn on_gpu(
     Ok(Profile::new(head, work, &step, &times, &alone, dense))
 }
 
-/// What is timed without timestamps too, and the tokens that are computed at once, where they are not the usual ones.
+/// The test that is also timed without timestamps, and the tokens that are computed at once, where they are not the usual ones.
 fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
     let (prompt, generate, chunk) = match options.subject {
         // No prompt is computed: the cache is filled.
@@ -189,7 +189,7 @@ fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
     (test, chunk)
 }
 
-/// What was measured: begin and end of each dispatch of `step`, in nanoseconds, each time.
+/// The measurements of a profile: begin and end of each dispatch of `step`, in nanoseconds, each time.
 struct Measured {
     work: Work,
     step: Vec<Taken>,

@@ -42,7 +42,7 @@ fn head(profile: &Profile) -> String {
     text
 }
 
-/// What was timed, and what it takes without being told apart.
+/// The work that was timed, and its time without timestamps between the dispatches.
 fn work(profile: &Profile) -> String {
     let dispatches = count(profile.dispatches, "dispatch");
     match profile.work {

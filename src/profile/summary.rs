@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::gpu::call::{About, Sublayer, Taken};
 
-/// What was profiled, and what the same takes without being profiled.
+/// The device and the model of a profile, and the facts that hold for all of its dispatches.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Head {
     /// Commit of the build.
@@ -16,37 +16,37 @@ pub struct Head {
     pub version: &'static str,
     /// The adapter's name.
     pub gpu_info: String,
-    /// Its driver.
+    /// The adapter's driver.
     pub driver: String,
     /// Vulkan, Metal or DX12.
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
-    /// What was measured to choose the tier, where that was now.
+    /// The measurements by which the tier was chosen, where that was now.
     pub tier_trial: Option<String>,
-    /// What became of `--precompose`, where it is not off.
+    /// The outcome of `--precompose`, where it is not off.
     pub precompose: Option<String>,
     /// The file or the synthetic model.
     pub model_filename: String,
-    /// What the model is called.
+    /// The name of the model.
     pub model_type: String,
     /// Cache rows before what is timed.
     pub n_depth: usize,
     /// When, in UTC.
     pub test_time: String,
-    /// What a plain read of a large buffer reaches.
+    /// The bandwidth that a plain read of a large buffer reaches, in 10^9 bytes per second.
     pub peak_gb_per_s: f64,
-    /// What a dispatch takes that waits for the one before and reads next to nothing, in microseconds.
+    /// The time of a dispatch that waits for the one before and reads next to nothing, in microseconds.
     pub dispatch_us: f64,
     /// How dispatches were told apart.
     pub separation: &'static str,
     /// Whose clock told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
     pub clock: &'static str,
-    /// What an empty pass takes, subtracted from each dispatch, where each had a pass.
+    /// The time of an empty pass, subtracted from each dispatch, where each had a pass.
     pub empty_pass_us: Option<f64>,
 }
 
-/// What was timed, and what it takes without timestamps between its dispatches.
+/// The work that was timed, and its time without timestamps between its dispatches.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Work {
@@ -63,7 +63,7 @@ pub enum Work {
     },
     /// A prompt.
     Prompt {
-        /// Its tokens.
+        /// The tokens of the prompt.
         n_prompt: usize,
         /// Tokens computed at once, at most.
         n_ubatch: u32,
@@ -73,13 +73,13 @@ pub enum Work {
         repetitions: usize,
         /// The prompt by the host's clock, without timestamps.
         prompt_us: f64,
-        /// Its tokens per second by that.
+        /// Tokens of the prompt per second by the host's clock.
         tokens_per_s: f64,
     },
 }
 
 impl Work {
-    /// What the sum of the dispatches is to be held against, in microseconds: less where dispatches are kept apart.
+    /// The time that the sum of the dispatches is to be held against, in microseconds: less where dispatches are kept apart.
     pub(super) fn without_us(&self) -> f64 {
         match *self {
             Self::Token { step_us, .. } => step_us,
@@ -99,7 +99,7 @@ pub struct Kernel {
     pub calls: usize,
     /// Microseconds of all of them per token or prompt, the median.
     pub us: f64,
-    /// What all of them take at least: their bytes at the speed of a plain read, and the wait of each for the one before.
+    /// The least time of all of them: their bytes at the speed of a plain read, and the wait of each for the one before.
     pub floor_us: f64,
     /// Share of the token or prompt.
     pub share: f64,
@@ -136,21 +136,21 @@ pub struct LayerTime {
 /// A dispatch on the timeline of one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// What it is.
+    /// The dispatch.
     pub about: Arc<About>,
     /// Microseconds from the beginning of the token.
     pub begin: f64,
-    /// The same of its end.
+    /// Microseconds from the beginning of the token to the end of the dispatch.
     pub end: f64,
 }
 
 /// Where the time of a token or a prompt goes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
-    /// What was profiled.
+    /// The device and the model.
     #[serde(flatten)]
     pub head: Head,
-    /// What was timed.
+    /// The work that was timed.
     #[serde(flatten)]
     pub work: Work,
     /// All dispatches of a token or prompt together, the median.
@@ -221,7 +221,7 @@ impl Profile {
     }
 }
 
-/// What the dispatches took, (tokens or repetitions, dispatches) in microseconds.
+/// The times of the dispatches, (tokens or repetitions, dispatches) in microseconds.
 struct Spans(Vec<Vec<f64>>);
 
 impl Spans {
@@ -360,7 +360,7 @@ pub(super) mod tests {
         example_of(work, empty_pass_us)
     }
 
-    /// The same as three repetitions of a prompt.
+    /// The profile of `example` as three repetitions of a prompt.
     pub(in crate::profile) fn example_prompt() -> Profile {
         let work = Work::Prompt {
             n_prompt: 70,

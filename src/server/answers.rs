@@ -14,14 +14,14 @@ use crate::engine::chooser::{ChooserError, TokenLogProbs};
 use crate::engine::scheduler::Event;
 use crate::engine::{EngineError, StopReason};
 
-/// What has come next.
+/// The next part of an answer.
 pub(super) struct Step {
     /// Of which answer.
     pub(super) choice: usize,
     /// The token, unless it is the one that ends the answer.
     pub(super) token: Option<u32>,
     pub(super) deltas: Vec<Delta>,
-    /// What the model expected of the token, if that is asked for.
+    /// The probabilities that the model gave for the token, if a request asks for them.
     pub(super) log_probs: Option<TokenLogProbs>,
     /// Why the answer has ended, if it has.
     pub(super) reason: Option<&'static str>,
@@ -29,7 +29,7 @@ pub(super) struct Step {
     pub(super) stopped_by: Option<String>,
 }
 
-/// What answers took so far.
+/// The tokens and the time that answers took so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// Tokens of the prompts.
@@ -89,8 +89,8 @@ pub(super) struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// Those that come of `answering`, one for each reader, to prompts of so many tokens, `each` of which has as many answers.
-    /// They have to be there within `timeout` of the request.
+    /// The answers that `answering` tells of, one for each reader, to prompts of so many tokens, `each` of which has as many answers. They
+    /// have to be there within `timeout` of the request.
     pub(super) fn new(
         answering: Answering,
         readers: Vec<Reader<'a>>,
@@ -121,10 +121,10 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// What comes next; `None` when all answers have ended. Nothing is lost if it is dropped while it waits.
+    /// The next step; `None` when all answers have ended. Nothing is lost if the future is dropped while it waits.
     ///
     /// # Errors
-    /// What went wrong. Nothing comes then.
+    /// The error that ended the answers. Nothing comes then.
     pub(super) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while self.left > 0 {
             let told = match self.until {
@@ -225,7 +225,7 @@ impl<'a> Answers<'a> {
         reason
     }
 
-    /// What the answers took so far.
+    /// The tokens and the time that the answers took so far.
     pub(super) fn usage(&self) -> Usage {
         let now = Instant::now();
         let first = self.first.unwrap_or(now);

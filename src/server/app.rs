@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ use super::settings::Settings;
 /// Whoever asks while the model is loaded is told to wait for so long at most.
 const LONGEST_LOAD: Duration = Duration::from_secs(60);
 
-/// What a server is about.
+/// The phase of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Loading,
@@ -34,7 +34,7 @@ pub(super) struct Served {
     pub(super) desk: Desk,
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub(super) struct App {
     pub(super) settings: Settings,
     /// When loading began.

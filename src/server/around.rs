@@ -1,4 +1,4 @@
-//! What happens to every request: its id, its key, who may ask from web pages, and its line in the log.
+//! The steps around every request: its id, its key, who may ask from web pages, and its line in the log.
 
 use std::sync::Arc;
 

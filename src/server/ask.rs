@@ -1,4 +1,4 @@
-//! What requests for chats and for completions have in common.
+//! The settings that requests for chats and for completions have in common.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) const ANSWERS: [&str; 2] = ["n", "n_cmpl"];
 /// Answers to all prompts of a request at most.
 pub(super) const MOST_IN_ALL: usize = 1024;
 
-/// What requests for chats and for completions have in common.
+/// The settings that requests for chats and for completions have in common.
 pub(super) struct Ask {
     pub(super) stream: bool,
     /// Whether the last message of a stream tells what it took.
@@ -39,7 +39,7 @@ pub(super) struct Ask {
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
     pub(super) chain: ChainSettings,
-    /// What an answer has to be, and the field that says so.
+    /// The field that asks for a form of the answer, and the form as a language.
     form: Option<(&'static str, Language)>,
 }
 
@@ -47,7 +47,7 @@ impl Ask {
     /// Reads it. `no_thoughts` is whether the model is told not to think.
     ///
     /// # Errors
-    /// What is wrong, by its field.
+    /// The problem with the request, by its field.
     pub(super) fn read(
         fields: &Fields<'_>,
         model: &Model,

@@ -25,7 +25,7 @@ use super::work::{self, LAST_STEP, Worked};
 /// at once, and at least as many as a request may ask for answers.
 const PLACES: usize = MOST_IN_ALL;
 
-/// What a request is for.
+/// The endpoint that a request of a batch is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
     /// A conversation.
@@ -47,7 +47,7 @@ impl Endpoint {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answered {
     /// The status that it would have over HTTP: 200 for an answer.

@@ -9,11 +9,11 @@ pub(super) struct Block {
     /// Tells it from other blocks of all answers.
     pub(super) id: String,
     pub(super) kind: Kind,
-    /// Its text; of a call, the arguments as JSON.
+    /// The text of the block; of a call, the arguments as JSON.
     pub(super) text: String,
 }
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Thoughts,
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Call(String),
 }
 
-/// What a step changes.
+/// A change that a step makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// A block begins behind the others.

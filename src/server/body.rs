@@ -44,7 +44,7 @@ enum Content {
 /// A body that is in memory.
 pub(super) struct Body {
     content: Content,
-    /// Its bytes of all that may be in memory.
+    /// The bytes that this body holds of those that all bodies may have in memory.
     taken: Option<OwnedSemaphorePermit>,
     sender: Sender,
 }
@@ -105,7 +105,7 @@ const COUNTED_TOKENS: usize = 1 << 20;
 /// Has what `work` makes of a body made by a thread that others do not wait for. It ends early if nobody waits for it any more.
 ///
 /// # Errors
-/// Those of `work`, or what is wrong with the body.
+/// An error of `work`, or the problem with the body.
 pub(super) async fn read<T: Send + 'static>(
     app: &App,
     mut body: Body,
@@ -138,7 +138,7 @@ pub(super) async fn read<T: Send + 'static>(
                 return Err(error);
             }
         };
-        // What asks for a form has to wait for others that do.
+        // A request that asks for a form waits for others that do.
         if asks_for_form(&value) {
             return Ok(Err((value, body.taken.take(), work)));
         }

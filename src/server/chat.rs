@@ -28,7 +28,7 @@ pub(super) struct Rendered {
     pub(super) text: String,
     pub(super) prompt: Vec<u32>,
     tools: Option<(Format, Tools)>,
-    /// What is known of the tools, for the readers of all answers.
+    /// The tools and the format of their calls, for the readers of all answers.
     offered: Option<Offered>,
     /// Whether the model is told not to think.
     no_thoughts: bool,
@@ -49,7 +49,7 @@ fn thinking(
 ) -> Result<(Option<bool>, Map<String, Value>), ApiError> {
     let effort = fields.one_of("reasoning_effort", &EFFORTS)?;
     let mut think = effort.map(|effort| effort != "none").or(model.think);
-    // The same in the forms of OpenRouter, ollama and others.
+    // OpenRouter, ollama and others have forms of their own.
     if let Some(reasoning) = fields.object("reasoning")? {
         let effort = reasoning.one_of("effort", &EFFORTS)?;
         think = effort.map(|effort| effort != "none").or(think);
@@ -58,7 +58,7 @@ fn thinking(
     for switch in ["think", "enable_thinking"] {
         think = fields.flag(switch)?.or(think);
     }
-    // The same in the form of the publishers of GLM and DeepSeek.
+    // The publishers of GLM and DeepSeek have a form of their own.
     match fields.get("thinking") {
         Some(Value::Bool(on)) => think = Some(*on),
         _ => {
@@ -99,7 +99,7 @@ fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<Stri
 /// The conversation of a request in the model's template.
 ///
 /// # Errors
-/// What is wrong with it, by its field.
+/// The problem with the request, by its field.
 pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, ApiError> {
     let mut messages = messages::read(fields)?;
     let begun = begun(fields, &mut messages)?;
@@ -322,7 +322,7 @@ fn part(index: usize, delta: &Value, log_probs: Option<Value>) -> Value {
     json!({"index": index, "delta": delta, "logprobs": log_probs, "finish_reason": null})
 }
 
-/// What a token has come to, in the form of OpenAI's API.
+/// The delta of a message, in the form of OpenAI's API.
 fn told(delta: Delta) -> Value {
     match delta {
         Delta::Thought(text) => json!({ "reasoning_content": text }),

@@ -23,7 +23,7 @@ const MOST_PROMPTS: usize = 128;
 /// A request to continue texts.
 pub(super) struct Completion {
     ask: Ask,
-    /// What stands before the answers to each prompt, where that is asked for.
+    /// The texts that stand before the answers to each prompt, where a request asks for an echo.
     echoes: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ impl Form for Completion {
         let ask = Ask::read(fields, model, false, log_probs)?;
         let tokenizer = model.engine.tokenizer();
         let text = |ids: &Vec<u32>| {
-            // What was added in front is none of the text.
+            // A token that was added in front is no part of the text.
             let added = usize::from(ids.first().copied() == tokenizer.bos());
             tokenizer.decode(&ids[added..])
         };

@@ -38,7 +38,7 @@ fn grace(missing: Missing) -> Duration {
 struct Taken {
     /// Connections with a place, with the peer of each.
     places: HashMap<u64, (Peer, Arc<Line>)>,
-    /// Those without one, the oldest first.
+    /// The connections without a place, the oldest first.
     spare: VecDeque<(u64, Arc<Line>)>,
     next: u64,
 }
@@ -135,7 +135,6 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Whether it has a place.
     pub(super) fn has_place(&self) -> bool {
         self.has_place.load(Ordering::Relaxed)
     }

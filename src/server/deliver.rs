@@ -30,7 +30,7 @@ pub(super) type Read<F> = Result<(F, Vec<Order>), ApiError>;
 
 /// A request for answers. Its methods are what APIs do differently.
 pub(super) trait Form: Sized + Send + Sync + 'static {
-    /// What the ids of answers begin with.
+    /// The prefix of the ids of answers.
     const ID: &'static str;
     /// How the events of a stream are written.
     const FRAMING: Framing;
@@ -38,7 +38,7 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// Reads a request, which may go on from answers that are kept. There is an order for each prompt.
     ///
     /// # Errors
-    /// What is wrong with it, by its field.
+    /// The problem with the request, by its field.
     fn read(fields: &Fields<'_>, model: &Model, kept: &Arc<Kept>) -> Read<Self>;
 
     /// The answer to a request for which nothing has to be generated.
@@ -46,10 +46,10 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
         None
     }
 
-    /// What all requests have in common.
+    /// The settings that all requests have in common.
     fn ask(&self) -> &Ask;
 
-    /// What of the request no answer is kept to, beside what a schema demands in vain.
+    /// The wishes of the request that no answer is kept to, beside the parts of a schema that cannot be enforced.
     fn not_enforced(&self) -> Vec<String> {
         vec![]
     }
@@ -60,22 +60,22 @@ pub(super) trait Form: Sized + Send + Sync + 'static {
     /// The body with all answers.
     fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value;
 
-    /// What makes the events of a stream.
+    /// The maker of a stream's events.
     fn events<'a>(&'a self, head: &'a Head) -> impl Events + 'a;
 }
 
 /// Makes the events of a stream.
 pub(super) trait Events: Send {
-    /// Those that stand before all answers.
+    /// The events that stand before all answers.
     fn begin(&mut self, usage: &Usage) -> Vec<Value>;
 
-    /// Those of a step.
+    /// The events of a step.
     fn step(&mut self, step: Step, usage: &Usage) -> Vec<Value>;
 
-    /// Those that stand behind all answers.
+    /// The events that stand behind all answers.
     fn end(&mut self, usage: &Usage) -> Vec<Value>;
 
-    /// Those that tell of an error, after which nothing comes.
+    /// The events that tell of an error, after which nothing comes.
     fn failed(&mut self, error: &ApiError) -> Vec<Value>;
 
     /// The one that tells that the stream lives; `None` leaves that to the framing.
@@ -84,7 +84,7 @@ pub(super) trait Events: Send {
     }
 }
 
-/// What is said of an answer beside the answer itself.
+/// The id, the time and the model that an answer tells beside its text.
 pub(super) struct Head {
     pub(super) id: String,
     /// In seconds since 1970.
@@ -127,7 +127,7 @@ struct Begun<F> {
     timeout: Option<Duration>,
 }
 
-/// What becomes of a request when it is handed in.
+/// The result of handing a request in.
 enum Handed<F> {
     In(Begun<F>, Answering),
     /// This is its answer.

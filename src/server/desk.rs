@@ -1,6 +1,6 @@
 //! Where requests are handed in, and the thread that has the scheduler answer them.
 //!
-//! What is told of a request goes through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
+//! The messages about a request go through a channel that holds as much as the answer may have, so a slow reader keeps nobody waiting. A
 //! request whose reader has gone away is cancelled with its next token, and one that waits gives its place back as soon.
 
 use std::collections::HashMap;
@@ -35,11 +35,11 @@ pub(super) struct Order {
     pub(super) prompt: Arc<[u32]>,
     /// How many.
     pub(super) n: usize,
-    /// What all prompts of a request share.
+    /// The wish that all prompts of a request share.
     pub(super) wish: Arc<Wish>,
 }
 
-/// What answers should be like.
+/// The settings of the answers to a request.
 pub(super) struct Wish {
     /// How tokens are chosen for the first answer. The seeds of the others follow.
     pub(super) chain: ChainSettings,
@@ -52,7 +52,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// What of its form no grammar enforces.
+    /// The parts of the wished form that the grammar does not enforce.
     pub(super) fn not_enforced(&self) -> Vec<String> {
         let grammar = self.grammar.as_ref();
         let lost = grammar.map_or(&[][..], Grammar::not_enforced);
@@ -60,12 +60,12 @@ impl Wish {
     }
 }
 
-/// What is told of an answer.
+/// A message about an answer.
 #[derive(Debug)]
 pub(super) enum Told {
     /// By the scheduler.
     Event(Event),
-    /// What the model expected of the next token. It comes before the token.
+    /// The probabilities that the model gave for the next token. They come before the token.
     LogProbs(TokenLogProbs),
     /// Nothing can be computed any more.
     Broken(String),
@@ -73,7 +73,7 @@ pub(super) enum Told {
 
 /// Answers on their way. Dropped, they are cancelled.
 pub(super) struct Answering {
-    /// What comes next, with the number of the answer. It is closed when all have ended.
+    /// The messages, each with the number of its answer. The channel is closed when all answers have ended.
     pub(super) told: UnboundedReceiver<(usize, Told)>,
     stops: Arc<[AtomicBool]>,
 }
@@ -278,7 +278,7 @@ struct Answer {
     which: u64,
 }
 
-/// What the scheduler is asked.
+/// The request that the scheduler gets for an answer.
 fn request(
     order: &Order,
     answer: &Answer,
@@ -310,7 +310,7 @@ fn request(
     }
 }
 
-/// What the thread of the scheduler knows of requests.
+/// The requests as the thread of the scheduler knows them.
 struct Clerk {
     inbox: UnboundedReceiver<Message>,
     metrics: Arc<Metrics>,
@@ -501,7 +501,7 @@ impl Clerk {
 /// Answers what is handed in at the desk that `ready` gets, until that tells it to end. So many requests may wait.
 ///
 /// # Errors
-/// What the device reports where it can compute nothing any more.
+/// The error of the device where it can compute nothing any more.
 pub(super) fn work(
     model: &Model,
     queue: usize,

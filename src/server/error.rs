@@ -1,4 +1,4 @@
-//! What a request is refused with, in the form of OpenAI's API, and what ends a server.
+//! The errors that a request is refused with, in the form of OpenAI's API, and those that end a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub enum ServerError {
     Bind {
         /// The address asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system gives no threads, or no sockets.
@@ -87,7 +87,7 @@ impl ApiError {
         }
     }
 
-    /// What is wrong with a field.
+    /// An error about one field.
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             param: Some(param.into()),
@@ -95,7 +95,7 @@ impl ApiError {
         }
     }
 
-    /// What is wrong with a request as a whole.
+    /// An error about a request as a whole.
     pub(super) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -107,7 +107,7 @@ impl ApiError {
         }
     }
 
-    /// What is wrong with a prompt of so many tokens where there is room for fewer.
+    /// This error, about a prompt of so many tokens where there is room for fewer.
     pub(super) fn too_many(self, tokens: usize, room: usize) -> Self {
         Self {
             too_many: Some([tokens, room]),
@@ -138,7 +138,6 @@ impl ApiError {
         self
     }
 
-    /// What is told.
     pub(super) fn message(&self) -> &str {
         &self.message
     }
@@ -148,7 +147,7 @@ impl ApiError {
         self.too_many
     }
 
-    /// What the log says of it.
+    /// The code that the log has for this error.
     pub(super) fn code(&self) -> &'static str {
         self.code.unwrap_or(self.kind())
     }
@@ -194,7 +193,7 @@ impl ApiError {
         }
     }
 
-    /// What went wrong here.
+    /// An error of the server, and not of the request.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
@@ -204,7 +203,7 @@ impl ApiError {
         Self::internal(format!("the device failed: {error}")).with_code("device_failed")
     }
 
-    /// Whether it is about all requests and not about this one: the device failed, or all is about to end.
+    /// Whether the error is about all requests and not about this one: the device failed, or the server is about to end.
     pub(super) fn is_of_all(&self) -> bool {
         self.status == StatusCode::SERVICE_UNAVAILABLE || self.code == Some("device_failed")
     }

@@ -12,7 +12,7 @@ use super::error::ApiError;
 /// An object of a request.
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// What stands before the names of its fields, such as `messages[0].`.
+    /// The prefix of the names of the fields in messages, such as `messages[0].`.
     before: String,
     /// The full names of what was looked at so far, in the whole body.
     read: Rc<RefCell<BTreeSet<String>>>,
@@ -69,7 +69,7 @@ fn shown(value: &Value) -> String {
 }
 
 impl<'a> Fields<'a> {
-    /// Those of a body.
+    /// The fields of a body.
     ///
     /// # Errors
     /// If it is no object.
@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
         names
     }
 
-    /// What a field is called in messages.
+    /// The full name of a field, for messages.
     fn name(&self, name: &str) -> String {
         format!("{}{name}", self.before)
     }
@@ -201,7 +201,7 @@ impl<'a> Fields<'a> {
     fn inner(&self, name: &str, map: &'a Map<String, Value>) -> Self {
         let before = format!("{}.", self.name(name));
         let read = Rc::clone(&self.read);
-        // Its fields are looked at one by one.
+        // The fields of the inner object are looked at one by one.
         read.borrow_mut().insert(before.clone());
         Self { map, before, read }
     }
@@ -247,12 +247,12 @@ impl<'a> Fields<'a> {
         self.map.contains_key(name)
     }
 
-    /// Whether it has no fields.
+    /// Whether the object has no fields.
     pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Its values. None of them counts as read by that.
+    /// The names and values of the object. None of them counts as read by that.
     pub(super) fn unmarked(&self) -> &'a Map<String, Value> {
         self.map
     }
@@ -271,7 +271,7 @@ impl<'a> Fields<'a> {
         self.read.borrow_mut().extend(names);
     }
 
-    /// Its names and values.
+    /// The names and values of the object, all of which count as read by that.
     pub(super) fn all(&self) -> &'a Map<String, Value> {
         let names: Vec<&str> = self.map.keys().map(String::as_str).collect();
         self.skip(&names);

@@ -114,7 +114,7 @@ fn file(target: &str) -> Option<PathBuf> {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What is in a file, by its name.
+/// The media type of a file, by the ending of its name.
 fn kind(path: &Path) -> &'static str {
     match path.extension().and_then(|end| end.to_str()) {
         Some("html") => "text/html; charset=utf-8",
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// What the server says to a request.
+    /// The whole response of the server to a request.
     fn said(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(request.as_bytes()).expect("it reads");

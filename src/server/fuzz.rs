@@ -57,13 +57,13 @@ named! {
 }
 
 impl Route {
-    /// That of a path.
+    /// The route with this path.
     pub fn of(path: &str) -> Option<Self> {
         Self::named(path)
     }
 }
 
-/// What a body has come to.
+/// The result of reading a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// So many answers to so many prompts, the longest of which has so many tokens.
@@ -120,7 +120,7 @@ impl Requests {
         Self { model, kept }
     }
 
-    /// What the server makes of a body, up to where it would ask for a place.
+    /// Reads a body as the server does, up to where it would ask for a place.
     pub fn read(&self, route: Route, body: &[u8]) -> Read {
         let limits = Effort::current().within(TIME).of_tokens(MOST_TOKENS);
         let read = limits.on(|| parsed(body).and_then(|body| self.json(route, &body)));

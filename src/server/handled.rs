@@ -1,4 +1,4 @@
-//! What happens to every request of a connection before it is routed.
+//! The work on every request of a connection before it is routed.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What stands for a key, which nobody can find the key by.
+/// The digest of a key, from which nobody can find the key.
 pub(super) type Digest = [u8; 32];
 
 /// The keys that a server accepts, as digests. With none of them everybody is served.
@@ -17,7 +17,7 @@ fn digest(key: &str) -> Digest {
 }
 
 impl Keys {
-    /// Those of texts. Empty ones are none.
+    /// The keys with these texts. Empty texts are left out.
     pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Self {
         let keys = keys.into_iter().filter(|key| !key.is_empty());
         Self(keys.map(digest).collect())

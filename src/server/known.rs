@@ -45,7 +45,7 @@ struct Unknown {
     name: &'static str,
     /// Values that switch it off, as JSON, beside null, 0 and what is empty, and beside false where true is none of them.
     off: &'static [&'static str],
-    /// What to do instead.
+    /// The advice on what to do instead.
     instead: &'static str,
 }
 

@@ -12,7 +12,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Bytes that a client has to send or take in a second. One that moves single bytes makes no more progress than one that moves none.
 const RATE: f64 = 1024.0;
 
-/// What a client is waited for with. The first are given up first.
+/// The thing that a client is waited for with. Clients of the first kinds are given up first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Missing {
     /// Any byte of a request.
@@ -61,7 +61,7 @@ impl Wait {
 }
 
 struct State {
-    /// What would come next of the client. A request whose body is there is answered.
+    /// The next thing to come from the client. A request whose body is there is answered.
     next: Missing,
     reading: Wait,
     writing: Wait,
@@ -140,7 +140,7 @@ impl Line {
         state.writing.pause();
     }
 
-    /// What its client is waited for with, and how long that has taken. `None` while the client waits for the server.
+    /// The thing that the client is waited for with, and how long that has taken. `None` while the client waits for the server.
     pub(super) fn missing(&self) -> Option<(Missing, Duration)> {
         let state = self.state();
         if state.writing.since.is_some() {

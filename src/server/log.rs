@@ -12,7 +12,7 @@ use super::peer::Peer;
 /// Lines that wait for standard error at most. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
-/// What the thread of the log is told.
+/// A message to the thread of the log.
 enum Entry {
     Line(String),
     /// Everything before is written when this is dropped.
@@ -29,7 +29,7 @@ impl Log {
     /// A log on standard error.
     ///
     /// # Errors
-    /// What the system says where it gives no thread.
+    /// The error of the system where it gives no thread.
     pub(super) fn new() -> std::io::Result<Self> {
         let (lines, waiting) = sync_channel::<Entry>(WAITING);
         let thread = std::thread::Builder::new().name("log".to_owned());
@@ -55,7 +55,7 @@ impl Log {
     }
 }
 
-/// What is told of a request. The line is written when this is dropped.
+/// The log's record of a request. The line is written when the record is dropped.
 pub(super) struct Record {
     log: Arc<Log>,
     id: String,
@@ -84,7 +84,7 @@ struct Told {
     error: Option<String>,
     /// Fields that nothing has read.
     ignored: Vec<String>,
-    /// What of a JSON schema is not enforced.
+    /// The parts of a JSON schema that are not enforced.
     not_enforced: Vec<String>,
     /// Until it is handed in.
     reading: Weak<()>,
@@ -101,7 +101,7 @@ const MOST_HEADER: usize = 2000;
 const MOST_TOLD: usize = 50;
 const LONGEST_TOLD: usize = 1000;
 
-/// What is logged for a client that went away, as nginx does.
+/// The status that is logged for a client that went away, as nginx does.
 const GONE: u16 = 499;
 
 impl Record {
@@ -177,14 +177,14 @@ impl Record {
         told.promised = false;
     }
 
-    /// What its answer does not take into account: fields that nothing has read, and what of a JSON schema is not enforced.
+    /// Notes what the answer does not take into account: fields that nothing has read, and parts of a JSON schema that are not enforced.
     pub(super) fn disregarded(&self, ignored: Vec<String>, not_enforced: Vec<String>) {
         let mut told = self.told();
         told.ignored = some(ignored);
         told.not_enforced = some(not_enforced);
     }
 
-    /// The same, as headers of the answer.
+    /// The headers of the answer that tell what it does not take into account.
     pub(super) fn notes(&self) -> Vec<(&'static str, String)> {
         let told = self.told();
         let notes = [(IGNORED, &told.ignored), (NOT_ENFORCED, &told.not_enforced)];

@@ -49,7 +49,7 @@ impl Tidy {
             tokio::time::sleep(OFTEN).await;
             let came = self.0.swap(false, Ordering::Relaxed);
             let used = came || metrics.figures().running > 0;
-            // What a request has used may be freed after its end.
+            // Memory that a request has used may be freed after its end.
             if used || again {
                 let _ = tokio::task::spawn_blocking(give_back).await;
             }

@@ -28,7 +28,7 @@ const SILENT: [&str; 6] = [
 /// Reads the messages of a request.
 ///
 /// # Errors
-/// What is wrong with one, by its place.
+/// The problem with a message, by its place.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
     let Some(messages) = fields.objects("messages")? else {
         return Err(fields.wrong("messages", "is missing; it must be a list of messages"));

@@ -59,10 +59,10 @@ const WHOLE: &[f64] = &[
 /// Why an answer ended, as vLLM names it.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
-/// What a server counts.
+/// The figures that a server counts.
 pub(super) struct Metrics(Mutex<Figures>);
 
-/// What was counted so far.
+/// The counts so far.
 pub(super) struct Figures {
     /// The name of the model.
     pub(super) model: String,

@@ -1,4 +1,4 @@
-//! What a client is told that asks for a route that does not exist: the one that it may have meant.
+//! The answer to a client that asks for a route that does not exist: the route that it may have meant.
 
 use axum::http::{Method, StatusCode};
 
@@ -161,7 +161,7 @@ fn near(path: &str) -> Option<(&'static str, &'static str)> {
         .map(|(_, route)| route)
 }
 
-/// What is said of a route that does not exist.
+/// The advice for a client that asks for a route that does not exist.
 fn hint(path: &str) -> String {
     if let Some((method, route)) = meant(path) {
         let base = match path.contains("/v1/v1") {

@@ -141,7 +141,7 @@ impl Server {
         self.address
     }
 
-    /// What asks the server to end in order.
+    /// A function that asks the server to end in order.
     pub fn drainer(&self) -> impl Fn() + Send + Sync + 'static {
         let app = Arc::clone(&self.app);
         move || {

@@ -7,17 +7,17 @@ use crate::engine::chooser::ChainSettings;
 pub struct Model {
     /// With its weights.
     pub engine: Engine,
-    /// What requests call it.
+    /// The name of the model in requests.
     pub name: String,
     /// Whether requests with another name are refused.
     pub strict_name: bool,
-    /// What people read on the page.
+    /// The name of the model on the page.
     pub title: String,
     /// How tokens are chosen where a request does not say it, of a model that may think.
     pub thinking: ChainSettings,
-    /// The same where it is told not to think.
+    /// The sampling settings where the model is told not to think.
     pub answering: ChainSettings,
-    /// Whether it thinks where a request does not say it; `None` leaves it to its template.
+    /// Whether the model thinks where a request does not say it; `None` leaves it to the chat template.
     pub think: Option<bool>,
     /// Tokens of an answer at most, where a request does not say it.
     pub limit: Option<usize>,

@@ -268,7 +268,7 @@ mod tests {
                 }
             }
         }
-        // These are read of objects within a body.
+        // The names of fields that are read of objects within a body.
         let inner = [
             "function",
             "parameters",

@@ -23,7 +23,7 @@ pub(super) struct Patient {
     /// It knows how long the peer has let it wait.
     line: Arc<Line>,
     most: Duration,
-    /// What wakes it when that was too long.
+    /// The timer that wakes the stream when a wait was too long.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of writing without end to a peer that takes so many bytes, again and again.
+    /// The error that ends endless writing to a peer that takes so many bytes, again and again.
     async fn written(takes: usize, pause: Duration, most: Duration) -> Option<io::ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");

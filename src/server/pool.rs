@@ -104,7 +104,7 @@ impl Shared {
             } = job;
             state.running.push(sender);
             drop(state);
-            // What nobody waits for is left out.
+            // Work that nobody waits for is left out.
             if effort.check().is_ok() {
                 effort.on(|| match is_slow {
                     true => {
@@ -160,11 +160,11 @@ impl Pool {
         drop(waited);
     }
 
-    /// What `work` returns. If it panics, its request is refused and others go on. When this future is dropped, the work ends early.
+    /// The result of `work`. If it panics, its request is refused and others go on. When this future is dropped, the work ends early.
     /// `limited` says how far it may go.
     ///
     /// # Errors
-    /// Those of `work`, or if too much waits already.
+    /// An error of `work`, or the refusal if too much waits already.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         sender: Sender,
@@ -174,7 +174,7 @@ impl Pool {
         let (effort, _waiting) = Effort::while_waited();
         let (told, done) = oneshot::channel();
         let work = move || {
-            // Its time begins here, and not while it waits for others.
+            // The work's time begins here, and not while it waits for others.
             let effort = limited(Effort::current());
             let found = catch_unwind(AssertUnwindSafe(|| effort.on(work)));
             let _ = told.send(found.unwrap_or_else(|_| Err(panicked())));

@@ -23,7 +23,7 @@ fn token(tokenizer: &Tokenizer, id: u32, log_prob: f32) -> Value {
     })
 }
 
-/// Those of tokens, as chats have them.
+/// The probabilities of tokens, as chats have them.
 pub(super) fn list(tokenizer: &Tokenizer, all: &[TokenLogProbs]) -> Vec<Value> {
     let one = |found: &TokenLogProbs| {
         let mut value = token(tokenizer, found.token, found.log_prob);
@@ -35,7 +35,8 @@ pub(super) fn list(tokenizer: &Tokenizer, all: &[TokenLogProbs]) -> Vec<Value> {
     all.iter().map(one).collect()
 }
 
-/// Those of tokens, as completions have them. The text of the first begins at the character `offset`, which then is where the next does.
+/// The probabilities of tokens, as completions have them. The text of the first begins at the character `offset`, which then is where the
+/// next does.
 pub(super) fn table(tokenizer: &Tokenizer, all: &[TokenLogProbs], offset: &mut usize) -> Value {
     let (mut tokens, mut log_probs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for found in all {

@@ -12,7 +12,7 @@ pub(super) struct Reader<'a> {
     parser: Option<Parser>,
     /// Whether line breaks are still left out because they stand between thoughts and answer.
     skip_line_breaks: bool,
-    /// What a call that was begun for the model has come to.
+    /// The deltas of a call that was begun for the model.
     begun: Vec<Delta>,
     /// Tokens of the thoughts so far.
     pub(super) thought_tokens: usize,

@@ -1,4 +1,4 @@
-//! What is served where.
+//! The routes of the server.
 
 use std::sync::Arc;
 
@@ -146,7 +146,7 @@ fn get_from(told: fn(&App, &Served) -> Value) -> MethodRouter<Arc<App>> {
     })
 }
 
-/// What is told of the model.
+/// The description of the model.
 fn described(model: &Model) -> Value {
     let sampling = &model.thinking.sampling;
     json!({

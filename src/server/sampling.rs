@@ -120,7 +120,7 @@ fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>,
     Ok(found)
 }
 
-/// What the answer has to be, where a request says it, and the field that does.
+/// The form that the answer has to have, where a request asks for one, and the field that does.
 ///
 /// # Errors
 /// A form that is not known, or two at once.

@@ -35,7 +35,7 @@ pub struct Settings {
 
 #[cfg(test)]
 impl Settings {
-    /// Those of a server that opens no socket.
+    /// The settings of a server that opens no socket.
     pub(super) fn for_tests() -> Self {
         Self {
             address: ([127, 0, 0, 1], 0).into(),

@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
 
-/// What a text comes to. Long ones have very many tokens, so it is no [`Value`].
+/// The tokens of a text. Long texts have very many, so this is no [`Value`].
 #[derive(Serialize)]
 struct Tokens<'a> {
     count: usize,

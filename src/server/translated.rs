@@ -1,4 +1,4 @@
-//! What all translations of other APIs' requests to requests for chats have in common.
+//! The parts that all translations of other APIs' requests to requests for chats have in common.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn shared(fields: &Fields<'_>, own: &[&str]) -> Result<Map<String, Va
 /// Reads the request that `fields` became. Fields that it does not read are not read in `fields` either, nor in its object `inner`.
 ///
 /// # Errors
-/// What is wrong with it, by the names that fields have there.
+/// The problem with the request, by the names that fields have there.
 pub(super) fn read<T>(
     fields: &Fields<'_>,
     inner: Option<&str>,
@@ -95,7 +95,7 @@ impl Messages {
         self.is_open = false;
     }
 
-    /// What a tool has returned.
+    /// Adds the result of a tool.
     pub(super) fn returned(&mut self, call: &str, text: impl Into<Value>) {
         let message = json!({"role": "tool", "tool_call_id": call, "content": text.into()});
         self.all.push(message);

@@ -34,7 +34,7 @@ pub(super) enum TreeError {
     /// It is no JSON.
     #[error("{0}")]
     Syntax(String),
-    /// Its values take too much memory.
+    /// The values take too much memory.
     #[error(
         "it has too many values: they would take more than {} MB of memory; send fewer",
         .most >> 20

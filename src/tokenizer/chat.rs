@@ -18,7 +18,7 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 /// The variables by which templates switch thinking: GLM and Qwen, then DeepSeek.
 const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// What a template is told beside the conversation.
+/// The options and variables that a template is given beside the conversation.
 #[derive(Clone, Debug, Default)]
 pub struct Rendering {
     /// Whether the text ends where the assistant is to answer.
@@ -41,11 +41,11 @@ pub struct ChatTemplate {
     eos_token: String,
     /// Which of [`THINKING_SWITCHES`] the template uses.
     switches: Vec<&'static str>,
-    /// Whether it knows tools.
+    /// Whether the template knows tools.
     tools: bool,
     /// The text of the template.
     source: String,
-    /// What is a mark, and no mark where users or tools write it.
+    /// The marks of the template, which are no marks where users or tools write them.
     marks: Marks,
 }
 
@@ -167,8 +167,8 @@ impl ChatTemplate {
         }
     }
 
-    /// What hides the marks in the texts of users and tools and in what is told of tools, if this template has marks as text. It hides them
-    /// before the conversation is rendered, and opens what was rendered.
+    /// The shield that hides the marks in the texts of users and tools and in the descriptions of tools, if this template has marks as
+    /// text. It hides them before the conversation is rendered, and opens the rendered text.
     pub fn shield(&self, messages: &[Message], tools: &[Json]) -> Shield<'_> {
         Shield::new(&self.marks, messages, tools)
     }
@@ -309,7 +309,7 @@ fn line_of(error: &Error) -> usize {
     error.line().unwrap_or(1)
 }
 
-/// What went wrong, in words.
+/// The detail of an error, or its kind in words.
 fn detail_of(error: &Error) -> String {
     match error.detail() {
         Some(detail) => detail.to_owned(),

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::ChatTemplate;
 
-/// What `source` writes with these variables, also those that no [`super::Message`] holds.
+/// The text that `source` renders with these variables, also with those that no [`super::Message`] holds.
 pub(super) fn render_with(source: &str, variables: &Value) -> Result<String, String> {
     let template = ChatTemplate::parse("test", source, "", "").map_err(|e| e.to_string())?;
     let rendered = template.program.render(variables.clone());

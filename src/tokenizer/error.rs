@@ -1,4 +1,4 @@
-//! What can be wrong with a vocabulary, a text or a chat template.
+//! The errors of a vocabulary, a text or a chat template.
 
 use crate::effort::Stopped;
 use crate::gguf::GgufError;
@@ -48,7 +48,7 @@ pub enum TokenizerError {
         key: String,
         /// Line of the template, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The error there.
         detail: String,
     },
     /// A chat template that refused the messages or failed on them.
@@ -58,7 +58,7 @@ pub enum TokenizerError {
         key: String,
         /// Line of the template, counted from 1.
         line: usize,
-        /// What went wrong there; for `raise_exception` the template's own words.
+        /// The error there; for `raise_exception` the template's own words.
         detail: String,
     },
     /// A chat template that was stopped, because it takes more work, time or memory than templates may.

@@ -11,7 +11,7 @@ use super::jinja::mapping;
 pub struct Message {
     /// Who speaks: `system`, `user` or `assistant` in every template, others (`tool`) in some.
     pub role: String,
-    /// What is said.
+    /// The text of the turn.
     pub content: String,
     /// The thoughts before an answer, as templates know them. Most leave out those of earlier answers.
     pub reasoning_content: Option<String>,
@@ -24,16 +24,16 @@ pub struct Message {
 /// A call of a tool in an earlier answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// What the result names the call by.
+    /// The id by which the result names the call.
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments: JSON.
+    /// The arguments of the call: JSON.
     pub arguments: Map<String, Json>,
 }
 
 impl ToolCall {
-    /// What templates read. Most want the arguments as a mapping, some as a text.
+    /// The call as templates read it. Most want the arguments as a mapping, some as a text.
     fn value(&self, as_text: bool) -> Value {
         let Self { id, name, .. } = self;
         let arguments = match as_text {
@@ -56,7 +56,7 @@ impl Message {
         }
     }
 
-    /// What templates read. A key without a value is not there.
+    /// The turn as templates read it. A key without a value is not there.
     pub(super) fn value(&self, arguments_as_text: bool) -> Value {
         let mut value = vec![
             ("role", Value::from(self.role.as_str())),

@@ -15,8 +15,7 @@ use tokenizers::utils::SysRegex;
 
 use super::TokenizerError;
 
-/// What stands for the alternatives `\s+(?!\S)|\s+` of an expression: white space before a word leaves its last
-/// character to that word.
+/// The handling of the alternatives `\s+(?!\S)|\s+` of an expression: white space before a word leaves its last character to that word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GiveBack {
     /// The expression has no such alternatives.
@@ -30,7 +29,7 @@ enum GiveBack {
 /// One expression: its matches, and the gaps between them, become pieces.
 type Stage = (&'static str, GiveBack);
 
-/// What a value of `tokenizer.ggml.pre` may mean besides how words are cut.
+/// A rule that a value of `tokenizer.ggml.pre` may imply beside how words are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
     /// A word that is a token as a whole is that token, whatever the merges would make of it.
@@ -101,7 +100,7 @@ const GPT4O: &[Stage] = &[(
     GiveBack::UnlessLineEnd,
 )];
 
-/// What `unicode_regex_split_custom_kimi_k2` does (llama.cpp, `unicode.cpp`), with its ranges of Chinese characters.
+/// The rules of `unicode_regex_split_custom_kimi_k2` (llama.cpp, `unicode.cpp`), with its ranges of Chinese characters.
 const KIMI_K2: &[Stage] = &[(
     r"[一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
     GiveBack::UnlessLineEnd,

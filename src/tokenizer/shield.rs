@@ -113,7 +113,7 @@ pub struct Shield<'t> {
 }
 
 impl<'t> Shield<'t> {
-    /// That of a conversation, and of what is told of tools.
+    /// The shield of a conversation and of the descriptions of tools.
     pub(super) fn new(marks: &'t Marks, messages: &[Message], tools: &[Value]) -> Self {
         let has_mark = |text: &str| marks.tokens.all_in(text).next().is_some();
         let needed = messages.iter().any(|message| {

@@ -32,7 +32,7 @@ impl<'a> StreamDecoder<'a> {
         self.pending.push(&self.tokenizer.token_bytes(id))
     }
 
-    /// What is left at the end: U+FFFD if the text stops inside a character, else nothing.
+    /// The text that is left at the end: U+FFFD if the text stops inside a character, else nothing.
     pub fn finish(&mut self) -> String {
         self.pending.finish()
     }

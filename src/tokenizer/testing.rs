@@ -1,4 +1,4 @@
-//! What the tests of this module share.
+//! The helpers that the tests of this module share.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

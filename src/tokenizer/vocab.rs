@@ -92,7 +92,7 @@ const FILL_IN_TOKENS: &[(&str, &[&str], bool)] = &[
     ("tokenizer.ggml.fim_sep_token_id", &["<|file_sep|>"], true),
 ];
 
-/// What a token is for. The numbers of `tokenizer.ggml.token_type`.
+/// The type of a token. The numbers are those of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenType {
     /// 1: text in the byte-level alphabet.
@@ -230,7 +230,7 @@ impl Vocabulary {
     }
 }
 
-/// What each of `n_tokens` tokens is for: text where the file does not say.
+/// The type of each of `n_tokens` tokens: text where the file does not say.
 fn token_types(gguf: &Gguf, n_tokens: usize) -> Result<Vec<TokenType>, TokenizerError> {
     let Some(ids) = gguf.get_u32_array("tokenizer.ggml.token_type")? else {
         return Ok(vec![TokenType::Normal; n_tokens]);

@@ -41,12 +41,12 @@ const ROUNDS: usize = 12;
 const FIRST_COST: f64 = 0.1;
 /// Candidates of a product at least, with the default.
 const LEAST: usize = 3;
-/// What a candidate must be faster by than the default, relative to the whole step: what medians of equal steps differ by.
+/// The least gain of a candidate over the default, relative to the whole step: medians of equal steps differ by as much.
 const MARGIN: f64 = 0.002;
 /// Replays before the first measurement: GPUs raise their clocks only under load.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What to tune.
+/// The options of tuning.
 #[derive(Debug, Clone)]
 pub struct TuneOptions {
     /// The model whose products are measured.
@@ -70,7 +70,7 @@ pub enum TuneError {
     NothingToTune {
         /// The tier.
         tier: &'static str,
-        /// Whether it was asked for.
+        /// Whether the tier was asked for.
         asked: bool,
     },
     /// The model.
@@ -89,7 +89,7 @@ fn nothing_else(asked: bool) -> &'static str {
     }
 }
 
-/// What is told while tuning.
+/// An event while tuning.
 pub enum Event<'a> {
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
@@ -102,7 +102,7 @@ pub enum Event<'a> {
 /// Receives what is told; a break ends the measuring, and what is found so far counts.
 pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
-/// What was found for a product.
+/// The result for a product.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     /// The product.
@@ -111,7 +111,7 @@ pub struct Found {
     pub calls: u32,
     /// Candidates that were measured.
     pub candidates: usize,
-    /// What is used if nothing else is chosen.
+    /// The geometry that is used if nothing else is chosen.
     pub default: Geometry,
     /// The best one; the default where nothing was clearly faster.
     pub chosen: Geometry,
@@ -148,7 +148,7 @@ pub struct Joining {
     pub apart_us: f64,
 }
 
-/// What was found for a model on a device.
+/// The results for a model on a device.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tuned {
     /// The adapter's name.
@@ -161,7 +161,7 @@ pub struct Tuned {
     pub clock: &'static str,
     /// Microseconds of a token on the GPU with the defaults, measured at the end.
     pub before_us: f64,
-    /// The same with what was chosen, measured in turn with it.
+    /// Microseconds of a token on the GPU with the choices, measured in turn with the defaults.
     pub after_us: f64,
     /// By product, in the order of measuring.
     pub found: Vec<Found>,
@@ -383,7 +383,7 @@ impl Bench {
     ) -> Result<(Vec<Found>, Vec<String>), GpuError> {
         let sites = sites(&self.backend.token_step()?.calls);
         let (mut found, mut left) = (vec![], vec![]);
-        // What a candidate costs, most of it for compiling: known from those before.
+        // The cost of a candidate, most of it for compiling, as known from those before.
         let mut cost = FIRST_COST;
         for (i, (site, calls)) in sites.iter().enumerate() {
             let rest = rest();

@@ -12,12 +12,12 @@ use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
 use crate::gpu::{GpuError, Step, Target};
 
-/// What was found for a number of [`Tunables`].
+/// The result for a number of [`Tunables`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FoundNumber {
-    /// Its name.
+    /// The name of the number.
     pub name: String,
-    /// What the device starts with.
+    /// The value that the device starts with.
     pub default: u32,
     /// The best one; the default where nothing was clearly faster.
     pub chosen: u32,
@@ -104,7 +104,7 @@ impl Bench {
     }
 }
 
-/// The same device with other numbers.
+/// A copy of the device with other numbers.
 pub(super) fn with(target: &Target, tuned: Tunables) -> Target {
     let mut target = target.clone();
     target.machine.tuned = tuned;

@@ -1,4 +1,4 @@
-//! What was found as text.
+//! The results of tuning as text.
 
 use super::{Found, Joining, Tuned};
 use crate::gpu::geometry::Geometry;

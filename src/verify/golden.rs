@@ -13,7 +13,7 @@ use crate::engine::log_softmax::log_sum_exp;
 const TEXT: &str = include_str!("../../tests/data/golden-tales-q4_k_m.json");
 /// The prompt that is compared.
 const PROMPT: &str = "mixed";
-/// What the CPU reference may differ by, whose cache is of f16.
+/// The error that the CPU reference may have, whose cache is of f16.
 pub(super) const LIMIT_OF_REFERENCE: f64 = 1e-4;
 
 #[derive(Deserialize)]

@@ -70,20 +70,20 @@ pub struct Check {
     pub model: String,
     /// How its tokens were computed.
     pub way: &'static str,
-    /// What they were compared with.
+    /// The reference that the logits were compared with.
     pub against: &'static str,
     /// The error of the logits of the median position: squares of the differences over squares around the mean.
     pub nmse: Option<f64>,
-    /// What it may be in this tier.
+    /// The error that the median position may have in this tier.
     pub limit: f64,
     /// The error of the worst position. Where two experts are as good as equal, rounding may choose the other, and then a position differs by
     /// more than the limit.
     pub worst: Option<f64>,
-    /// What the device reported instead.
+    /// The error that the device reported instead of a result.
     pub error: Option<String>,
 }
 
-/// What the worst position may differ by.
+/// The error that the worst position may have.
 const WORST: f64 = 0.2;
 
 impl Check {
@@ -99,11 +99,11 @@ impl Check {
 pub struct Lacking {
     /// The tier.
     pub tier: &'static str,
-    /// What the device lacks for it.
+    /// The features that the device lacks for the tier.
     pub missing: String,
 }
 
-/// What was found.
+/// The results of a verification.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Found {
     /// The device's name and backend; `None` for the CPU reference.
@@ -283,8 +283,9 @@ fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, Bench
     Ok(logits(&mut backend, tokens, usize::MAX)?)
 }
 
-/// What rounding may do to logits in the way that this device computes them: of f32, of halves, of halves in pairs, and of bytes. Prompts are
-/// computed by cooperative matrices of halves where the device has them. Twice and more of what was seen with the models of the tests.
+/// The error that rounding may cause in the logits, by how this device computes them: with f32, halves, halves in pairs, or bytes. Prompts
+/// are computed by cooperative matrices of halves where the device has them. The limits are at least twice the errors that were seen with
+/// the models of the tests.
 fn limit(gpu: &Gpu, way: Way) -> f64 {
     let by_matrices = way == Way::Chunk && gpu.coop.is_some();
     match gpu.tier {

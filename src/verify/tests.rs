@@ -54,7 +54,7 @@ fn tiers_of_this_machine_pass() {
 fn a_wrong_weight_on_the_device_fails_every_way() {
     let golden = Golden::read();
     let mut subject = models::built_in().expect("it is in the program");
-    // What the reference says of other tokens stands for a device that is wrong.
+    // The reference's logits of other tokens stand for a device that is wrong.
     for row in &mut subject.rows {
         row.rotate_right(1);
     }

@@ -50,7 +50,7 @@ impl Settings {
         }
     }
 
-    /// What the file of a model or its publisher recommends.
+    /// The settings that the file of a model or its publisher recommends.
     pub(super) fn recommended(known: &Recommended) -> Self {
         Self::of(known.sampling(false))
     }
@@ -109,7 +109,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What an answer took.
+/// The tokens and the time that an answer took.
 #[derive(Debug, Serialize)]
 pub(super) struct Took {
     prompt_tokens: usize,
@@ -145,7 +145,7 @@ impl Took {
 /// Answers `text` and tells the page piece by piece. A question that was not answered is taken back.
 ///
 /// # Errors
-/// What the prompt is refused for, or what the device reports.
+/// The refusal of the prompt, or the error of the device.
 pub(super) async fn answer(
     model: &mut Model,
     text: String,

@@ -1,4 +1,5 @@
-//! What a web page calls: a model from bytes that the page has fetched, on the browser's GPU, and its answers piece by piece.
+//! The functions that a web page calls: a model from bytes that the page has fetched, on the browser's GPU, and its answers piece by
+//! piece.
 //!
 //! [`Model`] is the whole interface. Texts in JSON go both ways, since a page has them at hand. Nothing here blocks: what takes time is
 //! a promise, and the page is drawn while the GPU computes.
@@ -32,7 +33,7 @@ struct Wanted {
     ctx: Option<usize>,
 }
 
-/// What a page tells of a model.
+/// The facts that a page tells of a model.
 #[derive(Debug, Serialize)]
 struct About {
     /// `general.name` of the file.
@@ -41,13 +42,13 @@ struct About {
     adapter: String,
     /// The tier of the kernels.
     tier: &'static str,
-    /// What the browser and the adapter lack for tier `subgroup`, in words; empty where they have all.
+    /// The features that the browser and the adapter lack for tier `subgroup`, in words; empty where they have all.
     lacks: String,
     /// Tokens of the context.
     context: usize,
     /// Whether the model's file has a chat template.
     talks: bool,
-    /// What is recommended for the model.
+    /// The settings that are recommended for the model.
     recommended: answer::Settings,
 }
 
@@ -59,7 +60,7 @@ pub struct Model {
     /// Borrows the engine; there until the model is dropped.
     session: Option<Session<'static>>,
     conversation: Conversation,
-    /// What the browser lacks for tier `subgroup`.
+    /// The features that the browser lacks for tier `subgroup`.
     lacks: String,
 }
 
@@ -111,7 +112,7 @@ impl Model {
         Ok(model)
     }
 
-    /// What the page tells of the model, as a JSON object.
+    /// The facts that the page tells of the model, as a JSON object.
     ///
     /// # Errors
     /// None that can be made to happen: every value has a form in JSON.

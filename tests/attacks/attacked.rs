@@ -1,4 +1,4 @@
-//! What a server is attacked with, and what others see of it.
+//! The attacks on a server, and their effect on other users.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ pub fn sent(server: &Server, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// What comes on a connection.
+/// The response that comes on a connection.
 pub fn answered(stream: TcpStream) -> Response {
     Connection(BufReader::new(stream)).response()
 }

@@ -22,7 +22,7 @@ fn write(directory: &Path, name: &str, content: &[u8]) -> String {
     path.expect("temporary paths are UTF-8 here").to_owned()
 }
 
-/// What a template does if there are two messages.
+/// The hostile text of a template, which runs if there are two messages.
 const HOSTILE: [&str; 6] = [
     "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
     "{% set x = range(100000) | list %}{% for i in range(100000) %}{% if 999999 in x %}{% endif %}{% endfor %}",

@@ -369,7 +369,7 @@ fn pipes_are_read_and_written() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(stdout(&output).lines().count(), 4);
     assert!(stderr(&output).contains("cannot be gone on with"));
-    // What was asked before a wrong line is answered.
+    // The requests before a wrong line are answered.
     let output = piped(&(requests(3, 4) + "{}\n" + &requests(1, 4)));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout(&output).lines().count(), 3, "{}", stderr(&output));

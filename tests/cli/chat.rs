@@ -14,7 +14,7 @@ use super::{engine, error_line, glimt, stderr, stdout};
 
 const CHAT: [&str; 5] = ["chat", "--device", "cpu", "--temp", "0"];
 
-/// What the program makes of `lines`, one message each.
+/// The output of the program for `lines`, one message each.
 fn piped(args: &[&str], lines: &str) -> std::process::Output {
     let mut child = glimt(&[&CHAT[..], args].concat())
         .stdin(Stdio::piped())
@@ -163,7 +163,7 @@ fn every_command_in_a_terminal() {
     terminal.wait("no command /hlep");
     terminal.line("/clear");
     terminal.wait("forgotten");
-    // What was typed comes back.
+    // The lines that were typed come back.
     terminal.wait("> ");
     terminal.keys("\x1b[A\x1b[A\x1b[A");
     terminal.wait("/drop");

@@ -272,7 +272,7 @@ fn what_is_switched_on_elsewhere_can_be_switched_off() {
     // The last one counts.
     assert!(prints_json(&["--json=false", "--json"]));
     assert!(!prints_json(&["--json", "--json=false"]));
-    // What is off conflicts with nothing.
+    // A switch that is off conflicts with nothing.
     let both = [
         "generate",
         "--device",

@@ -63,7 +63,7 @@ fn damaged_files_end_in_a_sentence() {
         assert!(took < Duration::from_secs(60), "{what}: {took:?}");
         let refusals = [refused(&inspected, &what), refused(&generated, &what)];
         let told = stderr(&generated);
-        // These are seen only by computing, and this one is said in the line of the template.
+        // Numbers that are not finite are seen only by computing, and a missing template is told in the line of the template.
         let computed = told.contains("not finite") || told.contains("has no chat template");
         let both = [stderr(&inspected), told];
         assert!(computed || refusals[0] == refusals[1], "{what}: {both:?}");

@@ -71,7 +71,7 @@ pub fn synthetic(directory: &Path) -> String {
     edited_of(&model, directory, "synthetic.gguf", &[template], |_, _| {})
 }
 
-/// What makes a model think, for `tokenizer.chat_template`.
+/// A template that makes a model think, for `tokenizer.chat_template`.
 pub fn thinking_template() -> Value {
     Value::from(THINKING)
 }

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::{EMBEDDED, GREEDY, glimt, greedy, greedy_text, json, run, stderr, stdout, text, write};
 
-/// The same greedy text on every adapter and tier as on the CPU: no choice among these tokens is close.
+/// The greedy text on every adapter and tier is that of the CPU: no choice among these tokens is close.
 #[test]
 fn every_adapter_and_tier_tells_the_same_tale() {
     let listing = json(&text(&["devices", "--json"]));

@@ -79,7 +79,7 @@ fn help_is_there_at_once() {
     };
     let best = (0..10).map(time).min().expect("it ran");
     println!("glimt --help takes {best:?}");
-    // What is wanted is 30 ms; machines that run tests are slow and busy.
+    // The aim is 30 ms; machines that run tests are slow and busy.
     assert!(best < Duration::from_millis(200), "{best:?}");
 }
 
@@ -117,7 +117,7 @@ fn completions_know_commands_and_flags() {
     assert!(failure(&["completions", "tcsh"], 2).contains("possible values: bash"));
 }
 
-/// What bash offers for the last word of a line, by the script itself.
+/// The completions that bash offers for the last word of a line, by the script itself.
 #[cfg(target_os = "linux")]
 #[test]
 fn bash_completes_by_the_script() {

@@ -11,7 +11,7 @@ const BENCH: [&str; 11] = [
     "bench", "--device", "cpu", "-p", "3", "-n", "2", "-d", "0,5", "-r", "1",
 ];
 
-/// What a command prints in a terminal of 40 columns with this locale.
+/// The output of a command in a terminal of 40 columns with this locale.
 fn narrow(args: &[&str], locale: &str) -> String {
     let output = glimt(args)
         .env("COLUMNS", "40")

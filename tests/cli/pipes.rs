@@ -73,7 +73,7 @@ fn text_without_end_ends_in_a_sentence() {
         let error = error_line(&message);
         assert!(error.contains("/dev/zero has more than"), "{error}");
     }
-    // What a pipe holds is bounded alike.
+    // The text of a pipe is bounded alike.
     let output = piped(&["generate", "--device", "cpu"], &b"y\n".repeat(1 << 20));
     assert_eq!(output.status.code(), Some(1));
     let error = error_line(stderr(&output));

@@ -192,7 +192,7 @@ fn inspect_tells_the_memory_of_the_device_that_generate_takes() {
     let device = told.split("device: ").nth(1).expect("the device is told");
     let device = device.split([';', '(']).next().expect("its name").trim();
     assert!(page(&[]).contains(&format!("on {device}: ")), "{device}");
-    // The same variable counts, and what generate refuses is refused.
+    // The variable counts for inspect, too, and flags that generate refuses are refused.
     let output = glimt(&["inspect"]).env("GLIMT_DEVICE", "no such").output();
     let output = output.expect("the binary was built with this test");
     assert!(error_line(stderr(&output)).contains("no such"));

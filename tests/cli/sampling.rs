@@ -142,7 +142,7 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
     }
 }
 
-/// What host and backend can both do, they do alike: a bias of nothing changes who chooses and no more.
+/// Host and backend choose alike where both can: a bias of nothing changes who chooses and no more.
 #[test]
 fn the_host_tells_the_same_tale_as_the_backend() {
     for flags in [

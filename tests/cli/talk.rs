@@ -153,7 +153,7 @@ fn what_has_no_room_or_no_text_is_refused_at_once() {
     terminal.wait("the context is full");
     terminal.line("/system \"\"");
     terminal.wait("the system prompt is removed");
-    // What has no answer yet can be changed.
+    // A question without an answer can be changed.
     terminal.line("/edit Tell me of a crow.");
     terminal.wait("limit of 4 tokens");
     terminal.line("/edit");

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-/// What a test waits for comes within this time, also on a busy machine.
+/// The time in which everything that a test waits for comes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What programs ask a terminal for: where its cursor is.
+/// The sequence by which programs ask a terminal where its cursor is.
 const WHERE: &[u8] = b"\x1b[6n";
 
-/// What the program has written.
+/// The output of the program.
 struct Written {
     screen: vt100::Parser,
     /// All text, without what controls the terminal.
@@ -149,7 +149,7 @@ impl Terminal {
         written.bytes.contains(&0x1b)
     }
 
-    /// What was written, without control sequences.
+    /// The text of all output, without control sequences.
     pub fn text(&self) -> String {
         let written = self.written.lock().expect("no test panics with it");
         plain(&String::from_utf8_lossy(&written.bytes))
@@ -173,7 +173,7 @@ impl Terminal {
         self.text()
     }
 
-    /// What stands on the screen.
+    /// The text on the screen.
     pub fn screen(&self) -> String {
         let written = self.written.lock().expect("no test panics with it");
         written.screen.screen().contents()

@@ -33,7 +33,7 @@ pub struct Golden {
     pub prompts: BTreeMap<String, GoldenPrompt>,
 }
 
-/// What `glimt synth` made a model from.
+/// The input of `glimt synth` for a model.
 #[derive(Clone, Deserialize)]
 pub struct Synthetic {
     /// As on the command line.
@@ -116,7 +116,7 @@ impl Golden {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// The same with one of its prompts, another in each run; with `GLIMT_TEST_MORE` so many.
+    /// The golden values with one of their prompts, another in each run; with `GLIMT_TEST_MORE` so many.
     pub fn with_a_prompt(&self) -> Golden {
         let all: Vec<_> = self.prompts.iter().collect();
         let taken = drawn(&all, 1).into_iter();
@@ -364,8 +364,8 @@ pub fn requantised(model: &Model, ty: GgmlType) -> Model {
     copy
 }
 
-/// The same for the longest prompt: at a few of its 280 positions, through 25 layers of experts, the f16 cache seems to
-/// decide between two nearly equal experts. The jumps (6e-4) are isolated and vanish with an f32 cache.
+/// The limit for the longest prompt: at a few of its 280 positions, through 25 layers of experts, the f16 cache seems to decide between
+/// two nearly equal experts. The jumps (6e-4) are isolated and vanish with an f32 cache.
 const CONTRAST_WITH_TURNED_EXPERTS: f64 = 2e-3;
 
 /// Holds backends of `families` of the three families, each in `recipes` of three type mixes, against golden values, the Q8_0 ones with the fused kv_b of

@@ -112,7 +112,7 @@ impl Server {
         self.begin(path, body).response()
     }
 
-    /// What a request that must succeed is answered with.
+    /// The JSON that answers a request which must succeed.
     pub fn answer(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{body}: {response:?}");

@@ -7,7 +7,7 @@ use glimt::engine::Wait;
 /// Q4_0's mixed prompt by 2e-5, everything else by 4e-6 at most.
 const NMSE_COMPOSED: f64 = 1e-4;
 
-/// The same with activations as bytes: in the small DeepSeek a token whose experts turn gives 1e-3 alone, in other places with
+/// With composed weights and activations as bytes: in the small DeepSeek a token whose experts turn gives 1e-3 alone, in other places with
 /// other choices (9.7e-4 without any).
 const NMSE_COMPOSED_INT8: f64 = 3e-3;
 

@@ -28,13 +28,13 @@ use glimt::quant::activation::Activation;
 /// With f32 activations nearly all of the error is that of the f16 cache, as on the CPU.
 const NMSE: f64 = 1e-7;
 
-/// The same relative to the spread of each position's log-probabilities.
+/// With f32 activations, relative to the spread of each position's log-probabilities.
 const CONTRAST: f64 = 5e-5;
 
 /// With prompts computed by cooperative matrices: activations and weights rounded to f16.
 const NMSE_MATRICES: f64 = 1e-3;
 
-/// What prompts may stray from exact logits on a device, and relative to the spread of a position's log-probabilities.
+/// The error that prompts may have against exact logits on a device, and relative to the spread of a position's log-probabilities.
 fn limits(gpu: &Gpu) -> (f64, f64) {
     match gpu.coop {
         Some(_) => (NMSE_MATRICES, f64::INFINITY),
@@ -42,8 +42,8 @@ fn limits(gpu: &Gpu) -> (f64, f64) {
     }
 }
 
-/// What prompts of few tokens may stray from the CPU reference, relative to the spread. Where two experts are nearly as good, rounding to f16 may
-/// choose the other one ("Agreement with the golden values on the H200" in benches/notes.md).
+/// The error that prompts of few tokens may have against the CPU reference, relative to the spread. Where two experts are nearly as good,
+/// rounding to f16 may choose the other one ("Agreement with the golden values on the H200" in benches/notes.md).
 fn contrast_of_prompts(gpu: &Gpu) -> f64 {
     match gpu.coop {
         Some(_) => 1e-2,
@@ -54,13 +54,15 @@ fn contrast_of_prompts(gpu: &Gpu) -> f64 {
 /// With activations as halves, each rounded to 11 bits.
 const NMSE_HALVES: f64 = 5e-7;
 
-/// The same relative to the spread of each position's log-probabilities: small synthetic models are nearly certain in places.
+/// With activations as halves, relative to the spread of each position's log-probabilities: small synthetic models are nearly certain in
+/// places.
 const CONTRAST_HALVES: f64 = 2e-2;
 
-/// The same multiplied in pairs, 4 products of codes without a sign to a sum of 11 bits: Q6_K strays most, by 2e-6.
+/// With activations as halves that are multiplied in pairs, 4 products of codes without a sign to a sum of 11 bits: Q6_K strays most, by
+/// 2e-6.
 const NMSE_PACKED: f64 = 5e-6;
 
-/// The same relative to the spread.
+/// With halves multiplied in pairs, relative to the spread.
 const CONTRAST_PACKED: f64 = 5e-2;
 
 /// With activations as bytes; llama.cpp's own CPU path strays by 4e-4 to 1e-3.
@@ -314,7 +316,7 @@ fn tiers_of_tokens(repeating: Tier) -> Vec<(Arc<Gpu>, f64, f64)> {
     all.into_iter().filter_map(open).collect()
 }
 
-/// What decoded tokens may stray from exact logits on a device, and relative to the spread of a position's log-probabilities.
+/// The error that decoded tokens may have against exact logits on a device, and relative to the spread of a position's log-probabilities.
 fn token_limits(gpu: &Gpu) -> (f64, f64) {
     match gpu.activation() {
         Activation::Bytes => (NMSE_INT8, f64::INFINITY),
@@ -323,7 +325,7 @@ fn token_limits(gpu: &Gpu) -> (f64, f64) {
     }
 }
 
-/// What a device of [`tiers_of_tokens`] multiplies.
+/// The form of the activations that a device of [`tiers_of_tokens`] multiplies.
 fn form(gpu: &Gpu) -> &'static str {
     gpu.activation().name()
 }

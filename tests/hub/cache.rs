@@ -57,7 +57,7 @@ fn a_model_goes_from_every_snapshot_and_others_stay() {
 #[test]
 fn bytes_that_another_file_needs_stay() {
     let (server, home) = (Server::start(), Home::new());
-    // The same content under two names is one blob.
+    // One content under two names is one blob.
     server.put("a/b", "m-Q4_0.gguf", noise(5000, 1));
     server.put("a/b", "n-Q8_0.gguf", noise(5000, 1));
     for name in ["a/b:Q4_0", "a/b:Q8_0"] {

@@ -61,7 +61,7 @@ fn thirty_kills_at_random_moments_lose_nothing() {
             "run {run}: {fetched} of {most} bytes are left"
         );
         most = fetched;
-        // What has a name is whole.
+        // A file with its final name is whole.
         for name in all
             .iter()
             .filter(|name| name.contains("/blobs/") && !name.ends_with(".incomplete"))

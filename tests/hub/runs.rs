@@ -65,7 +65,7 @@ fn a_model_that_would_not_run_is_refused_before_it_is_fetched() {
 
 #[test]
 fn the_file_is_believed_more_than_what_the_hub_says_of_the_repository() {
-    // Its words may be about a file with a part for pictures.
+    // The hub's words may be about a file with a part for pictures.
     let (server, home) = (server("clip", TALES.to_vec()), Home::new());
     let path = home.text(&server, &["pull", "a/b"]);
     assert_eq!(fs::read(path.trim()).expect("it is there"), TALES);
@@ -168,7 +168,7 @@ fn names_of_synthetic_models_say_how_to_use_them() {
         let output = home.run(&server, args);
         let error = failed(&output, 1);
         assert!(error.starts_with("no model 'tiny"), "{error}");
-        // Its advice works.
+        // The advice of the error works.
         let name = error
             .split("--synthetic ")
             .nth(1)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::Digest;
 
-/// What the hub does wrong, and with which of its answers.
+/// The faults of the hub, and how many of its answers have them.
 #[derive(Clone, Default)]
 pub struct Manners {
     /// Files come in pieces of this length, with a pause behind each.
@@ -18,7 +18,7 @@ pub struct Manners {
     pub cut: Option<(usize, usize)>,
     /// So many answers with content fall silent after this many bytes, and stay open.
     pub silent: Option<(usize, usize)>,
-    /// What a file is asked for from the middle: `Some(200)` sends all, `Some(416)` refuses.
+    /// The answer to a request for the middle of a file: `Some(200)` sends all, `Some(416)` refuses.
     pub no_ranges: Option<u16>,
     /// So many answers have this status, and these headers.
     pub refuse: Option<(usize, u16, &'static str)>,
@@ -91,7 +91,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(&sha2::Sha256::digest(bytes))
 }
 
-/// What git calls a file.
+/// The name that git gives a file.
 pub fn git_sha1(bytes: &[u8]) -> String {
     let mut all = sha1::Sha1::new();
     all.update(format!("blob {}\0", bytes.len()));
@@ -122,7 +122,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&shared);
-                // What goes wrong with a connection, the other side tells.
+                // A failure of a connection is told by the other side.
                 std::thread::spawn(move || answer(stream, &state));
             }
         });
@@ -148,7 +148,7 @@ impl Server {
         self.state().manners = manners;
     }
 
-    /// What it was asked since the last call.
+    /// The requests since the last call.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.state().asked)
     }

@@ -1,4 +1,4 @@
-//! What no shader may do on some device, and what no translation of one may hold.
+//! The rules of code: what no shader may do on some device, and what no translation of one may hold.
 
 use crate::ensure;
 use naga::valid::{FunctionInfo, ModuleInfo};

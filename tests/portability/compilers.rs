@@ -41,8 +41,8 @@ const fn call(language: Language) -> Option<&'static [&'static str]> {
     })
 }
 
-/// What compilers say that is not about the shader (docs/portability.md): versions of spirv-val from before cooperative matrices, and a rule
-/// against layouts that nobody reads, which naga breaks everywhere.
+/// The messages of compilers that are not about the shader (docs/portability.md): versions of spirv-val from before cooperative matrices,
+/// and a rule against layouts that nobody reads, which naga breaks everywhere.
 const PASSED_OVER: [&str; 2] = [
     "Invalid capability operand: 6022",
     "VUID-StandaloneSpirv-None-10684",
@@ -64,7 +64,7 @@ pub fn installed(language: Language) -> Option<&'static str> {
 /// Has the compiler of `language` read the file.
 ///
 /// # Errors
-/// What it says.
+/// The messages of the compiler.
 pub fn compile(language: Language, file: &Path) -> Result<(), String> {
     let Some([program, arguments @ ..]) = call(language) else {
         return Err(format!("nothing compiles {}", language.name()));

@@ -73,7 +73,7 @@ static DxcCreateInstanceProc loaded(const char *path)
     return reinterpret_cast<DxcCreateInstanceProc>(found);
 }
 
-// What DXC says of a shader; nothing where it takes it.
+// The message with which DXC refuses a shader; empty where it takes it.
 static std::string refused(IDxcCompiler3 *compiler, const Shader &shader)
 {
     std::ifstream file(shader.file, std::ios::binary);

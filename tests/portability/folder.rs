@@ -16,7 +16,7 @@ pub const SHADERS: &str = "GLIMT_SHADERS";
 /// Writes shaders and `index.tsv`, a line for each pipeline and language: kernel, tier, devices, language, file, why there is none.
 ///
 /// # Errors
-/// What the file system has against it.
+/// The error of the file system.
 pub fn write(folder: &Path, all: &[(&Pipeline, Translations)]) -> io::Result<()> {
     for language in Language::ALL {
         fs::create_dir_all(folder.join(language.name()))?;

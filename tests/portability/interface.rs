@@ -1,4 +1,4 @@
-//! What a shader may use of a device: bindings, parameters, threads and memory.
+//! The limits of what a shader uses of a device: bindings, parameters, threads and memory.
 
 use crate::ensure;
 use glimt::gpu::Tier;

@@ -5,12 +5,12 @@ use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::ModuleInfo;
 use naga::{AddressSpace, Module, ShaderStage, StorageAccess};
 
-/// What a driver, or a compiler in its place, is given.
+/// The language that a driver, or a compiler in its place, is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Language {
     /// For DX12 with shader model 6.2.
     Hlsl62,
-    /// The same with 6.4, which multiplies packed bytes.
+    /// For DX12 with shader model 6.4, which multiplies packed bytes.
     Hlsl64,
     /// For Vulkan 1.1 without packed products of bytes.
     Spirv13,
@@ -33,7 +33,7 @@ impl Language {
         Self::Wgsl,
     ];
 
-    /// Its name, also of its folder.
+    /// The name of the language and of its folder.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hlsl62 => "hlsl-6.2",
@@ -151,7 +151,7 @@ pub fn write_hlsl(
     }
 }
 
-/// What a device has that a shader in SPIR-V may use.
+/// The features of a device that a shader in SPIR-V may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Abilities {
     /// The version of SPIR-V.
@@ -167,7 +167,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// What wgpu asks of the device, as the capabilities that SPIR-V names.
+    /// The features that wgpu asks of the device, as the capabilities that SPIR-V names.
     fn capabilities(self) -> Vec<spv::Capability> {
         use spv::Capability as C;
         let subgroups = [

@@ -40,7 +40,7 @@ static ALL: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
     pipelines(&models, GgmlType::ALL)
 });
 
-/// Those of two models, with weights of two types: every kernel in most of its forms.
+/// The pipelines of two models, with weights of two types: every kernel in most of its forms.
 static SAMPLE: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
     let models = [ModelName::Glm47Flash, ModelName::DeepseekV2Lite];
     pipelines(&models, &[GgmlType::Q4_0, GgmlType::Q6_K])

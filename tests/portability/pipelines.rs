@@ -24,16 +24,16 @@ use std::sync::Arc;
 pub enum Devices {
     /// All that have the tier.
     All,
-    /// Those with cooperative matrices of 16 rows, on Vulkan alone.
+    /// Devices with cooperative matrices of 16 rows, on Vulkan alone.
     Matrices,
-    /// Those with cooperative matrices of 8 rows, on Vulkan and Metal.
+    /// Devices with cooperative matrices of 8 rows, on Vulkan and Metal.
     MatricesAndMetal,
 }
 
 /// A pipeline and who is given it.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
-    /// What makes it.
+    /// The kernel and the variant that make the pipeline.
     pub spec: Spec,
     /// `Plain`, or `Subgroup` also for `Int8`, which is the same with other flags.
     pub tier: Tier,
@@ -164,7 +164,7 @@ fn asked(spec: Spec, target: &Target) -> (Spec, usize, Devices) {
 
 const TIERS: [Tier; 2] = [Tier::Plain, Tier::Subgroup];
 
-/// What no step of a model has: marks, the measurement of reading, and the trial of halves.
+/// The calls that no step of a model has: marks, the measurement of reading, and the trial of halves.
 fn others() -> Vec<Call> {
     let told = Range::words("told", 4);
     let read = read::AT_ONCE.map(|at_once| {

@@ -26,7 +26,7 @@ const LARGE_MATRICES: &str = "matrices of 16 rows: Metal has those of 8, which a
 /// Why no SPIR-V of Vulkan 1.1 is made of them.
 const NEW_DRIVERS: &str = "drivers with cooperative matrices have Vulkan 1.3";
 
-/// What the validator may let pass: what all three writers can express and the tier may use.
+/// The capabilities that the validator may let pass: those that all three writers can express and the tier may use.
 fn capabilities(tier: Tier) -> Capabilities {
     // pack2x16float and unpack2x16float, which every browser has; naga counts them as an ability.
     let plain = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -50,17 +50,17 @@ fn expanded(pipeline: &Pipeline, fetches: bool) -> Result<String, String> {
 }
 
 impl Pipeline {
-    /// Whether it multiplies matrices.
+    /// Whether the pipeline multiplies matrices.
     fn by_matrices(&self) -> bool {
         self.devices != Devices::All
     }
 
-    /// Whether it computes in f16: by matrices, or pairs of halves where the device has f16 in shaders.
+    /// Whether the pipeline computes in f16: by matrices, or pairs of halves where the device has f16 in shaders.
     fn by_halves(&self) -> bool {
         self.by_matrices() || self.spec.variant.flags.contains("PACKED")
     }
 
-    /// Its text as a module, as the engine gives it to wgpu, that is valid with what its tier and its devices have.
+    /// The module of the pipeline's text, as the engine gives it to wgpu. It must be valid with the features of its tier and its devices.
     fn validated(&self, text: &str, vulkan: bool) -> Result<(Module, ModuleInfo), String> {
         let mut module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
         let mut allowed = capabilities(self.tier);
@@ -96,7 +96,7 @@ impl Pipeline {
     /// The pipeline in every language.
     ///
     /// # Errors
-    /// What a check or naga has against it.
+    /// The objection of a check or of naga.
     pub fn translated(&self) -> Result<Translations, String> {
         let text = expanded(self, false)?;
         let (module, info) = self.validated(&text, false)?;

@@ -61,7 +61,7 @@ fn found(phrases: &[&str]) -> Vec<(String, String)> {
     found
 }
 
-/// Those of `found` outside of `files`, a line each.
+/// The entries of `found` outside of `files`, a line each.
 fn beside(found: &[(String, String)], files: &[&str]) -> String {
     let others = found
         .iter()

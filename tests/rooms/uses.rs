@@ -12,7 +12,7 @@ pub type Module = Vec<String>;
 /// An import, or a path elsewhere in the code.
 struct Path {
     segments: Vec<String>,
-    /// What it is called here; nothing where it is no import, `*` for all that is there.
+    /// The name in this module; nothing where the path is no import, `*` for all that is there.
     name: Option<String>,
 }
 
@@ -20,7 +20,7 @@ struct Path {
 pub struct Crate(BTreeMap<Module, (Vec<String>, Vec<Path>)>);
 
 impl Crate {
-    /// That of files, each given by its path from the folder of the sources and its text. Files that only tests have are left out.
+    /// The crate of files, each given by its path from the folder of the sources and its text. Files that only tests have are left out.
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let read = |(path, text)| (module(path), tokens(text));
         let files: BTreeMap<_, _> = files.into_iter().map(read).collect();

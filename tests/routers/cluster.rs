@@ -88,7 +88,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("the cluster goes on: {error}\n{}", self.told()))
     }
 
-    /// What it has printed.
+    /// The output of the cluster so far.
     fn told(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -58,7 +58,7 @@ pub enum End {
     Wrong(String),
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub path: &'static str,
@@ -114,7 +114,7 @@ fn said(choice: &Value) -> &str {
 /// Sends a question; the status, and as much of the body as came.
 ///
 /// # Errors
-/// What went wrong, with the body so far.
+/// The error, with the body so far.
 fn sent(
     target: &Target,
     question: &Question,
@@ -140,7 +140,7 @@ fn sent(
     }
 }
 
-/// What came of asking.
+/// Asks a question and judges the answer.
 pub fn ask(target: &Target, question: &Question, streams: bool) -> Answer {
     let began = Instant::now();
     let end = match sent(target, question, streams) {
@@ -158,7 +158,7 @@ pub fn ask(target: &Target, question: &Question, streams: bool) -> Answer {
     }
 }
 
-/// What an answer is that came as one.
+/// The verdict on an answer that came as one.
 fn judge_whole(text: &str, expected: &str) -> End {
     match serde_json::from_str::<Value>(text) {
         Ok(answer) if said(&answer["choices"][0]) == expected => End::Whole,
@@ -167,7 +167,7 @@ fn judge_whole(text: &str, expected: &str) -> End {
     }
 }
 
-/// What an answer is that came in events.
+/// The verdict on an answer that came in events.
 fn judge_stream(text: &str, expected: &str, error: Option<&str>) -> End {
     let (mut got, mut reason, mut done, mut failed) = (String::new(), false, false, None);
     // The last line may have been cut.

@@ -9,7 +9,7 @@ use super::others::made;
 use super::path;
 use super::server::Server;
 
-/// What the router of vLLM's production-stack looks for (`src/vllm_router/stats/engine_stats.py`).
+/// The metrics that the router of vLLM's production-stack looks for (`src/vllm_router/stats/engine_stats.py`).
 const PRODUCTION_STACK: [&str; 6] = [
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -18,7 +18,7 @@ const PRODUCTION_STACK: [&str; 6] = [
     "vllm:gpu_prefix_cache_queries_total",
     "vllm:gpu_cache_usage_perc",
 ];
-/// What the Gateway API Inference Extension looks for, and with it llm-d (its model server protocol).
+/// The metrics that the Gateway API Inference Extension looks for, and with it llm-d (its model server protocol).
 const INFERENCE_EXTENSION: [&str; 4] = [
     "vllm:num_requests_waiting",
     "vllm:num_requests_running",

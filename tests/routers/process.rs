@@ -56,7 +56,7 @@ impl Process {
         }
     }
 
-    /// What it has printed.
+    /// The output of the process so far.
     pub fn printed(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -89,7 +89,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Those that have children end them if they are asked.
+        // A process that has children ends them if it is asked.
         if let Ok(None) = self.child.try_wait() {
             self.terminate();
             for _ in 0..100 {

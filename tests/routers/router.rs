@@ -15,7 +15,7 @@ use super::{file, path, until};
 /// Clients that ask at the same time.
 const CLIENTS: usize = 9;
 
-/// What may be asked of a router.
+/// The demands on a router.
 #[derive(Clone, Copy)]
 pub struct Manners {
     /// How long after a kill requests may still begin that fail.
@@ -155,7 +155,7 @@ fn nginx_keeps_users_served() {
         let port = free_port();
         let text = configured("nginx.conf", servers, port);
         std::fs::write(folder.join("glimt.conf"), text).expect("it is writable");
-        // What Debian's own file has around it.
+        // The lines that Debian's own file has around it.
         let main = "daemon off; pid nginx.pid; error_log stderr; worker_processes 2;\n\
              events {}\n\
              http { access_log off; client_body_temp_path body; proxy_temp_path proxy;\n\
@@ -173,7 +173,7 @@ fn nginx_keeps_users_served() {
 #[ignore = "long: scripts/test --all"]
 fn litellm_keeps_users_served() {
     let litellm = made("litellm");
-    // Its checks have to find out. It opens streams of completions when it is too late to ask another server.
+    // LiteLLM's checks have to find out. It opens streams of completions when it is too late to ask another server.
     let manners = Manners {
         settled: Duration::from_secs(8),
         excused: |answer, why| {

@@ -7,7 +7,7 @@ use super::load::{self, Target};
 use super::process::{Process, free_port};
 use super::until;
 
-/// What all servers ask for.
+/// The key of all servers.
 pub const KEY: &str = "a-key-of-the-servers";
 
 /// A server that runs until the test ends.
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    /// Its metrics.
+    /// The text of the server's metrics.
     pub fn metrics(&self) -> String {
         load::get(&format!("{}/metrics", self.url())).expect("it answers")
     }

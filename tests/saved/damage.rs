@@ -31,7 +31,7 @@ fn other_files_are_refused() {
     assert_eq!(early(&new), Ok(()));
 }
 
-/// What a process finds in a file: tokens, rows, data.
+/// The contents that a process finds in a file: tokens, rows, data.
 type State = (Vec<u32>, usize, Vec<u8>);
 
 fn state(file: &SessionFile) -> State {

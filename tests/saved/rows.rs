@@ -79,7 +79,7 @@ fn a_branch_goes_on_by_itself() {
         assert_eq!(branch.tokens(), trunk.tokens());
         assert_eq!(branch.cached(), trunk.cached());
         let [next, other] = [" and a queen", " who had"].map(|text| encode(&engine, text));
-        // What the branch says leaves the trunk alone.
+        // Tokens of the branch leave the trunk alone.
         last_logits(&mut branch, &other);
         let mut second = trunk.branch().wait().expect("there is memory");
         let expected = last_logits(&mut trunk, &next);

@@ -230,7 +230,7 @@ fn errors_are_told_in_its_form() {
     let refused = status(&[("x-api-key", "second")]);
     assert_eq!(refused.json()["error"]["type"], "authentication_error");
     assert_eq!(status(&[("x-api-key", "first")]).status, 200);
-    // Its clients ask for models where those of OpenAI do.
+    // Anthropic's clients ask for models where those of OpenAI do.
     let headers = [("anthropic-version", "2023-06-01")];
     let models = send(guarded.address, "GET", "/v1/models", &headers, "").response();
     assert_eq!(models.json()["error"]["type"], "authentication_error");

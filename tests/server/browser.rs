@@ -42,7 +42,7 @@ pub struct Browser {
     told: Receiver<Value>,
     session: Option<String>,
     count: u64,
-    /// What the browser told beside answers.
+    /// The events that the browser told beside answers.
     pub events: Vec<Value>,
     _home: tempfile::TempDir,
 }
@@ -105,7 +105,7 @@ impl Browser {
         message.unwrap_or_else(|error| panic!("{what}: the browser says nothing: {error}"))
     }
 
-    /// What a command results in.
+    /// The result of a command.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.count += 1;
         let id = self.count;
@@ -246,7 +246,7 @@ impl Browser {
 
     /// The bodies of the requests that the page has sent to this path.
     pub fn sent(&mut self, path: &str) -> Vec<Value> {
-        // What has happened before this is told before its answer.
+        // The browser tells all earlier events before the answer to this.
         self.value("0");
         let requests = self
             .events
@@ -260,7 +260,7 @@ impl Browser {
             .collect()
     }
 
-    /// What went wrong in the page, without requests that were refused, and requests to other addresses than `own`.
+    /// The errors in the page, without requests that were refused, and requests to other addresses than `own`.
     pub fn complaints(&mut self, own: &str) -> Vec<String> {
         self.value("0");
         let mut found = vec![];

@@ -41,7 +41,7 @@ fn a_stream_says_what_the_whole_answer_says() {
     assert_eq!(streamed(&events), text(&whole));
     let last = &events[events.len() - 1];
     assert_eq!(last["choices"], json!([]));
-    // Its prompt was computed for the answer before.
+    // The prompt was computed for the answer before.
     assert_eq!(
         last["usage"]["prompt_tokens_details"]["cached_tokens"],
         prompt - 1
@@ -113,7 +113,7 @@ fn a_text_that_ends_the_answer_is_not_in_it() {
         let events = server.post(CHAT, &body).events();
         assert_eq!(streamed(&events), text(&answer));
     }
-    // What it stopped computing for is soon free.
+    // The place of an answer that has ended early is soon free.
     server.until_idle();
 }
 

@@ -12,7 +12,7 @@ const COMPLETION: &str = "/completion";
 const TALK: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
 
-/// What becomes of a field.
+/// The treatment of a field.
 enum Becomes {
     Done,
     Ignored(&'static str),

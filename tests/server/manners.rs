@@ -137,7 +137,7 @@ fn who_waits_and_goes_away_gives_the_place_back() {
 #[test]
 fn a_reader_that_does_not_read_keeps_nobody_waiting() {
     let server = Server::start(&[]);
-    // Its head is not read either, and every token has many log-probabilities.
+    // The head of the answer is not read either, and every token has many log-probabilities.
     let slow = server.begin(
         COMPLETIONS,
         &long(json!({"stream": true, "logprobs": 20, "max_tokens": 200})),

@@ -176,7 +176,7 @@ fn a_conversation_is_answered_anew_edited_and_kept() {
     assert_eq!(sent["messages"].as_array().map(Vec::len), Some(3));
     assert_eq!(sent["messages"][2]["content"], "About a hen.");
 
-    // What was said survives a reload, and a new conversation as well.
+    // The conversation survives a reload, and a new conversation as well.
     let talk = "document.getElementById('talk').innerText";
     let said = browser.value(talk);
     browser.reload();
@@ -244,7 +244,7 @@ fn settings_and_colours_stay() {
         "chat_template_kwargs": {"enable_thinking": false},
     });
     assert_eq!(sent, expected);
-    // What is out of its range is told, and not taken.
+    // A value out of its range is told, and not taken.
     browser.click("#open-settings");
     browser.fill("#temperature", "9");
     assert_eq!(browser.text("#temperature-hint"), "must be from 0 to 2");

@@ -6,7 +6,7 @@ use super::Server;
 use super::browser::Browser;
 use super::page_in_chromium::opened;
 
-/// What the page makes of a text.
+/// The HTML that the page makes of a text.
 fn shown(browser: &mut Browser, text: &str) -> String {
     let expression = format!(
         "(() => {{ const node = document.createElement('div'); new Prose(node).show({}); return node.innerHTML; }})()",

@@ -16,7 +16,7 @@ fn random(i: usize, below: usize) -> usize {
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33) as usize % below
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// It was answered, with this status.

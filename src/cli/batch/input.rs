@@ -21,7 +21,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Those of a file, or of standard input for `-`.
+    /// The lines of a file, or of standard input for `-`.
     pub(super) fn open(path: &Path) -> Result<Self, CliError> {
         let mut name = path.display().to_string();
         let from: Box<dyn BufRead + Send> = if path == Path::new("-") {
@@ -76,9 +76,9 @@ impl Lines {
 
 /// A request that was found.
 pub(super) struct Asked {
-    /// Its line.
+    /// The number of the request's line.
     pub(super) line: u64,
-    /// What its answer is named by.
+    /// The id that the answer names the request by.
     id: String,
     /// Whether its answer is there.
     answered: bool,
@@ -205,7 +205,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Those of a file that was checked, or of standard input, of which nothing is known.
+    /// The requests of a file that was checked, or of standard input, of which nothing is known.
     pub(super) fn open(path: &Path, index: Option<Index>) -> Result<Self, CliError> {
         Ok(Self {
             lines: Lines::open(path)?,

@@ -36,7 +36,7 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str, expected: &str) -> Resul
 /// The request of a line.
 ///
 /// # Errors
-/// What was found in it and what was expected.
+/// The contents that were found and those that were expected.
 pub(super) fn read(bytes: &[u8]) -> Result<Line, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("is not JSON ({error}); expected an object in one line"))?;
@@ -66,7 +66,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Line, String> {
     }
 }
 
-/// What stands for a `custom_id`: two have the same with the chance of a collision in half of SHA-256.
+/// The key of a `custom_id`. Two ids have the same key with the chance of a collision in half of SHA-256.
 pub(super) fn key(custom_id: &str) -> u128 {
     let digest: [u8; 32] = Sha256::digest(custom_id.as_bytes()).into();
     digest[..16]
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// What every id begins with.
+/// The prefix of every id.
 pub(super) const ID: &str = "batch_req_";
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ code is 1 at the end. All lines and the names of models in them are checked befo
 The same command again goes on where the last one ended: what is answered in OUT is kept, and the rest is computed. Ctrl-C ends a \
 run so that nothing is lost but answers that were not complete.";
 
-/// What is said where a signal ends the process.
+/// The note where a signal ends the process.
 const GO_ON: &str = "what is answered is kept; the same command goes on with the rest";
 
 /// Answer a file of requests in OpenAI's batch format
@@ -154,13 +154,13 @@ impl Batch {
                 note(format_args!("interrupted, {}; {rest}", progress.told()));
                 return Err(CliError::Interrupted);
             }
-            // Its end gives the reason.
+            // The server's end gives the reason.
             End::Broken => note(format_args!("{}", progress.told())),
         }
         Ok(())
     }
 
-    /// Whether it is a success that so many requests failed.
+    /// Judges whether the run is a success although so many requests failed.
     ///
     /// # Errors
     /// [`BatchError::Failed`].

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Holds back answers until their turn.
 pub(super) struct Order<T> {
-    /// Those that have come before their turn, where order is kept.
+    /// The items that have come before their turn, where order is kept.
     early: Option<BTreeMap<u64, T>>,
     next: u64,
 }

@@ -15,7 +15,7 @@ use crate::cli::output;
 use crate::files;
 use crate::server::Answered;
 
-/// What has become of a request.
+/// The outcome of a request.
 pub(super) struct Answer {
     pub(super) id: String,
     pub(super) custom_id: String,
@@ -46,7 +46,7 @@ impl Answer {
     }
 }
 
-/// What is looked at in a line that is there.
+/// The fields that are looked at in a line that is there.
 #[derive(Deserialize)]
 struct Kept {
     id: String,
@@ -65,7 +65,7 @@ struct Body {
     model: Option<String>,
 }
 
-/// What is in a file of answers.
+/// The contents of a file of answers.
 #[derive(Default)]
 pub(super) struct Found {
     /// How many of them are errors.
@@ -74,12 +74,12 @@ pub(super) struct Found {
     pub(super) cut: bool,
 }
 
-/// What the answers are compared with.
+/// The requests and the model that the answers are compared with.
 pub(super) struct Expected<'a> {
     pub(super) index: &'a mut Index,
-    /// What the file of requests is called.
+    /// The name of the file of requests.
     pub(super) input: String,
-    /// What the model is called.
+    /// The name of the model.
     pub(super) model: String,
     /// Whether answers have to be in the order of the requests.
     pub(super) ordered: bool,

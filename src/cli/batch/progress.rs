@@ -93,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// What it took.
+    /// The requests, errors, tokens and time of the run, and its speed.
     pub(super) fn taken(&self) -> String {
         format!(
             "{} ({}), {} in {:.1} s: {}",

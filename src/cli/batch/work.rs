@@ -17,11 +17,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// Where order is kept, how many times as many requests as are answered at once may have come before the oldest of them.
 const AHEAD: u64 = 16;
 
-/// What is told to the thread that writes.
+/// A message to the thread that writes.
 enum News {
     /// The next request, or that there is none.
     Request(Result<Option<Line>, CliError>),
-    /// What request so many has come to.
+    /// The answer to the request with this number.
     Answer(u64, Answer),
     /// Nothing can be computed any more.
     Broken,
@@ -142,7 +142,7 @@ impl<'a> Work<'a> {
                 break End::Broken;
             }
         };
-        // What is complete is kept.
+        // Answers that are complete are kept.
         while let Ok(news) = self.news.1.try_recv() {
             if let News::Answer(number, answer) = news {
                 self.write(number, answer)?;
@@ -171,7 +171,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether it can go on after this.
+    /// Takes a message. Returns whether the work can go on after it.
     fn take(&mut self, news: News) -> Result<bool, CliError> {
         match news {
             News::Request(Ok(Some(line))) => {

@@ -1,4 +1,4 @@
-//! What is asked of the server, and when its tokens come.
+//! The requests to the server, and the times when its tokens come.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(super) struct Client {
     agent: Agent,
     url: String,
     key: Option<String>,
-    /// What requests call the model.
+    /// The name of the model in requests.
     pub(super) model: String,
     /// Tokens of a request with its answer at most, where the server tells it.
     pub(super) context: Option<usize>,
@@ -42,11 +42,11 @@ pub(super) struct Timed {
     pub(super) generated: u64,
 }
 
-/// What a response says in its error, or its text.
+/// The message of a response's error, or the response's text.
 fn message(response: &mut Response<Body>) -> String {
     let mut text = String::new();
     let read = response.body_mut().as_reader().take(MOST_BYTES);
-    // What can be read of it is all that can be told.
+    // The part that can be read is all that can be told.
     let _ = BufReader::new(read).read_to_string(&mut text);
     let value: Option<Value> = serde_json::from_str(&text).ok();
     let told = value.and_then(|value| Some(value["error"]["message"].as_str()?.to_owned()));
@@ -73,7 +73,7 @@ impl Client {
             )
             .user_agent(concat!("glimt/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
-            // What stands between would be measured, too.
+            // The time in a proxy would be measured, too.
             .proxy(None)
             .max_idle_connections(connections)
             .max_idle_connections_per_host(connections)

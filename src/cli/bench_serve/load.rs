@@ -20,7 +20,7 @@ const BEFORE: Duration = Duration::from_millis(500);
 /// Whoever was refused with a long prompt waits for so long.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Those who send long prompts without a pause beside the others.
+/// The users who send long prompts without a pause beside the others.
 pub(super) struct Beside {
     /// How many they are.
     pub(super) users: usize,
@@ -32,7 +32,7 @@ pub(super) struct Beside {
     pub(super) seed: u64,
 }
 
-/// What is sent.
+/// The requests of a measurement.
 pub(super) struct Load<'a> {
     pub(super) client: &'a Client,
     /// The bodies of requests, with the time when each is sent at the earliest.
@@ -44,7 +44,7 @@ pub(super) struct Load<'a> {
     pub(super) beside: Beside,
 }
 
-/// What came back.
+/// The answers to a load, with their times.
 pub(super) struct Came {
     pub(super) began: Instant,
     pub(super) answers: Vec<Result<Timed, String>>,

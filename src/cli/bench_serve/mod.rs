@@ -232,7 +232,7 @@ impl BenchServe {
         }
     }
 
-    /// What was asked, for a record.
+    /// The flags and the server of a measurement, for a record.
     fn asked(&self, client: &Client, seed: u32) -> Map<String, Value> {
         let asked = json!({
             "test_time": jiff::Timestamp::now().to_string(),

@@ -1,4 +1,4 @@
-//! What is asked and when: random tokens and random pauses, the same for the same seed.
+//! The requests and the times when they are sent: random tokens and random pauses, the same for the same seed.
 
 use std::time::Duration;
 

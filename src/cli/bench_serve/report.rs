@@ -1,4 +1,4 @@
-//! What a load has come to, in the names of vLLM's `bench serve`, as a table or a record.
+//! The result of a load, in the names of vLLM's `bench serve`, as a table or a record.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl Times {
         Self { name, ms }
     }
 
-    /// What so many percent are not above, between two values in proportion; none without values.
+    /// The percentile of the values, interpolated between two of them; none without values.
     fn percentile(&self, percent: f64) -> Option<f64> {
         let last = self.ms.len().checked_sub(1)?;
         let at = percent / 100.0 * last as f64;
@@ -49,7 +49,7 @@ impl Times {
     }
 }
 
-/// What a load has come to.
+/// The result of a load.
 pub(super) struct Report {
     /// The flags and what is known of the server, with the names of fields.
     pub(super) asked: Map<String, Value>,
@@ -241,7 +241,7 @@ impl Report {
     }
 }
 
-/// What a kind of times is called in the table.
+/// The name of a kind of times in the table.
 fn told(name: &str) -> &'static str {
     match name {
         "ttft" => "TTFT: to the first token",

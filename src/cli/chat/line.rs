@@ -46,7 +46,7 @@ pub(super) enum Lines {
 }
 
 impl Lines {
-    /// Those of standard input, where a message has at most `most` bytes.
+    /// The lines of standard input, where a message has at most `most` bytes.
     pub(super) fn new(most: u64) -> Self {
         match io::stdin().is_terminal() {
             true if is_dumb() => Self::Plain(most),
@@ -175,7 +175,7 @@ fn editor() -> Reedline {
     editor
 }
 
-/// What was typed before, kept in a file that only its owner can read.
+/// The lines that were typed before, kept in a file that only its owner can read.
 fn history() -> Result<FileBackedHistory, String> {
     let folder = dirs::state_dir().or_else(dirs::data_local_dir);
     let folder = folder

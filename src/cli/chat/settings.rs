@@ -1,4 +1,4 @@
-//! What of a conversation can be set by flags, and later by /set.
+//! The settings of a conversation, which flags give, and later /set.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
@@ -43,7 +43,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// What the template is told of thinking. One without a switch for it is told nothing of thoughts that are only hidden.
+    /// The switch for thinking that the template gets. A template without this switch gets none where thoughts are only hidden.
     pub(super) fn thinks(&self, template: Option<&ChatTemplate>) -> Option<bool> {
         let has_switch = template.is_none_or(ChatTemplate::supports_thinking);
         match self.think? {
@@ -52,7 +52,7 @@ impl Settings {
         }
     }
 
-    /// What `/set` changes beside the sampling, with the `seed`.
+    /// The settings that `/set` changes beside the sampling, with the `seed`.
     pub(super) fn line(&self, seed: u64) -> String {
         let most = |limit: Option<usize>| match limit {
             None | Some(usize::MAX) => "-1".to_owned(),

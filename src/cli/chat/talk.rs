@@ -18,14 +18,14 @@ use crate::engine::{Engine, EngineError, Session, StopReason};
 use crate::gpu::wait::Wait;
 use crate::plural::count;
 
-/// What an answer took.
+/// The tokens and the time that an answer took.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Took {
     /// Tokens of the conversation up to the answer.
     pub(super) prompt: usize,
-    /// Those of them that were computed before.
+    /// Tokens of the prompt that were computed before.
     pub(super) kept: usize,
-    /// Those of earlier turns that were computed again, since the template changed what stands before them.
+    /// Tokens of earlier turns that were computed again, since the template changed what stands before them.
     pub(super) changed: usize,
     /// Tokens of thoughts and answer.
     pub(super) generated: usize,
@@ -36,7 +36,7 @@ pub(super) struct Took {
 }
 
 impl Took {
-    /// What it took, in three lines.
+    /// The tokens and the time of the answer, in three lines.
     pub(super) fn lines(&self) -> String {
         let new = self.prompt - self.kept;
         let changed = match self.changed {
@@ -89,7 +89,7 @@ pub(super) struct Talk<'a> {
     pub(super) interrupted: bool,
     /// How often an answer was asked for again: each time draws differ.
     again: u64,
-    /// What the last answer took, and all of them.
+    /// The tokens and the time of the last answer; `all` sums them up over all answers.
     pub(super) last: Option<Took>,
     pub(super) all: Took,
 }
@@ -161,7 +161,7 @@ impl<'a> Talk<'a> {
     /// Saves the conversation as it is, where it is kept.
     ///
     /// # Errors
-    /// What the file refuses. The conversation goes on all the same.
+    /// The refusal of the file. The conversation goes on all the same.
     pub(super) fn save(&mut self) -> Result<(), CliError> {
         match &mut self.kept {
             Some(kept) => kept.save(&mut self.session, &self.conversation),

@@ -8,7 +8,7 @@ use crate::gpu::geometry::Made as Chosen;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuError};
 
-/// What names of limits have in them that no kernel meets.
+/// Parts of the names of limits that no kernel meets.
 const OF_DRAWING: [&str; 12] = [
     "texture",
     "sampl",
@@ -56,7 +56,7 @@ pub(super) fn tell(subject: &Subject, made: &mut Made) {
     }
 }
 
-/// What a tier comes to on the device.
+/// The activations, the matrices and the tuning that a tier has on the device.
 fn runs(tier: Tier, gpu: &Gpu) -> String {
     let matrices = match gpu.coop {
         Some(coop) => format!("{0}x{0} for subgroups of {1}", coop.size, coop.lanes),
@@ -72,7 +72,7 @@ fn runs(tier: Tier, gpu: &Gpu) -> String {
     )
 }
 
-/// What the device was opened with.
+/// The features and the limits that the device was opened with.
 fn limits(gpu: &Gpu) -> String {
     let features: Vec<_> = gpu.features.iter_names().map(|(name, _)| name).collect();
     let mut text = format!(

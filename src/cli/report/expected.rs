@@ -1,4 +1,4 @@
-//! What was expected of such a device: the formula of docs/expected.md, with what is known and measured of the one in hand.
+//! The speed that was expected of such a device: the formula of docs/expected.md, with what is known and measured of the one in hand.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ fn row(
     }
 }
 
-/// What a token of the model is expected to take, and the bytes of its session.
+/// The time that a token of the model is expected to take, and the bytes of its session.
 ///
 /// # Errors
 /// With what loading it would be refused.

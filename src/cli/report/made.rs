@@ -1,14 +1,14 @@
-//! What a part of a report has found.
+//! The findings of a part of a report.
 
 /// Generated tokens per second by the name of the tier. Part `bench` measures them, and a later part tells them, too.
 pub(super) type Generated = Vec<(&'static str, f64)>;
 
-/// What a part tells.
+/// The findings of a part.
 #[derive(Default)]
 pub(super) struct Made {
-    /// What was found, in lines.
+    /// The findings, in lines.
     pub(super) text: String,
-    /// What failed.
+    /// The failures, each in words.
     pub(super) failures: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured: `glimt verify`, `bench` and `profile`, each with what it prints.
+//! The measurements of a report: `glimt verify`, `bench` and `profile`, each with what it prints.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -50,7 +50,7 @@ pub(super) struct Report {
     file: PathBuf,
     #[command(flatten)]
     model: MeasuredArgs,
-    /// What to report on: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index
+    /// The device to report on: auto (the first GPU that glimt devices lists, or the CPU reference where there is none), cpu, or the index
     /// or part of the name of an adapter
     #[arg(
         long,

@@ -19,15 +19,15 @@ pub(super) enum Part {
     Devices,
     /// The device that is reported on, and its tiers.
     Device,
-    /// Whether it computes what it should.
+    /// The check that the device computes what it should.
     Verify,
-    /// Its speed.
+    /// The speed of the device.
     Bench,
     /// Where the time of a token goes.
     Token,
     /// Where the time of a prompt goes.
     Prompt,
-    /// What was expected.
+    /// The speed that was expected of the device.
     Expected,
 }
 
@@ -46,12 +46,11 @@ impl Part {
         }
     }
 
-    /// What `--only` takes.
+    /// The name of the part for `--only`.
     pub(super) const fn name(self) -> &'static str {
         self.words()[0]
     }
 
-    /// Its heading.
     pub(super) fn heading(self) -> String {
         self.words().join(": ")
     }
@@ -118,7 +117,7 @@ impl Part {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn told(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())

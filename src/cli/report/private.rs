@@ -1,4 +1,4 @@
-//! What of a machine is nobody else's matter: names of its users, and folders.
+//! The private names of a machine: its users and folders.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::engine::ModelSource;
 /// The variables that tell who runs a program.
 const USERS: [&str; 3] = ["USER", "LOGNAME", "USERNAME"];
 
-/// What is left out of a report.
+/// The names that are left out of a report.
 #[derive(Default)]
 pub(super) struct Private {
     /// Paths and what stands in their place, in this order.

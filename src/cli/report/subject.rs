@@ -1,4 +1,4 @@
-//! What is reported on, and the words of a command line that name it.
+//! The device and the model of a report, and the words of a command line that name them.
 
 use super::made::Made;
 use crate::bench::Source;
@@ -42,7 +42,7 @@ impl Sizes {
 pub(super) struct Subject {
     /// The adapter; `None` is the CPU reference.
     pub(super) adapter: Option<Box<AdapterSummary>>,
-    /// What names the device.
+    /// The choice that names the device.
     pub(super) choice: DeviceChoice,
     /// The tiers that are reported on: all that the device runs, or what was asked for.
     pub(super) tiers: Vec<Tier>,
@@ -52,7 +52,7 @@ pub(super) struct Subject {
     pub(super) asked: Vec<Tier>,
     /// The model.
     pub(super) source: Source,
-    /// Whether it is loaded even if it has no room.
+    /// Whether the model is loaded even if it has no room.
     pub(super) force: bool,
     /// Whether kernels are checked while they run.
     pub(super) checked: bool,
@@ -63,7 +63,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// What the flags name.
+    /// The device and the model that the flags name.
     ///
     /// # Errors
     /// A model or a device that is not there, and a tier that the device does not run.

@@ -1,4 +1,4 @@
-//! What the flags of sampling and the recommendations come to for a model.
+//! The choice of tokens for a model, from the flags of sampling and the recommendations.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ struct Setting {
     name: &'static str,
     value: Value,
     origin: Origin,
-    /// Whether it has an effect.
+    /// Whether the setting has an effect.
     on: bool,
 }
 
@@ -158,7 +158,7 @@ impl Choice {
         (!self.random_seed).then_some(self.sampling().seed)
     }
 
-    /// What devices are told.
+    /// The sampling that devices compute.
     pub(in crate::cli) fn sampling(&self) -> &Sampling {
         &self.chain.sampling
     }
@@ -228,7 +228,7 @@ impl Choice {
 }
 
 impl SamplingArgs {
-    /// What devices can do.
+    /// The sampling that devices can compute.
     fn sampling(&self, picker: &mut Picker<'_>, seed: u64) -> Sampling {
         // Greedy is always something, and called so.
         let default = Sampling::DEFAULT;

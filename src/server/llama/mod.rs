@@ -155,7 +155,7 @@ impl Form for Continued {
 }
 
 impl Continued {
-    /// What answers took so far, as it is told.
+    /// The usage as an answer tells it.
     fn usage(&self, usage: &Usage) -> Usage {
         match self.nothing {
             true => Usage {

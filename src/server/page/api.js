@@ -113,7 +113,7 @@ async function readAnswer(response, heard) {
   throw new Lost("the connection was lost");
 }
 
-// What went wrong, in plain words, and whether asking again can help.
+// The cause of an error, in plain words, and whether asking again can help.
 function explain(error) {
   if (error instanceof Lost) {
     return { text: "The connection to the server was lost. Look whether it still runs, then try again.", again: true };

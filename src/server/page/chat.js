@@ -10,7 +10,7 @@ let turns = [];
 let views = [];
 let running = null;
 let editing = false;
-// What was in the field before the last message was edited.
+// The text that was in the field before the last message was edited.
 let draft = "";
 let isAtEnd = true;
 
@@ -38,7 +38,7 @@ function keptTurns(name = "glimt.turns") {
   return kept;
 }
 
-// What the model is given: turns without an answer are left out, except for the last.
+// The messages for the model: turns without an answer are left out, except for the last.
 function messages() {
   const list = [];
   if (settings.values.system) list.push({ role: "system", content: settings.values.system });

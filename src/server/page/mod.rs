@@ -26,7 +26,7 @@ const SCRIPT: &str = concat!(
 /// Where it is served.
 pub(super) const PATH: &str = "/";
 
-/// What is sent.
+/// The page as it is sent.
 struct Page {
     html: String,
     headers: HeaderMap,
@@ -58,7 +58,8 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page { html, headers }
 });
 
-/// What a browser lets the page do: run its own script, use its own style, ask its own server. What would read a text as HTML fails.
+/// The rules that a browser enforces on the page: it may run its own script, use its own style and ask its own server. Reading a text as
+/// HTML fails.
 fn policy() -> String {
     let own = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
     let (script, style) = (own(SCRIPT), own(STYLE));

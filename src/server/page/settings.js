@@ -1,4 +1,4 @@
-// What the user sets: colours, sampling, the system prompt, the key. All of it stays in the browser.
+// The settings of the user: colours, sampling, the system prompt, the key. All of it stays in the browser.
 
 const $ = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ const settings = {
     try {
       kept = JSON.parse(store.read(ofBrowser, "glimt.settings") ?? "{}");
     } catch {
-      // What others have written there is left out.
+      // A text that is no JSON, which others may have written, is left out.
     }
     for (const name of NAMES) {
       const value = kept?.[name];
@@ -56,7 +56,7 @@ const settings = {
   },
 };
 
-// What is known of the server.
+// The facts that are known of the server.
 const server = {
   model: "",
   context: 0,
@@ -202,7 +202,7 @@ function watchSettings() {
     $("forget").hidden = true;
     tell("The API key is forgotten.");
   });
-  // What was wrong is not in force, so it is not shown either.
+  // A wrong value is not in force, so it is not shown either.
   $("settings").addEventListener("close", () => settings.load());
   // A click beside a dialog closes it.
   $("settings").addEventListener("click", (event) => {

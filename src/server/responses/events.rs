@@ -96,7 +96,7 @@ impl<'a> Events<'a> {
                     let more = json!({"delta": text, "logprobs": unsent});
                     vec![event("output_text.delta", more)]
                 }
-                // Its input is known when the JSON around it is whole.
+                // A custom tool's input is known when the JSON around it is whole.
                 Kind::Call(_) if shape.is_custom(block) => vec![],
                 Kind::Call(_) => {
                     vec![event(

@@ -77,7 +77,7 @@ pub(super) const NAMES: [(&str, &str); 6] = [
     (".function.parameters", ".parameters"),
 ];
 
-/// What may be included in a response. All but the last two are of tools and pictures, which there are none of.
+/// The extras that a response may be asked to include. All but the last two are of tools and pictures, which there are none of.
 const INCLUDED: [&str; 8] = [
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -353,7 +353,7 @@ fn input(fields: &Fields<'_>, kept: &Kept) -> Result<Vec<Value>, ApiError> {
             let message = format!("refers to '{id}', which is not kept here; send the item itself");
             effort::check().map_err(ApiError::stopped)?;
             let found = kept.item(id).ok_or_else(|| item.wrong("id", &message))?;
-            // The same item may be named again and again.
+            // A request may name one item again and again.
             referred.set(referred.get() + tree::bytes(&found));
             match referred.get() > MOST_REFERRED {
                 true => Err(item.wrong(

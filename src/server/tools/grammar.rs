@@ -95,7 +95,7 @@ fn in_lark(tool: &Tool, schema: &Value) -> String {
         json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     let mut schema = schema::standalone(&tool.parameters, schema);
     if !schema.is_object() {
-        // What is true accepts everything.
+        // The schema `true` accepts everything.
         schema = json!({});
     }
     if let Some(schema) = schema.as_object_mut() {

@@ -81,7 +81,7 @@ pub(super) const SEPARATORS: [&str; 5] = [
 ];
 
 impl Format {
-    /// That of a model, by the text of its chat template, which writes earlier calls.
+    /// The format of a model's calls, by the text of its chat template, which writes earlier calls.
     pub(in crate::server) fn of_template(source: &str) -> Option<Self> {
         if source.contains(KEY_BEGIN) {
             Some(Self::Tagged)
@@ -114,7 +114,7 @@ impl Format {
         }
     }
 
-    /// What stands before the name of the first call.
+    /// The text before the name of the first call.
     pub(in crate::server) fn opening(self) -> String {
         match self {
             Self::Tagged | Self::Json => TAG_BEGIN.to_owned(),

@@ -50,13 +50,13 @@ pub(super) struct Tool {
 /// Which tools an answer may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Tools {
-    /// What templates are told of all tools.
+    /// The descriptions of all tools, for the template.
     pub(super) described: Vec<Value>,
-    /// Those that may be called.
+    /// The tools that may be called.
     pub(super) all: Vec<Tool>,
-    /// Whether it has to call one.
+    /// Whether the model has to call a tool.
     pub(super) forced: bool,
-    /// Whether it may call several.
+    /// Whether the model may call several tools.
     pub(super) parallel: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Format {
 /// Reads `tools` and `tool_choice`; `None` if no tool may be called.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The problem with the tools or the choice.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Tools>, ApiError> {
     for old in ["functions", "function_call"] {
         let is_off = |value: &Value| *value == json!([]) || *value == json!("none");

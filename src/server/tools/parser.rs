@@ -16,7 +16,7 @@ use super::tags::{settled, without_begun};
 use super::typed::Kinds;
 use super::{Format, Tool};
 
-/// What a part of an answer has come to.
+/// A change to the answer that a token makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::server) enum Delta {
     /// A piece of the thoughts.
@@ -70,7 +70,6 @@ pub(super) enum State {
 struct Aside {
     parser: Box<Parser>,
     deltas: Vec<Delta>,
-    /// Its text.
     text: String,
     /// Length of the white space and the mark that it begins with.
     mark: usize,
@@ -82,7 +81,7 @@ pub(in crate::server) struct Parser {
     pub(super) known: Arc<Known>,
     tools: Arc<[Tool]>,
     pub(super) state: State,
-    /// What is not decided yet.
+    /// The text that is not decided yet.
     pub(super) held: String,
     /// The white space and the mark before a call that is not told yet.
     before: String,
@@ -114,11 +113,11 @@ pub(in crate::server) struct Parser {
     pub(super) value: usize,
     /// Calls that are whole.
     pub(in crate::server) ended: usize,
-    /// What was found and not told yet.
+    /// The deltas that were found and not told yet.
     deltas: Vec<Delta>,
 }
 
-/// What the parsers of all answers to a request share.
+/// The tools and formats that the parsers of all answers to a request share.
 #[derive(Clone)]
 pub(in crate::server) struct Offered {
     format: Format,

@@ -115,7 +115,7 @@ fn text_without_calls_stays_as_it_is() {
     for format in [Format::Tagged, Format::Json, Format::DeepSeek] {
         check(format, answer, answer, &[]);
     }
-    // What begins like a call and is none is not lost.
+    // A text that begins like a call and is none is not lost.
     check(
         Format::Json,
         "<tool_call>{no json}</tool_call>",
@@ -374,7 +374,7 @@ fn a_forced_call_has_the_tokens_of_marks() {
         let answer = "weather<arg_key>place</arg_key><arg_value>a < b</arg_value>\
              <arg_key>days</arg_key><arg_value>3</arg_value>";
         assert!(accepts(Format::Tagged, &encoded(answer)), "{kind}");
-        // The same text without these tokens.
+        // The answer spelled out character by character lacks the tokens of the marks.
         let spelled: Vec<u32> = answer
             .chars()
             .flat_map(|c| encoded(&c.to_string()))

@@ -7,7 +7,7 @@ use super::budget;
 use super::python::{self, failed};
 use super::spec::{Spec, bounded, float_of, whole_of};
 
-/// What a text with braces is filled with, and how many places without a name it has had.
+/// The values that fill a text with braces, and the number of places without a name so far.
 struct Values<'a> {
     given: &'a [Value],
     named: &'a dyn Fn(&str) -> Option<Value>,
@@ -85,7 +85,7 @@ fn end_of(rest: &str) -> Result<usize, Error> {
     Err(failed("a text with braces has one that is not closed"))
 }
 
-/// What stands for `field!conversion:specification`.
+/// The text for `field!conversion:specification`.
 fn place(inner: &str, values: &mut Values<'_>, depth: usize) -> Result<String, Error> {
     if depth > 1 {
         return Err(failed("a text has braces within braces within braces"));

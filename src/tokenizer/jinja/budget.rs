@@ -26,7 +26,7 @@ const STEPS: u64 = 4096;
 /// Bytes that a value takes beside the text in it.
 const VALUE: u64 = 16;
 
-/// What is left of a rendering's budget.
+/// The rest of a rendering's budget.
 #[derive(Clone, Copy)]
 struct Left {
     work: u64,

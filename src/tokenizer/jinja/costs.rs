@@ -1,4 +1,4 @@
-//! What filters and methods cost beyond reading their arguments once and writing a result of about their size.
+//! The costs of filters and methods beyond reading their arguments once and writing a result of about their size.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, Value};

@@ -30,7 +30,7 @@ impl Object for Group {
     }
 }
 
-/// What an attribute with dots in it leads to.
+/// The value that an attribute with dots in it leads to.
 pub(super) fn followed(item: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else {
         return item.get_item(path);

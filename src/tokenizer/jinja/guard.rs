@@ -68,7 +68,7 @@ fn expression(source: &'static str) -> Expression<'static, 'static> {
     compiled.expect("the expression is one of this file")
 }
 
-/// What an expression comes to. Its error gets the line of the template, not one of its own.
+/// The value of an expression. Its error gets the line of the template, not one of its own.
 fn evaluated<const N: usize>(
     expression: &Expression<'_, '_>,
     operands: [(&str, Value); N],
@@ -368,7 +368,7 @@ fn kept(value: &Value) -> Result<(), Error> {
     }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-            // What it holds was read before, so it is not too deep.
+            // The items were read before, so they are not too deep.
             for item in value.try_iter()?.checked() {
                 let item = item?;
                 work(1)?;

@@ -51,7 +51,7 @@ pub(super) fn tojson(value: &Value, given: Rest<Value>, kwargs: Kwargs) -> Resul
     Ok(json.text)
 }
 
-/// What stands for each level of what `filter` indents: as many spaces as a number says, or a text.
+/// The text of one level of indentation in `filter`: as many spaces as a number says, or a text.
 pub(super) fn indent_of(filter: &str, value: &Value) -> Result<String, Error> {
     let spaces = match (value.as_str(), value.kind()) {
         (Some(text), _) => text.len() as i64,
@@ -71,7 +71,7 @@ pub(super) fn indent_of(filter: &str, value: &Value) -> Result<String, Error> {
     Ok(value.as_str().map_or_else(blanks, str::to_owned))
 }
 
-/// What stands between two items, and between a key and its value.
+/// The separators between two items, and between a key and its value.
 fn separators_of(value: &Value) -> Result<[String; 2], Error> {
     let texts = value
         .try_iter()?
@@ -91,7 +91,7 @@ struct JsonText {
     text: String,
     /// Escape everything beyond ASCII.
     ascii: bool,
-    /// What stands for each level; `None` for one line.
+    /// The text of one level of indentation; `None` for one line.
     indent: Option<String>,
     between: String,
     after_key: String,

@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind};
 
 use super::{Program, value_of};
 
-/// What part of the limits the templates here get, so that they exceed them in no time.
+/// The part of the limits that the templates here get, one in so many. They exceed it in no time.
 const SHARE: u64 = 100;
 
 fn run(source: &str) -> Result<String, Error> {

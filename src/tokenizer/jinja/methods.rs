@@ -383,7 +383,7 @@ fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase()
 }
 
-/// What Python takes for white space.
+/// Whether Python takes the character for white space.
 pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }

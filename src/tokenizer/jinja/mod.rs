@@ -48,7 +48,7 @@ pub(super) struct Program {
     key: String,
     /// The text of the template, with scopes in place of the tag `generation`.
     source: String,
-    /// What part of the limits it may take: one in so many.
+    /// The part of the limits that the template may take: one in so many.
     share: u64,
 }
 
@@ -56,7 +56,7 @@ impl Program {
     /// Parses `source`; `key` names it in messages.
     ///
     /// # Errors
-    /// What cannot be parsed, or is too long or too deep to be.
+    /// An error where the template cannot be parsed, or is too long or too deep to be.
     pub(super) fn parse(key: &str, source: &str) -> Result<Self, Error> {
         on_large_stack(|| {
             // Python reads every end of a line as a newline.
@@ -91,7 +91,7 @@ impl Program {
     /// The variables that the template reads and does not set.
     ///
     /// # Errors
-    /// What cannot be parsed.
+    /// An error where the template cannot be parsed.
     pub(super) fn variables(&self) -> Result<HashSet<String>, Error> {
         on_large_stack(|| {
             let mut environment = Environment::empty();

@@ -75,7 +75,7 @@ fn guarded<'t>(instructions: &Instructions<'t>) -> Instructions<'t> {
 /// A filter without a place in the interpreter's table of those that it has looked up.
 const NO_PLACE: u8 = u8::MAX;
 
-/// What stands for `instruction`.
+/// The instructions that replace `instruction`.
 fn replaced<'t>(instruction: &Instruction<'t>) -> Vec<Instruction<'t>> {
     let same = || instruction.clone();
     let op = |name, count: usize| Instruction::ApplyFilter(name, Some(count as u16), NO_PLACE);

@@ -17,7 +17,7 @@ pub(super) struct Spec {
     /// `#`: prefixes of numbers in other bases, and zeros that `g` would leave out.
     pub(super) alternate: bool,
     pub(super) width: usize,
-    /// What stands between groups of digits.
+    /// The character between groups of digits.
     pub(super) grouping: Option<char>,
     pub(super) precision: Option<usize>,
     pub(super) kind: Option<char>,

@@ -15,11 +15,11 @@ const EXTRA: [(&str, &str); 2] = [("varargs", "()"), ("kwargs", "{}")];
 /// A macro that is being read.
 #[derive(Default)]
 struct Declared<'s> {
-    /// Its arguments.
+    /// The names of the macro's arguments.
     names: Vec<&'s str>,
     /// The names of [`EXTRA`] that it reads.
     reads: Vec<&'s str>,
-    /// What is written at the begin of its body.
+    /// The text that is written at the beginning of the macro's body.
     prelude: String,
     /// The namespaces that it sets.
     sets: Vec<&'s str>,
@@ -35,7 +35,7 @@ struct Declared<'s> {
 /// `source` with what macros read declared as arguments. Lines keep their numbers.
 ///
 /// # Errors
-/// What cannot be read.
+/// An error where `source` cannot be read.
 pub(super) fn declared(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     if !source.contains("macro") {
         return Ok(source.to_owned());

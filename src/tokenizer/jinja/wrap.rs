@@ -42,7 +42,7 @@ fn wrap(line: &[char], width: usize, breaks: Breaks) -> Vec<String> {
     let mut chunks = chunks(line, breaks.hyphens).into_iter().peekable();
     let blank = |chunk: &[char]| chunk.iter().all(|c| is_blank(*c));
     let mut found: Vec<String> = Vec::new();
-    // What is left of a word that was cut.
+    // The rest of a word that was cut.
     let mut rest: Option<&[char]> = None;
     while let Some(first) = rest.take().or_else(|| chunks.next()) {
         let mut next = Some(first);

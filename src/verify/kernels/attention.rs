@@ -22,7 +22,7 @@ fn forms(lab: &mut Lab<'_>) -> Vec<Form> {
     lab.forms(Form::Vector, chosen.map(Some), "attention_coop")
 }
 
-/// What the attention may differ by. By matrices, scores are rounded to f16.
+/// The error that the attention may have. By matrices, scores are rounded to f16.
 fn limit(form: Form) -> f64 {
     match form {
         Form::Matrix(_) => 1e-5,
@@ -47,7 +47,7 @@ impl Problem {
         }
     }
 
-    /// What token `t` gets of `cache`, whose last row is its own.
+    /// The attention of token `t` over `cache`, whose last row is its own.
     fn twin(&self, t: usize, cache: &[f16]) -> Vec<f32> {
         let of = |n: usize| t * DIMS.heads * n..(t + 1) * DIMS.heads * n;
         let (q_lat, q_pe) = (&self.q_lat[of(DIMS.kv_lora)], &self.q_pe[of(DIMS.rope)]);

@@ -1,5 +1,5 @@
-//! What stands before and behind the products: rows of the vocabulary and of the cache, the choice of a token, and what copies and
-//! composes.
+//! The kernels before and behind the products: rows of the vocabulary and of the cache, the choice of a token, copies, and composed
+//! weights.
 
 use super::lab::{Compared, Lab, state, wide};
 use super::{DIMS, EPS};

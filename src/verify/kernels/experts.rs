@@ -10,7 +10,7 @@ use crate::kernels::token_moe_down::{GpuTokenMoeDown, token_moe_down};
 use crate::model::{Experts, Gating};
 use crate::quant::GgmlType;
 
-/// What the weights of the chosen experts may differ by: `exp` and division of a GPU may be off by units in the last place.
+/// The error that the weights of the chosen experts may have: `exp` and division of a GPU may be off by units in the last place.
 const LIMIT: f64 = 1e-10;
 
 fn config(count: usize, used: usize, gating: Gating) -> Experts {

@@ -17,7 +17,7 @@ use crate::model::Weight;
 use crate::quant::GgmlType;
 use crate::synth::{self, PlannedTensor};
 
-/// What floats that synthetic weights are stored as are multiplied by, to be of size 1.
+/// The factor that brings synthetic weights, which are stored as floats, to size 1.
 const FLOATS: f32 = 50.0;
 
 /// One output of a kernel beside that of its twin.
@@ -61,7 +61,7 @@ pub(in crate::verify) struct Lab<'a> {
     /// The kernels of the case that is being computed.
     kernels: RefCell<BTreeSet<&'static str>>,
     rows: Vec<KernelCheck>,
-    /// What a test changes in each call, so that a kernel is wrong.
+    /// The change that a test makes to each call, so that a kernel is wrong.
     #[cfg(test)]
     pub(super) change: Option<fn(Call) -> Call>,
 }
@@ -197,7 +197,7 @@ impl<'a> Lab<'a> {
         self.run_of(calls, most, state)
     }
 
-    /// The same, recorded for replays of up to `most`.
+    /// Runs `calls` once, recorded for replays of up to `most`, and waits.
     pub(super) fn run_of(
         &self,
         calls: Vec<Call>,

@@ -29,9 +29,9 @@ pub struct KernelCheck {
     pub case: String,
     /// The error of what it wrote: squares of the differences over squares. Of several outputs it is the one that is nearest to its limit.
     pub nmse: Option<f64>,
-    /// What it may be.
+    /// The error that the kernel may have.
     pub limit: f64,
-    /// What the device reported instead.
+    /// The error that the device reported instead of a result.
     pub error: Option<String>,
 }
 
@@ -73,7 +73,7 @@ const WITHOUT: [(&str, &str); 3] = [
     ),
 ];
 
-/// What a group of cases is: it adds their rows to those of the lab.
+/// A group of cases: it adds their rows to those of the lab.
 type Group = fn(&mut Lab<'_>);
 
 /// The groups of the tier of `gpu`, in the order in which a model uses the kernels.

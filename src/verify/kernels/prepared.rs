@@ -15,7 +15,7 @@ pub(super) fn form(lab: &Lab<'_>) -> Activation {
     lab.gpu.activation()
 }
 
-/// What prepared `values` stand for: themselves, or what their bytes or halves give.
+/// The values that prepared `values` stand for: the values themselves, or those that their bytes or halves give.
 pub(super) fn stand_for(form: Activation, values: &[f32]) -> Vec<f32> {
     match form {
         Activation::Bytes => dequantize_activation(&quantize_activation(values)),
@@ -36,7 +36,7 @@ pub(super) const fn limit(form: Activation) -> f64 {
     }
 }
 
-/// The same where the kernel itself rounds values in between: one midway between two may round to the other one.
+/// The NMSE where the kernel itself rounds values in between: one midway between two may round to the other one.
 pub(super) const fn limit_of_rounded(form: Activation) -> f64 {
     match form {
         Activation::Floats => 1e-10,
@@ -62,7 +62,7 @@ pub(super) struct Normed {
     pub(super) norm: Vec<f32>,
     /// The input times the weight of the norm.
     weighted: Vec<f32>,
-    /// What that stands for when prepared.
+    /// The values that the weighted input stands for when prepared.
     pub(super) values: Vec<f32>,
     /// Sums of squares of 16 values of the input.
     pub(super) squares: Vec<f32>,
@@ -83,7 +83,7 @@ impl Normed {
         }
     }
 
-    /// What the twin takes of token `t`: its values, and what the norm of it is computed from.
+    /// The twin's input of token `t`: its values, and the sums of squares that the norm is computed from.
     pub(super) fn token(&self, t: usize) -> (&[f32], (&[f32], f32)) {
         let cols = self.norm.len();
         let squares = &self.squares[t * cols / 16..][..cols / 16];
@@ -109,7 +109,7 @@ pub(super) fn room(lab: &Lab<'_>, n: usize, norm: Option<&[f32]>) -> TokenOutput
     }
 }
 
-/// What was left prepared, beside `twin` times the norm `g`: the values, what goes with them, and the sums of squares of `twin`.
+/// The prepared output beside `twin` times the norm `g`: the values, what goes with them, and the sums of squares of `twin`.
 pub(super) fn compared(
     lab: &Lab<'_>,
     left: &TokenOutput,

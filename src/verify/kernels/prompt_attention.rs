@@ -44,7 +44,7 @@ fn given(lab: &Lab<'_>, form: Form, values: &[f32]) -> Range {
     }
 }
 
-/// What a form left, of f16 or f32.
+/// The output of a form, of f16 or f32.
 fn left(lab: &Lab<'_>, form: Form, range: &Range, n: usize) -> Result<Vec<f32>, GpuError> {
     match form.is_matrix() {
         true => Ok(wide(&lab.read(range, n)?)),

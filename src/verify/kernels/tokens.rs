@@ -214,7 +214,7 @@ pub(super) fn beside(lab: &mut Lab<'_>) {
 const POSITIONS: [usize; 3] = [5, 0, 17];
 const SLICES: [usize; 3] = [2, 1, 4];
 
-/// What tells it to the kernels.
+/// The table that tells the kernels the positions and slices of the tokens.
 fn standing(lab: &Lab<'_>) -> Sequences {
     let record = |t: usize| Record {
         position: POSITIONS[t] as u32,
@@ -419,7 +419,7 @@ fn of_slices(lab: &mut Lab<'_>, case: &str, slices: &[usize]) {
         if several {
             product = product.of_tokens(tokens as u32, &standing(lab));
         }
-        // Those of several tokens are in the table.
+        // The slices of several tokens are in the table.
         let state = State {
             slices: slices[0] as u32,
             ..state(tokens, 0)
