@@ -234,7 +234,7 @@ Written by `scripts/bench-report.py` from `benches/`; do not edit. What was trie
 - A test `ppN` is a prompt of N tokens, `tgN` is N generated tokens, and `@ dN` says that N tokens stand in the cache before.
 - A figure is the median of the repetitions of one process, in tokens per second.
 - `scripts/bench-report.py add` keeps the output of `glimt bench -o jsonl` as a file in `benches/results`. Machine, driver and date
-  are those of its rows.
+  are those of its rows. Files that are older than the last whole run of `scripts/bench-all` leave the tree, and stay in its history.
 - The figures of llama.cpp are in `benches/llama.cpp-*.json`, with version and command. Those of the machine itself, from which the
   floors are computed, are in `benches/machines.json`.
 

@@ -1,4 +1,4 @@
-"""Writes docs/mutants.md: how many mutants of the kernels the tests notice, and why the others are not noticed."""
+"""Writes docs/mutants.md: how many mutants of the kernels the tests notice. Prints those that nobody notices without a reason."""
 
 import pathlib
 import re
@@ -9,7 +9,13 @@ DOCUMENT = ROOT / "docs" / "mutants.md"
 # Lines of: file, kind and mutated line as regular expressions, and the reason, with tabs between them. A file with a colon is a file and the
 # number of a line: barriers look all alike.
 REASONS = ROOT / "scripts" / "mutants-reasons.tsv"
-KINDS = ["barrier", "index", "neighbour", "lanes", "clamp"]
+KINDS = {
+    "barrier": "A barrier is missing, or a load behind barriers (`workgroupUniformLoad`) is a plain one.",
+    "index": "An index is greater by one.",
+    "neighbour": "An index has its last bit inverted, where the mistake above does not compile.",
+    "lanes": "A count of lanes or threads is doubled, or lanes exchange values with other lanes.",
+    "clamp": "A minimum, a maximum, a choice or a condition is missing, or a comparison includes its limit or excludes it.",
+}
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -41,8 +47,8 @@ def share(part, whole):
     return f"{100 * part / whole:.1f}%" if whole else ""
 
 
-def table(results, mutants):
-    """The score of each kind."""
+def counted(results, mutants):
+    """How many mutants of each kind there are, and what became of them."""
     known = reasons()
     rows = defaultdict(Counter)
     for m in mutants:
@@ -58,48 +64,47 @@ def table(results, mutants):
             else:
                 of = "caught"
             counts[of] += 1
-    rows["all"] = sum((rows[kind] for kind in KINDS), Counter())
-    heads = ["mistake", "mutants", "do not compile", "run", "caught", "survived with a reason", "survived without one", "open"]
+    return rows
+
+
+def table(rows):
+    """The score of each kind."""
+    rows = {**rows, "all": sum((rows[kind] for kind in KINDS), Counter())}
+    heads = ["mistake", "what it is", "mutants", "do not compile", "run", "caught", "survived with a reason", "survived without one", "open"]
     heads += ["caught of those without a reason", "caught of those run"]
-    text = "| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|\n"
+    text = "| " + " | ".join(heads) + " |\n" + "|---" * 2 + "|---:" * (len(heads) - 2) + "|\n"
     for kind in [*KINDS, "all"]:
         c = rows[kind]
-        cells = [kind, *(c[of] for of in ("all", "refused", "begun", "caught", "reason", "survived", "open"))]
+        cells = [kind, KINDS.get(kind, ""), *(c[of] for of in ("all", "refused", "begun", "caught", "reason", "survived", "open"))]
         cells += [share(c["caught"], c["begun"] - c["reason"]), share(c["caught"], c["begun"])]
         text += "| " + " | ".join(map(str, cells)) + " |\n"
     return text
 
 
-def lines_of(those):
-    return "".join(f"- `{r['mutant']}`: `{r['mutated'] or 'nothing'}`\n" for r in sorted(those, key=lambda r: r["mutant"]))
+def ends(by):
+    """How those that were caught ended, of each stage and outcome."""
+    return "Of those that were caught, " + ", ".join(f"{count} {how} in stage `{stage}`" for (stage, how), count in by.most_common()) + ".\n"
 
 
 def survivors(results):
-    """Those that nobody noticed, by their reasons, and those that are open and have none."""
+    """Those that nobody noticed and that have no reason. Some are open."""
     known = reasons()
-    by_reason = defaultdict(list)
-    for result in results.values():
-        reason = reason_of(result, known)
-        if result["status"] == "survived" and (reason or not is_open(result)):
-            by_reason[reason or "No reason is known."].append(result)
     text = ""
-    for reason, those in sorted(by_reason.items(), key=lambda item: (item[0] == "No reason is known.", item[0])):
-        text += f"\n{reason}\n\n{lines_of(those)}"
-    still = [result for result in results.values() if is_open(result) and not reason_of(result, known)]
-    text += "\n## Open\n\nThese have passed the tests on a device. For Metal on the CPU the tests were not run, or they were cut short.\n\n"
-    return text + lines_of(still)
+    for result in sorted(results.values(), key=lambda r: r["mutant"]):
+        if result["status"] == "survived" and not reason_of(result, known):
+            what = "open" if is_open(result) else "survived"
+            text += f"{what}: {result['mutant']}: {result['mutated'] or 'nothing'}\n"
+    return text
 
 
 def write(results, mutants):
     # Kernels change, and lines move.
-    lines = {(m["mutant"], m["line"]) for m in mutants}
+    lines = {(m["mutant"], m["line"]) for m in mutants if not m["refused"]}
     results = {name: r for name, r in results.items() if (name, r["line"]) in lines}
     text = DOCUMENT.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     by = Counter((r["stage"], r["how"]) for r in results.values() if r["status"] == "caught")
-    how = "\n".join(f"| {stage} | {what} | {count} |" for (stage, what), count in by.most_common())
-    ends = f"How those that were caught ended:\n\n| stage | a test | mutants |\n|---|---|---|\n{how}\n"
-    new = f"{BEGIN}\n\n{table(results, mutants)}\n{ends}\n## Survivors\n{survivors(results)}\n{END}"
-    DOCUMENT.write_text(before + new + after)
-    print(table(results, mutants))
+    scores = table(counted(results, mutants))
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{scores}\n{ends(by)}\n{END}{after}")
+    print(f"{scores}\n{survivors(results)}")

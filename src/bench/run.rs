@@ -28,7 +28,7 @@ const WARM_UP: usize = 16;
 /// Times that a step is timed by the host's clock where the GPU's cannot be used.
 const HOST_ROUNDS: usize = 5;
 /// For how long the first test is repeated before it counts: the first short prompts on an idle GPU were half as fast as later
-/// ones (BENCHMARKS.md), probably until it reached its clock.
+/// ones (benches/notes.md), probably until it reached its clock.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
 
 /// Where to measure.
