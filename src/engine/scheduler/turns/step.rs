@@ -292,31 +292,28 @@ impl<'a> Turns<'a> {
             goes_on(waits.get() || is_over())
         };
         let (session, rest) = (&mut running.session, &running.pending[..count]);
+        let is_whole = count == running.pending.len();
         let done = match &mut running.choice {
-            _ if count < running.pending.len() => {
-                session
-                    .generate_watched(rest, &Sampling::GREEDY, 0, on_prompt, on_token)
-                    .await
-            }
-            Choice::Device(sampling, _) => {
-                session
-                    .generate_watched(rest, sampling, limit, on_prompt, on_token)
-                    .await
-            }
-            Choice::Host(chooser) => {
-                let mut watched = Watched {
+            Choice::Host(chooser) if is_whole => {
+                let mut own = Watched {
                     inner: chooser.as_mut(),
                     may_share: self.places > 1,
                     waits: &waits,
                 };
-                session
-                    .generate_chosen(rest, &mut watched, limit, on_prompt, on_token)
-                    .await
+                let chosen = session.generate_chosen(rest, &mut own, limit, on_prompt, on_token);
+                chosen.await
+            }
+            choice => {
+                let (sampling, limit) = match choice {
+                    Choice::Device(sampling, _) if is_whole => (*sampling, limit),
+                    _ => (Sampling::GREEDY, 0),
+                };
+                let drawn = session.generate_watched(rest, &sampling, limit, on_prompt, on_token);
+                drawn.await
             }
         };
-        let stop = done?.stop;
         Ok(Came {
-            stop,
+            stop: done?.stop,
             closed,
             cancelled: cancelled.get(),
             is_first,
