@@ -43,7 +43,6 @@ struct Planned {
     tier: Tier,
     dispatches: usize,
     waits: usize,
-    gib: f64,
     per_s: f64,
 }
 
@@ -65,38 +64,41 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
         tier,
         dispatches: expected.dispatches,
         waits: expected.waits,
-        gib: plan.bytes.iter().sum::<u64>() as f64 / f64::from(1 << 30),
         per_s: expected.tokens_per_s(known.gb_per_s),
     })
 }
 
+/// A cell of the table: the computed speed of a model on a GPU, or the end of the sentence that refuses it.
+fn cell(known: &Known, model: &dyn Model) -> String {
+    match planned(known, model) {
+        Ok(Planned {
+            tier,
+            dispatches,
+            waits,
+            per_s,
+        }) => format!(
+            "**{per_s:.0}** {}, {waits} of {dispatches} wait",
+            tier.name()
+        ),
+        Err(refused) => {
+            let (whole, hint) = refused.split_once("; ").expect("it says what would fit");
+            assert!(whole.starts_with("not enough memory: weights of "));
+            assert!(whole.contains(known.name), "{whole}");
+            let hint = hint.strip_suffix(" (--force tries all the same)");
+            format!("refused: {}", hint.expect("it says how to try it"))
+        }
+    }
+}
+
 /// The table of docs/expected.md.
 fn table() -> String {
-    let mut text = String::new();
-    let mut line = |line: String| writeln!(text, "{line}").expect("it grows");
-    line(
-        "| GPU | model | tier | dispatches of a token | of these wait | GiB | tokens/s, computed |"
-            .to_owned(),
-    );
-    line("|---|---|---|---|---|---|---|".to_owned());
-    for name in MODELS {
-        let model = model(name);
-        for known in &KNOWN {
-            let device = known.name;
-            line(match planned(known, &*model) {
-                Ok(Planned {
-                    tier,
-                    dispatches,
-                    waits,
-                    gib,
-                    per_s,
-                }) => format!(
-                    "| {device} | {name} | {} | {dispatches} | {waits} | {gib:.1} | {per_s:.0} |",
-                    tier.name()
-                ),
-                Err(refused) => format!("| {device} | {name} | refused: {refused} | | | | |"),
-            });
-        }
+    let models = MODELS.map(|name| (name.to_string(), model(name)));
+    let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
+    let mut text = format!("| GPU | {} |\n", names.join(" | "));
+    text += &format!("|---|{}\n", "---|".repeat(names.len()));
+    for known in &KNOWN {
+        let cells: Vec<_> = models.iter().map(|(_, m)| cell(known, &**m)).collect();
+        writeln!(text, "| {} | {} |", known.name, cells.join(" | ")).expect("it grows");
     }
     text
 }
