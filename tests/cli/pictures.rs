@@ -156,7 +156,7 @@ fn one_token_is_not_several() {
     let output = run(&args);
     let last = stderr(&output).lines().last().expect("a statistics line");
     assert!(
-        last.contains("generated: 1 token;") && last.ends_with("limit of 1 token"),
+        last.starts_with("prompt: 1 token, ") && last.contains("generated: 1 token (limit)"),
         "{last}"
     );
 }

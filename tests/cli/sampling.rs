@@ -90,6 +90,8 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
     let says = |flags: &[&str]| first_tokens(1, flags).1;
     let messages = says(&["--presence-penalty", "0.5", "--frequency-penalty", "0.5"]);
     assert!(!messages.contains("on the host"), "{messages}");
+    let many = many_biases();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
     for (flags, why) in [
         (&["--dry-multiplier", "0.8"][..], "--dry-multiplier"),
         (&["--typical", "0.9"], "--typical"),
@@ -106,7 +108,7 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
             ],
             "--mirostat",
         ),
-        (&["--logit-bias", "5-inf"], "--logit-bias"),
+        (&many, "--logit-bias"),
         (
             &[
                 "--logit-bias",
@@ -116,7 +118,7 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
                 "--dry-sequence-breaker",
                 r"\n",
             ],
-            "--logit-bias, --dry-multiplier",
+            "--dry-multiplier",
         ),
     ] {
         let messages = says(flags);
@@ -136,13 +138,20 @@ fn the_host_chooses_only_where_it_must_and_says_why() {
         &["--typical", "1"],
         &["--xtc-probability", "0.5", "--xtc-threshold", "0.6"],
         &["--mirostat", "0", "--top-k", "5"],
+        &["--logit-bias", "5-inf"],
     ] {
         let messages = says(off);
         assert!(!messages.contains("on the host"), "{off:?}: {messages}");
     }
 }
 
-/// Host and backend choose alike where both can: a bias of nothing changes who chooses and no more.
+/// Biases of nothing, more than a device takes.
+fn many_biases() -> Vec<String> {
+    let bias = |token: usize| ["--logit-bias".to_owned(), format!("{token}+0")];
+    (0..65).flat_map(bias).collect()
+}
+
+/// Host and backend choose alike where both can: many biases of nothing change who chooses and no more.
 #[test]
 fn the_host_tells_the_same_tale_as_the_backend() {
     for flags in [
@@ -151,7 +160,9 @@ fn the_host_tells_the_same_tale_as_the_backend() {
         &["--presence-penalty", "0.5", "--repeat-last-n", "-1"],
     ] {
         let (expected, _) = answer(flags);
-        let (found, messages) = answer(&[flags, &["--logit-bias", "5+0"]].concat());
+        let many = many_biases();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (found, messages) = answer(&[flags, &many].concat());
         assert!(messages.contains("on the host"), "{messages}");
         assert_eq!(found, expected, "{flags:?}");
     }
@@ -166,8 +177,12 @@ fn the_host_tells_the_same_tale_as_the_backend() {
     ];
     let prompt = ["Once upon a time"];
     let device = text(&[&on_gpu[..], &prompt].concat());
-    let host = text(&[&on_gpu[..], &["--logit-bias", "5+0"], &prompt].concat());
-    assert_eq!(host, device);
+    let many = many_biases();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for biases in [&many[..], &["--logit-bias", "5+0"]] {
+        let biased = text(&[&on_gpu[..], biases, &prompt].concat());
+        assert_eq!(biased, device);
+    }
 }
 
 #[test]

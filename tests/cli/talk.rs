@@ -168,8 +168,8 @@ fn what_has_no_room_or_no_text_is_refused_at_once() {
 #[test]
 fn settings_are_shown_and_keep_the_seed() {
     let home = home();
-    let args = ["chat", "--device", "cpu", "--temp", "0.5"];
-    let mut terminal = Terminal::start(&args, home.path(), [24, 80]);
+    let args = ["chat", "--device", "cpu", "-v", "--temp", "0.5"];
+    let mut terminal = Terminal::start(&args, home.path(), [24, 200]);
     let told = terminal.wait("/help lists");
     let seed = told
         .lines()

@@ -45,7 +45,7 @@ fn thoughts_end_at_their_limit_and_the_answer_follows() {
         let output = run(&[&ASK[..], &[&model], &args].concat());
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(!stdout(&output).trim().is_empty(), "{limit}: an answer");
-        assert!(stderr(&output).contains("limit of 30 tokens"), "{limit}");
+        assert!(stderr(&output).contains("30 tokens (limit)"), "{limit}");
     }
     // The limit of all tokens comes first.
     let args = ["--think-limit", "50", "-n", "10"];
