@@ -168,17 +168,19 @@ fn what_has_no_room_or_no_text_is_refused_at_once() {
 #[test]
 fn settings_are_shown_and_keep_the_seed() {
     let home = home();
-    let args = ["chat", "--device", "cpu", "-v", "--temp", "0.5"];
-    let mut terminal = Terminal::start(&args, home.path(), [24, 200]);
-    let told = terminal.wait("/help lists");
-    let seed = told
-        .lines()
-        .find_map(|line| Some(line.trim().split_once("; seed: ")?.1))
-        .expect("it is told")
-        .to_owned();
-    terminal.line("/set n-predict 9");
-    terminal.wait("n-predict: 9;");
-    terminal.wait(&format!("think-limit: -1; seed: {seed}"));
+    let args = ["chat", "--device", "cpu", "--temp", "0.5"];
+    let mut terminal = Terminal::start(&args, home.path(), [24, 100]);
+    terminal.wait("/help lists");
+    let [first, second] = [8, 9].map(|n| {
+        terminal.line(&format!("/set n-predict {n}"));
+        terminal.wait(&format!("n-predict: {n};"));
+        terminal.wait("think-limit: -1; seed: ");
+        let told = terminal.wait(" of 1024");
+        let digits = told.chars().take_while(char::is_ascii_digit);
+        digits.collect::<String>()
+    });
+    assert!(!first.is_empty(), "the seed is told");
+    assert_eq!(first, second);
     terminal.line("/set think off");
     terminal.wait("no switch for thinking");
     // The conversation goes on.
