@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::effort;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// What is penalised, and how much.
+/// The settings of DRY: which repetitions are penalised, and how much.
 #[derive(Debug, Clone)]
 pub struct Dry {
     /// The penalty of a repetition of the allowed length; 0 is off.
@@ -99,7 +99,7 @@ fn beginning(text: &str) -> &str {
     &text[..end]
 }
 
-/// What must follow a token to make up a text that begins in it.
+/// The ends of `text` that complete it behind `token`, one for each beginning of `text` that ends `token`; `""` where `token` holds `text`.
 fn tails<'t>(token: &[u8], text: &'t str) -> Vec<&'t str> {
     let bytes = text.as_bytes();
     if token.windows(bytes.len()).any(|window| window == bytes) {

@@ -7,7 +7,7 @@ use web_time::Duration;
 use super::ChooserError;
 use super::refused::refused;
 
-/// What may come next.
+/// The tokens that may come next, and whether the answer may end.
 pub(super) struct State {
     /// The tokens that may.
     pub(super) allowed: SimpleVob,

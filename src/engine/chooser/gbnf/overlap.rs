@@ -17,7 +17,7 @@ const DEEPEST: usize = 100;
 /// The most steps that the search for pairs may take.
 const MOST_STEPS: usize = 20_000_000;
 
-/// What is known of the parts of a grammar.
+/// Properties of the rules and parts of a grammar.
 pub(super) struct Overlaps {
     /// Rules that use no recursion.
     regular: Vec<bool>,
@@ -42,7 +42,7 @@ impl Overlaps {
         for (number, part) in rules.parts.iter().enumerate() {
             used(part, &mut |rule| users[rule].push(number));
         }
-        // What is found of a rule may change what is known of those that use it.
+        // A property found of a rule may change the properties of rules that use it.
         let mut left: Vec<usize> = (0..rules.parts.len()).collect();
         while let Some(number) = left.pop() {
             effort::check()?;

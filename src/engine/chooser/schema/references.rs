@@ -1,4 +1,4 @@
-//! What references name: pointers, anchors and ids within one document.
+//! The targets of references: pointers, anchors and ids within one document.
 
 use std::collections::HashMap;
 
