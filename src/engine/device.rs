@@ -1,11 +1,11 @@
-//! What a model runs on, as the options ask for it.
+//! The device of a model, as the options ask for it.
 
 use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, PrecomposeChoice};
 use crate::gpu::{self, AdapterSummary, DeviceChoice, Gpu, GpuError, GpuOptions};
 
-/// What a model runs on.
+/// The device that a model runs on.
 pub(super) enum Device {
     /// The CPU reference, and why it was taken if it was not asked for.
     Cpu { because: Option<GpuError> },

@@ -34,20 +34,20 @@ pub const LEAST_RUN: usize = 129;
 /// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchToken {
-    /// Its sequence, a number below [`BatchSizes::sequences`].
+    /// The number of the sequence, below [`BatchSizes::sequences`].
     pub sequence: u32,
-    /// Its position, below [`BatchSizes::n_ctx`].
+    /// The position in the sequence, below [`BatchSizes::n_ctx`].
     pub position: u32,
 }
 
-/// What a step is to do.
+/// The work of one step.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchStep<'a> {
-    /// Its tokens. The first ones are those after which a token is chosen.
+    /// The tokens of the step. The first ones are those after which a token is chosen.
     pub tokens: &'a [BatchToken],
     /// How each of them is chosen: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// What is added to the logits of each of them first. Those behind its end have no biases.
+    /// The biases for each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
     pub biases: &'a [Biases],
     /// Of which of them the host wants the logits, with their biases.
     pub logits: &'a [usize],
@@ -62,7 +62,7 @@ pub struct BatchFlight {
     submission: SubmissionIndex,
 }
 
-/// What a step came to.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub struct BatchLanding {
     /// The chosen tokens, which the device has written to their sequences' ids.
@@ -152,7 +152,7 @@ pub struct GpuBatch {
     pub(super) prompt: Prompt,
     /// How much of a prompt a submission takes.
     pub(super) paces: Paces,
-    /// What shows that submissions of prompts ran.
+    /// The proof that submissions of prompts ran.
     pub(super) proof: Proof,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Token {
     pub sample: Recording,
     /// The buffers of `decode`.
     pub needed: Vec<Buffer>,
-    /// What of `single` a geometry can be chosen for.
+    /// The sites of `single`, for which a geometry can be chosen.
     pub sites: Vec<Site>,
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) 
     sizes.find(fits).unwrap_or(least)
 }
 
-/// What the choice of tokens after a step reads and writes.
+/// The recipes and buffers for the choice of tokens after a step.
 pub(super) struct Chosen<'a> {
     pub recipes: &'a dyn Steps,
     pub vocab: u32,
@@ -258,7 +258,7 @@ impl GpuBatch {
         Self::of(model, &*sessions, sizes).await
     }
 
-    /// The same, in the forms of `sessions`.
+    /// A batch of these sizes with an empty cache, in the forms of `sessions`.
     pub(super) async fn of(
         model: Arc<GpuModel>,
         sessions: &dyn Sessions,
@@ -315,7 +315,7 @@ impl GpuBatch {
         })
     }
 
-    /// What it was made for.
+    /// The sizes that the batch was made for.
     pub fn sizes(&self) -> BatchSizes {
         self.sizes
     }
@@ -398,7 +398,7 @@ impl GpuBatch {
         (After::of(self.gpu(), self.class(tokens)), most)
     }
 
-    /// What the choice of tokens reads and writes.
+    /// The buffers that the choice of tokens reads and writes.
     fn chosen(&self) -> Chosen<'_> {
         Chosen {
             recipes: &*self.recipes,
@@ -489,7 +489,7 @@ impl GpuBatch {
         }
     }
 
-    /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
+    /// A function that touches all that the smallest step needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
         warm::touch(&self.model.gpu, &self.token.needed)
     }
@@ -497,7 +497,7 @@ impl GpuBatch {
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     ///
     /// # Panics
     /// If there are no tokens or more than the batch is made for, or if they do not go with the choices.
@@ -698,7 +698,7 @@ impl GpuBatch {
         }
         let count = tokens.len() as u32;
         State {
-            // Its rows choose among kernels. Positions are in the table.
+            // The number of rows chooses among kernels. Positions are in the table.
             pos: cut.rows.max(count) - count,
             tokens: count,
             slices: cut.work.len() as u32,

@@ -50,7 +50,7 @@ impl Plan {
     /// Of `model` on `target`.
     ///
     /// # Errors
-    /// What loading and recording refuse: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
+    /// The errors of loading and recording: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
     /// [`GpuError::TierUnsupported`].
     pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
@@ -58,7 +58,7 @@ impl Plan {
         Self::of(target, model, &placed, &*sessions, sizes)
     }
 
-    /// The same of weights that have their places, in the forms of `sessions`.
+    /// The plan for weights that have their places, in the forms of `sessions`.
     fn of(
         target: &Target,
         model: &dyn Model,

@@ -107,7 +107,7 @@ pub(super) struct Prompt {
     few: Option<Step>,
     /// The logits of the last token.
     head: Option<Arc<Recording>>,
-    /// Those of all tokens, by the most tokens of a slice.
+    /// The heads over all tokens, by the most tokens of a slice.
     slices: BTreeMap<u32, Slices>,
 }
 

@@ -4,7 +4,7 @@ use super::{BATCHES_IN_FLIGHT, GpuBatch};
 use crate::gpu::{Gpu, GpuError};
 use wgpu::{BufferUsages, SubmissionIndex};
 
-/// What rows come back through.
+/// The buffers and the memory through which rows come back.
 #[derive(Default)]
 pub(super) struct Rows {
     /// One for each step in flight, by turns. They are mapped only while a step lands.
