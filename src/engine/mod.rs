@@ -169,7 +169,7 @@ pub struct Engine {
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
     precomposed: Option<Precomposed>,
-    /// What tells the model from others, once it was asked for.
+    /// The identity of the model, once it was asked for.
     identity: OnceLock<Identity>,
 }
 
@@ -221,7 +221,7 @@ impl Engine {
         })
     }
 
-    /// What tells the model from others.
+    /// The identity of the model, which is read when it is first asked for.
     fn identity(&self) -> Result<&Identity, EngineError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity);
@@ -230,12 +230,12 @@ impl Engine {
         Ok(self.identity.get_or_init(|| identity))
     }
 
-    /// What became of [`EngineOptions::precompose`]; `None` where it is off.
+    /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
         self.precomposed.as_ref()
     }
 
-    /// What was measured to choose the tier; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
+    /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
         self.weights.as_ref()?.tier_trial.as_ref()

@@ -29,7 +29,7 @@ pub enum StopReason {
     ContextFull,
 }
 
-/// What an answer took.
+/// The cost of an answer in tokens and time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GenerateStats {
     /// Tokens of the prompt that were evaluated.
@@ -79,7 +79,7 @@ impl<'a> Session<'a> {
         self.tokens.len()
     }
 
-    /// What touches all that the next token needs on the device, if a device that is not used forgets it. Otherwise there is nothing to do.
+    /// A function that touches all that the next token needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
         self.backend.warm()
     }
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
         kept
     }
 
-    /// What is added to the logits of all tokens from now on that the device chooses.
+    /// Sets the biases that are added to the logits of all tokens from now on that the device chooses.
     pub fn set_biases(&mut self, biases: Biases) {
         self.backend.set_biases(biases);
     }
@@ -339,9 +339,9 @@ struct Answer<'a> {
     /// Tokens to decode at most, and what it means to reach them.
     limit: usize,
     at_limit: StopReason,
-    /// Whether it may end with a sentence: it is limited by the context alone, and no grammar or other chooser of the host has a say.
+    /// Whether the answer may end with a sentence: the context alone limits it, and no grammar or other chooser of the host has a say.
     may_close: bool,
-    /// Those handed out.
+    /// The tokens handed out.
     tokens: Vec<u32>,
     /// Tokens that came back, a stop token included.
     delivered: usize,

@@ -30,7 +30,7 @@ use sequence::{Answer, Sequence};
 /// The choice of a token in a step.
 struct Draw {
     run: u64,
-    /// Its row among the rows of logits of the step, if the host chooses.
+    /// The row of the token among the rows of logits of the step, if the host chooses.
     row: Option<usize>,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Many<'a> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        // What is in flight holds pages.
+        // Steps in flight hold pages.
         self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
     }
 

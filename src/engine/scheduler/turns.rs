@@ -31,7 +31,7 @@ pub(super) struct Running<'a> {
     pub(super) owner: Owner,
     pub(super) session: Session<'a>,
     pub(super) choice: Choice,
-    /// What is to be computed before the next token is chosen: the rest of the prompt, or the last token.
+    /// The tokens to be computed before the next one is chosen: the rest of the prompt, or the last token.
     pub(super) pending: Vec<u32>,
     /// The answer so far.
     pub(super) said: Vec<u32>,
@@ -54,7 +54,7 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// What it took.
+    /// The statistics of the answer, if it ends now.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
@@ -69,7 +69,7 @@ impl Running<'_> {
     }
 }
 
-/// What a peer has had.
+/// The time and the turns that a peer has had.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     /// Seconds that it was computed for, from where the others stood when it came.

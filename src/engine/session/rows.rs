@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// What tells whether rows are the same as those that were kept elsewhere.
+    /// The lineage of the rows, which tells whether they are the same as those that were kept elsewhere.
     pub(in crate::engine) fn lineage(&self) -> &Lineage {
         &self.lineage
     }

@@ -1,4 +1,4 @@
-//! What the next step computes.
+//! The tokens that the next step computes.
 
 use web_time::Instant;
 
@@ -26,7 +26,7 @@ struct Plan {
     parts: Vec<(u64, usize)>,
     /// Tokens of prompts.
     prompts: usize,
-    /// Whether they are a part of one prompt.
+    /// Whether the tokens of prompts are a part of one prompt.
     is_run: bool,
     /// Whether prompts have more.
     is_full: bool,

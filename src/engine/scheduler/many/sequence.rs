@@ -1,4 +1,4 @@
-//! What is known of a request while it is answered.
+//! The state of a request while it is answered.
 
 use web_time::Instant;
 
@@ -44,7 +44,7 @@ impl Answer {
         (alone && on_device).then(|| self.limit - self.generated())
     }
 
-    /// What it took.
+    /// The statistics of the answer, if it ends now.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
@@ -64,7 +64,7 @@ pub(super) struct Sequence {
     pub(super) answer: Answer,
     /// No two sequences have the same, so what comes back of one that was ended is known.
     pub(super) run: u64,
-    /// Its number in the batch.
+    /// The number of the sequence in the batch.
     pub(super) slot: u32,
     pub(super) table: Table,
     /// Positions that submitted steps compute.
