@@ -138,7 +138,7 @@ impl Drop for NewFile {
 /// Replaces the file at `path` by one with `content`.
 ///
 /// # Errors
-/// As [`NewFile`].
+/// The errors of creating, writing and finishing a [`NewFile`].
 pub(crate) fn replace(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     let mut new = NewFile::create(path)?;
     new.write_all(content.as_ref())?;

@@ -50,7 +50,7 @@ pub(crate) fn rounds(count: usize) -> usize {
     count * more
 }
 
-/// `count` of these, others in each run; with `GLIMT_TEST_MORE` so many times as many. What they are is printed.
+/// `count` of the elements, others in each run; with `GLIMT_TEST_MORE` so many times as many. The choice is printed.
 pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
     let taken: Vec<T> = drawn(all, count).into_iter().copied().collect();
     eprintln!("taken: {taken:?}");

@@ -37,7 +37,7 @@ impl Conversation {
         Ok(self.in_template(model.tokenizer(), template, think)?)
     }
 
-    /// As [`prompt`](Self::prompt).
+    /// The tokens of this conversation in `template`, with the text that they were made from.
     pub(super) fn in_template(
         &self,
         tokenizer: &Tokenizer,

@@ -66,7 +66,7 @@ static EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
 /// GLM-4.7-Flash would take 10 GiB that most prompts never use.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     /// The story teller that is compiled into the program.
@@ -113,13 +113,13 @@ impl From<PathBuf> for ModelSource {
     }
 }
 
-/// How to load a model.
+/// The options for loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// On which device and with which kernels. Without a tier it is the one that suits adapter and model, by measuring where both
-    /// tiers with subgroups can run. What `glimt tune` found is used in any case.
+    /// The device and the kernels. Without a tier it is the one that suits adapter and model, by measuring where both
+    /// tiers with subgroups can run. The results of `glimt tune` are used in any case.
     pub gpu: GpuOptions,
-    /// Which weights decoding reads composed; `None` is
+    /// The weights that decoding reads composed; `None` is
     /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is

@@ -24,7 +24,7 @@ pub struct Opened {
     vocabulary: Mutex<Option<Arc<Vocabulary>>>,
     recommended: Recommended,
     n_ctx: usize,
-    /// Of the steps of several sequences, where these are asked for.
+    /// The sizes of the steps of several sequences, where these are asked for.
     batch_sizes: Option<BatchSizes>,
     /// Requests that a scheduler without such steps answers in turns.
     turns: usize,
@@ -65,7 +65,7 @@ impl Opened {
         Self::of(file, text?, device?, options)
     }
 
-    /// Of what was read and opened.
+    /// An opened model of the file and the device, with the text that was read.
     ///
     /// # Errors
     /// [`EngineError::NoRoom`], or what loading would refuse.

@@ -36,17 +36,17 @@ pub struct SamplingValues {
 pub struct Publisher {
     /// The model.
     pub model: &'static str,
-    /// By how many blocks and tokens its files are known.
+    /// The numbers of blocks and tokens by which its files are known.
     sizes: (usize, usize),
     /// A part of the model's name, in lower case, if others have its sizes.
     only: Option<&'static str>,
     /// A part of the name of another model of the same sizes, in lower case.
     not: Option<&'static str>,
-    /// Whether its answers seldom end by themselves.
+    /// Whether the model's answers seldom end by themselves.
     runs_on: bool,
-    /// Where it thinks, or cannot.
+    /// The values where it thinks, or cannot.
     thinking: SamplingValues,
-    /// Where it is told not to think.
+    /// The values where it is told not to think.
     answering: SamplingValues,
 }
 
@@ -133,9 +133,9 @@ impl Publisher {
 /// The recommended sampling of a model.
 #[derive(Debug, Default)]
 pub struct Recommended {
-    /// By its file.
+    /// The recommendations of its file.
     pub file: SamplingValues,
-    /// By its publisher.
+    /// The recommendations of its publisher.
     pub publisher: Option<&'static Publisher>,
 }
 

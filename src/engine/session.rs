@@ -34,15 +34,15 @@ pub enum StopReason {
 pub struct GenerateStats {
     /// Tokens of the prompt that were evaluated.
     pub prompt_tokens: usize,
-    /// From the call to the first token of the answer, without the time that compiling for the device took.
+    /// The time from the call to the first token of the answer, without the time that compiling for the device took.
     pub prompt_time: Duration,
     /// Tokens handed to the callback.
     pub generated: usize,
     /// Tokens computed in `generate_time`: the first token of an answer falls to the prompt, a stop token counts.
     pub steps: usize,
-    /// From the first token of the answer to its end.
+    /// The time from the first token of the answer to its end.
     pub generate_time: Duration,
-    /// Why it ended.
+    /// The reason for its end.
     pub stop: StopReason,
 }
 
@@ -54,7 +54,7 @@ pub struct Session<'a> {
     tokens: Vec<u32>,
     /// How many of them have their cache rows: all, or all but the last of an answer.
     cached: usize,
-    /// Which computations the rows come from, so that two places can tell what they have in common.
+    /// The computations that the rows come from, so that two places can tell what they have in common.
     lineage: Lineage,
 }
 

@@ -12,7 +12,7 @@ use super::{ChooserError, quiet};
 
 /// Time that the tokens of an answer may take to find, beside its thread's other work.
 const BUDGET: Duration = Duration::from_secs(2);
-/// How much more each token of the answer brings.
+/// The time that each token of the answer adds.
 const PER_TOKEN: Duration = Duration::from_millis(20);
 /// Time for all tokens of an answer after which its thread leaves the processors to others.
 const LONG: Duration = Duration::from_millis(200);

@@ -73,7 +73,7 @@ const MOST_FORCED: usize = 16;
 /// A grammar, for as many answers as are wanted.
 #[derive(Clone)]
 pub struct Grammar {
-    /// To which nothing was said.
+    /// A matcher that has read no token.
     fresh: Arc<Matcher>,
     /// The state at the beginning of an answer.
     first: Arc<State>,
@@ -229,7 +229,7 @@ fn lark(vocabulary: &Vocabulary, language: Language) -> Result<(String, Vec<Lost
 /// The state of an answer in its grammar.
 pub(super) struct Following {
     grammar: Grammar,
-    /// Where something was said.
+    /// The follower of the answer, once a token was said.
     pub(super) follower: Option<Follower>,
 }
 

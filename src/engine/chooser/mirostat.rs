@@ -15,7 +15,7 @@ pub struct Mirostat {
 impl Mirostat {
     /// The target, if nobody says it.
     pub const TAU: f32 = 5.0;
-    /// How fast it is approached, if nobody says it.
+    /// The share of an error that the next choice corrects, if nobody says it.
     pub const ETA: f32 = 0.1;
 }
 

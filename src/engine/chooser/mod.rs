@@ -93,7 +93,7 @@ pub enum ChooserError {
     /// The reading of a grammar was stopped.
     #[error("the grammar was not read to its end: {0}")]
     Stopped(#[from] Stopped),
-    /// Without a token to end it no answer can be kept to a grammar.
+    /// The vocabulary has no token to end an answer, so no answer can be kept to a grammar.
     #[error(
         "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"
     )]

@@ -48,7 +48,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// With the matcher that `make` makes there, and what is done with each token.
+    /// A worker with the matcher that `make` makes on its thread. Each token is handed to `next`.
     pub(super) fn new(
         make: impl FnOnce() -> Option<Matcher> + Send + 'static,
         next: fn(&mut Matcher, u32) -> Found,

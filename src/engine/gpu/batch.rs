@@ -45,11 +45,11 @@ pub struct BatchToken {
 pub struct BatchStep<'a> {
     /// The tokens of the step. The first ones are those after which a token is chosen.
     pub tokens: &'a [BatchToken],
-    /// How each of them is chosen: [`sample::words`] for the position behind it.
+    /// The choice of each of them: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// The biases for each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
+    /// The biases of each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
     pub biases: &'a [Biases],
-    /// Of which of them the host wants the logits, with their biases.
+    /// Indices of the chosen tokens of which the host wants the logits, with their biases.
     pub logits: &'a [usize],
 }
 
@@ -67,18 +67,18 @@ pub struct BatchFlight {
 pub struct BatchLanding {
     /// The chosen tokens, which the device has written to their sequences' ids.
     pub ids: Vec<u32>,
-    /// Of which of them a logit was infinite or not a number. Then the id means nothing.
+    /// Whether a logit was infinite or not a number, for each of them. Then the id means nothing.
     pub broken: Vec<bool>,
     /// The logits that were asked for, (rows, vocab). Their memory can be [given back](GpuBatch::take_back).
     pub logits: Vec<f32>,
 }
 
-/// Where what is known of a sequence begins.
+/// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// In the pages.
+    /// The first page of the sequence in the table of pages.
     first_page: u32,
-    /// In the history.
+    /// The first id of the sequence in the history.
     first_id: u32,
 }
 
@@ -138,17 +138,17 @@ pub struct GpuBatch {
     /// Rows that the next step begins with.
     copies: Option<Copies>,
     pub(super) token: Token,
-    /// From ids to hidden states, by the most tokens, of which there are several.
+    /// The recordings from ids to hidden states, by the most tokens, of which there are several.
     steps: BTreeMap<u32, Recording>,
-    /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
+    /// The recordings from hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
-    /// The lists of experts that those leave, each once.
+    /// The lists of experts that the steps leave, each once.
     lists: BTreeMap<u32, Vec<Listed>>,
     next_slot: usize,
     rows: Rows,
     /// The pages of each sequence, as the device knows them.
     pages: Vec<u32>,
-    /// Several tokens of the prompt of one sequence.
+    /// The steps for several tokens of the prompt of one sequence.
     pub(super) prompt: Prompt,
     /// How much of a prompt a submission takes.
     pub(super) paces: Paces,
@@ -158,11 +158,11 @@ pub struct GpuBatch {
 
 /// The steps of a token that is alone.
 pub(super) struct Token {
-    /// Up to the choice of the next.
+    /// The step from the id to the choice of the next token.
     pub decode: Recording,
-    /// Up to its logits.
+    /// The step from the id to the logits.
     pub single: Recording,
-    /// From logits to the choice of the next.
+    /// The step from the logits to the choice of the next token.
     pub sample: Recording,
     /// The buffers of `decode`.
     pub needed: Vec<Buffer>,
@@ -179,7 +179,7 @@ pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
     classes
 }
 
-/// Which kind of step a head follows. All steps of one kind leave their hidden states in the same form.
+/// The kind of step that a head follows. All steps of one kind leave their hidden states in the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum After {
     Few,
@@ -248,7 +248,7 @@ impl GpuModel {
 }
 
 impl GpuBatch {
-    /// Of these sizes, with an empty cache; compiles the steps of a token, in parallel.
+    /// A batch of these sizes with an empty cache. The steps of a token are compiled in parallel.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`] or what the device reports.
@@ -459,7 +459,7 @@ impl GpuBatch {
     /// Compiles all steps that its sequences may need.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub async fn prepare_all(&mut self) -> Result<(), GpuError> {
         for class in classes(self.sizes) {
             for drawn in head_classes(self.sizes) {

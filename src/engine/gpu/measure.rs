@@ -48,7 +48,7 @@ impl GpuBackend {
         self.batch.token.decode.step(&self.state(pos, 1))
     }
 
-    /// Whose clock times on its GPU are told by.
+    /// The clock that times on its GPU are told by.
     pub fn clock(&self) -> Clock {
         Clock::of(self.gpu())
     }

@@ -30,10 +30,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Of one sequence of `model` on `target`, with a context of `n_ctx` tokens and chunks as asked for.
+    /// The plan of one sequence of `model` on `target`, with a context of `n_ctx` tokens and chunks as asked for.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn of_one(
         target: &Target,
         model: &dyn Model,
@@ -47,7 +47,7 @@ impl Plan {
         Self::of(target, model, &placed, &*sessions, sizes)
     }
 
-    /// Of `model` on `target`.
+    /// The plan of `model` on `target`.
     ///
     /// # Errors
     /// The errors of loading and recording: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],

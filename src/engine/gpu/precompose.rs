@@ -96,7 +96,7 @@ impl std::str::FromStr for PrecomposeChoice {
 pub struct Precomposed {
     /// The choice that decoding follows.
     pub kept: PrecomposeChoice,
-    /// Bytes that it takes beside the weights of the file.
+    /// Bytes that the composed weights take beside the weights of the file.
     pub bytes: u64,
     /// The choices that were tried: of `auto` every candidate with its time, else the one asked for.
     pub trials: Vec<Trial>,

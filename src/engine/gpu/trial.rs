@@ -17,7 +17,7 @@ pub(super) struct TokenTrial {
 }
 
 impl TokenTrial {
-    /// With a context of `rows` positions, or fewer if the model or a binding of the device has less room.
+    /// A trial with a context of `rows` positions, or fewer if the model or a binding of the device has less room.
     ///
     /// # Errors
     /// No memory, or what the device reports.

@@ -35,7 +35,7 @@ pub(super) struct Kept {
     pub extents: Vec<Extent>,
     /// The writers of the rows, each with the position of its first row.
     pub writers: Vec<(usize, Writer)>,
-    /// The application's.
+    /// The data of the application.
     pub data: Vec<u8>,
 }
 

@@ -37,7 +37,7 @@ pub struct SessionFile {
     /// Whether something may stand behind `end` that a write left unfinished.
     torn: bool,
     kept: Kept,
-    /// Which computations the rows of the file come from, where a session knows.
+    /// The computations that the rows of the file come from, where a session knows.
     lineage: Option<Lineage>,
     identity: Identity,
     /// The writer of the rows that this engine computes.

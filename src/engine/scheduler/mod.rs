@@ -47,7 +47,7 @@ impl<'a> Scheduler<'a> {
     /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
     ///
     /// # Errors
-    /// Where the cache does not fit.
+    /// The error that the cache does not fit.
     pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {

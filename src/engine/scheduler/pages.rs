@@ -40,9 +40,9 @@ struct Page {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) pages: Vec<u32>,
-    /// How many of the first ones are known.
+    /// The number of pages at the beginning that are known.
     known: usize,
-    /// The epoch in which the table was made. Its pages stay unknown in a later one.
+    /// The epoch in which the table was made. In a later one its pages do not become known.
     epoch: u64,
 }
 

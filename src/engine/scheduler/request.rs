@@ -14,7 +14,7 @@ pub struct Request {
     pub choice: Choice,
     /// Tokens of the answer at most. The end of the context is a limit in any case.
     pub limit: usize,
-    /// Whose it is.
+    /// The owner of the request.
     pub owner: Owner,
 }
 

@@ -84,7 +84,7 @@ pub(super) struct Turns<'a> {
     pub(super) engine: &'a Engine,
     /// Sessions that nobody uses. One is kept, with the rows of the last answer.
     pub(super) idle: Vec<Session<'a>>,
-    /// In the order in which they came.
+    /// Requests that wait, in the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) running: Vec<Running<'a>>,
     /// How many run at the same time. Half as many more if those who run have much longer prompts, and twice as many if they have more than
@@ -109,7 +109,7 @@ pub(super) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Without requests. So many run at the same time.
+    /// A scheduler without requests, which answers up to `places` requests at the same time.
     pub(super) async fn new(
         engine: &'a Engine,
         places: usize,
@@ -212,7 +212,7 @@ impl<'a> Turns<'a> {
         self.idle.push(session);
     }
 
-    /// Which request is taken up next, if there is a place for it.
+    /// The index of the waiting request that is taken up next, if there is a place for it.
     pub(super) fn next_up(&self) -> Option<usize> {
         let held = Held::new(self.running.iter().map(|running| running.owner));
         let owners = self.waiting.iter().map(|(_, request)| request.owner);

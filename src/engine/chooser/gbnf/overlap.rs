@@ -149,14 +149,14 @@ struct Use {
 
 struct Automaton<'a> {
     rules: &'a Rules,
-    /// Of each state: those reached from it by nothing, and the characters that may stand there.
+    /// For each state: the states reached from it without a character, and the places of characters that may stand there.
     free: Vec<Vec<usize>>,
     places_at: Vec<Vec<usize>>,
     places: Vec<Place>,
     /// The first and last state of rules with recursion.
     ends: Vec<Option<(usize, usize)>>,
     uses: HashMap<*const Part, Vec<Use>>,
-    /// How many rules are being entered.
+    /// The number of rules that are being entered.
     depth: usize,
 }
 

@@ -55,11 +55,11 @@ pub enum GbnfError {
 /// A part of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Part {
-    /// One of these parts.
+    /// Any one of the parts.
     Either(Vec<Part>),
     /// All parts, one after another.
     Sequence(Vec<Part>),
-    /// One character of these ranges, in order and apart from each other.
+    /// One character of the ranges, which are in order and apart from each other.
     Character(Vec<(char, char)>),
     /// The rule of this number.
     Rule(usize),
@@ -106,7 +106,7 @@ impl Rules {
 
 /// A rule while the text is read.
 struct Rule {
-    /// Where it is defined, or else first used.
+    /// The line where the rule is defined, or else first used.
     line: usize,
     part: Option<Part>,
 }

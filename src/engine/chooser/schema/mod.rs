@@ -92,7 +92,7 @@ pub enum SchemaError {
         /// Where it stands.
         place: String,
     },
-    /// It is too large.
+    /// The schema is too large.
     #[error("it has more than {most} {what}; write a smaller one")]
     Large {
         /// The name of the things that there are too many of.

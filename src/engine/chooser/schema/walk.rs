@@ -96,19 +96,19 @@ pub(in crate::engine::chooser) fn taken(schema: &Value) -> Result<Taken, SchemaE
 pub(super) struct Walker<'a> {
     pub(super) references: References<'a>,
     lost: Vec<Lost>,
-    /// Where it is.
+    /// The place of the walk in the schema.
     place: String,
     /// The schema that references without a document's name start from.
     pub(super) resource: &'a Value,
     /// The definitions that were referred to, rewritten.
     definitions: Map<String, Value>,
-    /// The names of these, also of those that are being written.
+    /// The names of definitions, also of those that are being written.
     names: HashMap<*const Value, String>,
-    /// All names of definitions.
+    /// The names that are taken by definitions.
     taken: HashSet<String>,
     /// Definitions that are being written, and the depth at which each began.
     open: Vec<(*const Value, usize)>,
-    /// Properties and items that it is within.
+    /// The number of properties and items that the place is within.
     depth: usize,
     /// Whether a schema around, for the same value, names the type.
     typed: bool,

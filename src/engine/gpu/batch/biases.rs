@@ -14,7 +14,7 @@ pub(super) struct BiasRows {
 }
 
 impl BiasRows {
-    /// Without biases, for so many choices.
+    /// The rows of `rows` choices, without biases.
     pub(super) async fn new(gpu: &Gpu, rows: u32) -> Result<Self, GpuError> {
         let range = Range::whole(&logit_bias::buffer(rows));
         gpu.realise(&range.buffer).await?;

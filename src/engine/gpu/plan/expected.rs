@@ -35,7 +35,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of a token of the planned session.
+    /// The expected cost of a token of the planned session.
     ///
     /// # Errors
     /// The errors of recording the step.

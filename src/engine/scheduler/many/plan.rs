@@ -19,7 +19,7 @@ struct Plan {
     choices: Vec<[u32; CHOICE]>,
     biases: Vec<Biases>,
     draws: Vec<Draw>,
-    /// Of which of them the host wants the logits.
+    /// Indices of the drawn tokens of which the host wants the logits.
     rows: Vec<usize>,
     /// The other tokens.
     others: Vec<BatchToken>,

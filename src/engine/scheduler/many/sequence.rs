@@ -19,11 +19,11 @@ pub(super) struct Answer {
     /// Tokens of the answer at most, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
-    /// From when on it is answered.
+    /// The time from which on it is answered.
     pub(super) begun: Option<Instant>,
     /// Rows of the prompt that were there already.
     pub(super) cached: usize,
-    /// How many were told to be there.
+    /// Rows of the prompt that were told to be there.
     pub(super) told: usize,
     /// When the first token came.
     pub(super) first: Option<Instant>,

@@ -89,7 +89,7 @@ impl Job {
         }
     }
 
-    /// Without some tokens.
+    /// The job with some tokens excluded.
     fn without(self, tokens: &[u32]) -> Self {
         let excluded = |token: &u32| (*token, f32::NEG_INFINITY);
         let biases = tokens.iter().map(excluded).collect();
