@@ -75,7 +75,7 @@ fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineE
 /// The adapter on which a model would run, unopened; `None` is the CPU reference.
 ///
 /// # Errors
-/// As for opening a model with these options, as far as the device is concerned.
+/// The errors of opening a model with these options, as far as they concern the device.
 pub async fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
     let Some(wanted) = wanted(options)? else {
         return Ok(None);

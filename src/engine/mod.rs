@@ -245,7 +245,7 @@ impl Engine {
     /// do the same step by step. This waits until it is loaded.
     ///
     /// # Errors
-    /// As for [`Opened::new`] and [`load`](Self::load).
+    /// The errors of [`Opened::new`] and [`load`](Self::load).
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(source: impl Into<ModelSource>) -> Result<Self, EngineError> {
         let opened = Opened::new(&source.into(), &EngineOptions::default()).wait()?;
@@ -255,7 +255,7 @@ impl Engine {
     /// Starts a context, empty.
     ///
     /// # Errors
-    /// Where its cache does not fit.
+    /// The error that its cache does not fit.
     pub async fn session(&self) -> Result<Session<'_>, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend + '_> = match &self.weights {

@@ -52,7 +52,7 @@ impl Opened {
     /// As [`new`](Self::new), of a container that is open.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub async fn of_gguf(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         let file = File::of(gguf, options)?;
         let device = Device::open(options);

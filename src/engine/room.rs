@@ -223,7 +223,7 @@ pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: S
 /// As [`Place::check`], on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
-/// As for [`Place::check`].
+/// The errors of [`Place::check`].
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn check_gpu(
     gpu: &crate::gpu::Gpu,

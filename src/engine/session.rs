@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
     /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
     ///
     /// # Errors
-    /// As for [`generate_watched`](Self::generate_watched).
+    /// The errors of [`generate_watched`](Self::generate_watched).
     pub async fn generate(
         &mut self,
         prompt: &[u32],
@@ -252,7 +252,7 @@ impl<'a> Session<'a> {
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
     ///
     /// # Errors
-    /// As for [`logits_watched`](Self::logits_watched).
+    /// The errors of [`logits_watched`](Self::logits_watched).
     pub async fn logits(
         &mut self,
         tokens: &[u32],

@@ -68,7 +68,7 @@ impl GpuBackend {
     /// [`with_chunk`](Self::with_chunk) with the usual chunks.
     ///
     /// # Errors
-    /// As for [`with_chunk`](Self::with_chunk).
+    /// The errors of [`with_chunk`](Self::with_chunk).
     pub async fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
         Self::with_chunk(model, n_ctx, None).await
     }
