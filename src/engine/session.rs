@@ -42,7 +42,7 @@ pub struct GenerateStats {
     pub steps: usize,
     /// The time from the first token of the answer to its end.
     pub generate_time: Duration,
-    /// The reason for its end.
+    /// The reason for the end of the answer.
     pub stop: StopReason,
 }
 
