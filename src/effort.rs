@@ -32,7 +32,7 @@ pub enum Stopped {
     /// Nobody waits for it any more.
     #[error("nobody waits for it any more")]
     Gone,
-    /// Its time is over.
+    /// The time for the work is over.
     #[error("it takes more time than a request may have for it; make it smaller or simpler")]
     Late,
 }
@@ -81,13 +81,13 @@ impl Effort {
         EFFORT.with_borrow(Self::clone)
     }
 
-    /// The same effort, for so long from now on.
+    /// The effort with a limit of `time` from now on.
     pub(crate) fn within(self, time: Duration) -> Self {
         let until = Some(Instant::now() + time);
         Self { until, ..self }
     }
 
-    /// The same effort, for texts of so many tokens at most.
+    /// The effort with a limit of `most` tokens for a text.
     pub(crate) fn of_tokens(self, most: usize) -> Self {
         let tokens = Some(most);
         Self { tokens, ..self }
@@ -104,7 +104,7 @@ impl Effort {
         work()
     }
 
-    /// Whether it may go on.
+    /// Checks that the work may go on.
     ///
     /// # Errors
     /// Why it may not.
@@ -163,7 +163,7 @@ impl Standing {
     }
 }
 
-/// What `work` returns, on a thread of its own that stands back when it has taken long. That is waited for. It calls `late` where `most` is
+/// Runs `work` on a thread of its own, which stands back when it has taken long, and waits for the result. Calls `late` where `most` is
 /// over, or when nobody waits for the work.
 ///
 /// # Errors

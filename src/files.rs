@@ -41,7 +41,7 @@ pub(crate) fn make_private(options: &mut OpenOptions) -> &mut OpenOptions {
 /// A file that is being written. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 pub(crate) struct NewFile {
     out: File,
-    /// Its own name and the one that it will have; none of a device or pipe, which is written to directly.
+    /// The path of the unfinished file and the path that it will have; none of a device or pipe, which is written to directly.
     names: Option<(PathBuf, PathBuf)>,
 }
 
@@ -49,7 +49,7 @@ impl NewFile {
     /// Begins a file that will replace `path`. If that is a link, what it leads to is replaced.
     ///
     /// # Errors
-    /// What the system says, also where a file of that name may not be written.
+    /// The error of the system, also where a file of that name may not be written.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut permissions = None;
@@ -94,7 +94,7 @@ impl NewFile {
     /// A handle to the file, to lock it and to go on with it when it has its name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn handle(&self) -> io::Result<File> {
         self.out.try_clone()
     }
@@ -102,7 +102,7 @@ impl NewFile {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// What the system says; then nothing of the file is left.
+    /// The error of the system; then nothing of the file is left.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         if let Some((part, target)) = &self.names {
             let mut all = unfinished();
@@ -138,7 +138,7 @@ impl Drop for NewFile {
 /// Replaces the file at `path` by one with `content`.
 ///
 /// # Errors
-/// As [`NewFile`].
+/// The errors of creating, writing and finishing a [`NewFile`].
 pub(crate) fn replace(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     let mut new = NewFile::create(path)?;
     new.write_all(content.as_ref())?;

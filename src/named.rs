@@ -13,7 +13,7 @@ macro_rules! named {
             /// Every one.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$member),*];
 
-            /// Its name.
+            /// The name of the member.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$member => $name,)* }
             }

@@ -1,4 +1,4 @@
-//! What tests with random inputs share: the generator, and what a failing test prints so that it can be repeated alone.
+//! Help for tests with random inputs: the generator, and the text that a failing test prints so that it can be repeated alone.
 //!
 //! The tests in `tests` take this file, too: it uses nothing of the crate.
 
@@ -18,7 +18,7 @@ const OTHERS: [&str; 2] = ["GLIMT_TEST_WAVES", "GLIMT_TEST_MUTANT"];
 thread_local! {
     /// The test that runs in this thread, from its first generator on.
     static TEST: RefCell<Option<Test>> = const { RefCell::new(None) };
-    /// What this thread dispatched last.
+    /// The text of the last dispatch of this thread.
     static DISPATCHED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -50,14 +50,14 @@ pub(crate) fn rounds(count: usize) -> usize {
     count * more
 }
 
-/// `count` of these, others in each run; with `GLIMT_TEST_MORE` so many times as many. What they are is printed.
+/// `count` of the elements, others in each run; with `GLIMT_TEST_MORE` so many times as many. The choice is printed.
 pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
     let taken: Vec<T> = drawn(all, count).into_iter().copied().collect();
     eprintln!("taken: {taken:?}");
     taken
 }
 
-/// The same by reference, and nothing is printed.
+/// `count` of the elements by reference, others in each run, as `some` takes them. Nothing is printed.
 pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
     let mut left: Vec<_> = all.iter().collect();
     Rng::fresh().shuffle(&mut left);
@@ -109,7 +109,7 @@ fn print_failures() {
     });
 }
 
-/// What is known of the test in this thread: what it dispatched last, its seed and the command that repeats it.
+/// The text about a failing test in this thread: its last dispatch, its seed and the command that repeats it.
 fn failure() -> String {
     let dispatched = DISPATCHED.try_with(|text| text.try_borrow().map(|text| text.clone()));
     let mut text = dispatched.ok().and_then(Result::ok).unwrap_or_default();

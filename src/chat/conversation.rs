@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 /// A text that the model generated, with its tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// What `ids` stand for.
+    /// The text that `ids` stand for.
     pub text: String,
     /// The tokens as they were generated.
     pub ids: Vec<u32>,
 }
 
-/// What the model said in one turn. It may have been cut at any token.
+/// The thoughts and the answer of the model in one turn. Either may have been cut at any token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// The thoughts before the answer, without the tokens that mark them; `None` if there were none.
@@ -24,16 +24,16 @@ pub struct Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turn {
-    /// What the user said.
+    /// A turn of the user.
     User(String),
-    /// What the model said.
+    /// A turn of the model.
     Reply(Reply),
 }
 
 /// A conversation with a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// What the model is told before the first turn.
+    /// The instructions that the model gets before the first turn.
     pub system: Option<String>,
     /// The turns, in order.
     pub turns: Vec<Turn>,
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(conversation.take_last().as_deref(), Some("c"));
         assert!(conversation.drop_oldest());
         assert_eq!(conversation.turns, [Turn::User("b".to_owned()), reply("B")]);
-        // What is asked last stays.
+        // The last question stays.
         assert!(!conversation.drop_oldest());
         assert_eq!(conversation.take_last().as_deref(), Some("b"));
         assert!(conversation.turns.is_empty());

@@ -37,7 +37,7 @@ impl Conversation {
         Ok(self.in_template(model.tokenizer(), template, think)?)
     }
 
-    /// As [`prompt`](Self::prompt).
+    /// The tokens of this conversation in `template`, with the text that they were made from.
     pub(super) fn in_template(
         &self,
         tokenizer: &Tokenizer,
@@ -55,7 +55,7 @@ impl Conversation {
         };
         let mut text = render(form, None, true)?;
         let before = render(form, None, false)?;
-        // What the template writes where the model is to answer; empty if it cannot be told.
+        // The text that the template writes where the model is to answer; empty if it cannot be told.
         let ending = text.strip_prefix(&before).unwrap_or_default().to_owned();
         let marked = loop {
             let marked = render(form, Some(&marks), true)?;
@@ -96,7 +96,7 @@ impl Conversation {
             .collect()
     }
 
-    /// What the template is given: all turns, with marks in place of passages if there are `marks`.
+    /// The messages that the template is given: all turns, with marks in place of passages if there are `marks`.
     fn messages(&self, form: Form, marks: Option<&Marks>) -> Vec<Message> {
         let mut numbers = 0..;
         let mut given = |passage: &Passage| {
@@ -244,7 +244,7 @@ impl Marked {
 /// Tokens while they are put together.
 struct Ids<'a> {
     tokenizer: &'a Tokenizer,
-    /// What marks in the text are hidden by.
+    /// The shield that hides marks in the text.
     shield: Shield<'a>,
     ids: Vec<u32>,
     /// Text behind them that is not made into tokens yet.

@@ -92,7 +92,7 @@ impl<'a> ReplyReader<'a> {
         self.marks.map(|(_, close)| close)
     }
 
-    /// What was read so far.
+    /// The reply as far as it was read.
     pub fn reply(&self) -> &Reply {
         &self.reply
     }

@@ -53,7 +53,7 @@ impl<'a> Chat<'a> {
     /// A conversation without turns.
     ///
     /// # Errors
-    /// Where its cache does not fit.
+    /// The error that its cache does not fit.
     pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         Ok(Self::of(engine.session().await?))
     }

@@ -57,7 +57,7 @@ fn generated(tokenizer: &Tokenizer, text: &str, rng: &mut Rng) -> Passage {
     }
 }
 
-/// What of a conversation is computed again for a new question.
+/// Counts of tokens for a new question, which tell how much of the conversation is computed again.
 struct Asked {
     /// Tokens of the prompt before.
     prompt_before: usize,

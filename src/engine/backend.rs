@@ -1,4 +1,4 @@
-//! What the CPU and the GPU both do for a session.
+//! The interface of a device that a session uses; the CPU and the GPU implement it.
 
 use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
@@ -19,14 +19,14 @@ use crate::plural::count;
 /// host. It keeps one or two tokens in flight, chooses on the device, feeds the choice to the next step there, and hands
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
 ///
-/// What computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend that
-/// computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it by [`Wait`](crate::gpu::wait::Wait). One that is dropped before
-/// its end leaves the session where a call from an earlier position can begin.
+/// A call that computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend
+/// that computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it by
+/// [`Wait`](crate::gpu::wait::Wait). One that is dropped before its end leaves the session where a call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
 
-    /// What touches all that a token needs on the device, if a device that is not used forgets it.
+    /// A function that touches all that a token needs on the device, if a device that is not used forgets it.
     fn warm(&self) -> Option<Touch> {
         None
     }
@@ -94,7 +94,7 @@ pub trait Backend: Send {
         on_row: &'a mut OnRow<'_>,
     ) -> Answer<'a, usize>;
 
-    /// What is added to the logits of all tokens that [`decode`](Backend::decode) chooses from now on.
+    /// Sets the biases that are added to the logits of all tokens which [`decode`](Backend::decode) chooses from now on.
     fn set_biases(&mut self, biases: Biases);
 
     /// Chooses up to `limit` tokens that continue `context` and hands each to `on_token`, until that breaks.
@@ -139,7 +139,7 @@ pub trait Backend: Send {
     }
 }
 
-/// What a call of a [`Backend`] will come to.
+/// The future result of a call of a [`Backend`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + 'a>>;
 
 /// Has a device use something, and waits for nothing.
@@ -154,7 +154,7 @@ pub type OnPrompt<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 /// Receives one chosen token.
 pub type OnToken<'a> = dyn FnMut(u32) -> ControlFlow<()> + 'a;
 
-/// What a backend cannot do.
+/// The error of a call of a [`Backend`].
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// A token id the model has no embedding for.
@@ -205,7 +205,7 @@ pub enum BackendError {
     OutOfMemory {
         /// Rows asked for.
         n_ctx: usize,
-        /// What they take.
+        /// The bytes of these rows.
         bytes: usize,
     },
     /// The model computed infinity or NaN.

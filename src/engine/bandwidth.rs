@@ -1,4 +1,4 @@
-//! What a device's memory gives to a plain read, and what waiting for a dispatch costs: what every GB/s and time is held against.
+//! The speed of plain reads from a device's memory and the cost of waiting for a dispatch, which all GB/s and times are held against.
 
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
@@ -11,7 +11,7 @@ use crate::kernels::read;
 
 /// Bytes read: far beyond any cache.
 const BYTES: u64 = 1 << 30;
-/// The same on a software device, whose memory is slow to read.
+/// Bytes read on a software device, whose memory is slow to read.
 const SOFTWARE_BYTES: u64 = 64 << 20;
 /// Less is no measurement.
 const LEAST: u64 = 16 << 20;

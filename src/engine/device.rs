@@ -1,11 +1,11 @@
-//! What a model runs on, as the options ask for it.
+//! The device of a model, as the options ask for it.
 
 use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, PrecomposeChoice};
 use crate::gpu::{self, AdapterSummary, DeviceChoice, Gpu, GpuError, GpuOptions};
 
-/// What a model runs on.
+/// The device that a model runs on.
 pub(super) enum Device {
     /// The CPU reference, and why it was taken if it was not asked for.
     Cpu { because: Option<GpuError> },
@@ -75,7 +75,7 @@ fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineE
 /// The adapter on which a model would run, unopened; `None` is the CPU reference.
 ///
 /// # Errors
-/// As for opening a model with these options, as far as the device is concerned.
+/// The errors of opening a model with these options, as far as they concern the device.
 pub async fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
     let Some(wanted) = wanted(options)? else {
         return Ok(None);

@@ -7,7 +7,7 @@ const LOOKED_AT: usize = 8;
 /// Words whose full stop ends no sentence.
 const SHORTENED: [&str; 4] = ["Mr.", "Mrs.", "Dr.", "St."];
 
-/// What ends between two pieces of a text.
+/// A unit of text that ends between two pieces.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
     Sentence,
@@ -41,7 +41,7 @@ impl Opened {
     }
 }
 
-/// What ends behind `before` if `after` follows it.
+/// The unit that ends behind `before` if `after` follows it.
 fn end_between(before: &str, after: &str) -> Option<End> {
     let said = before.trim_end();
     let marked = said.trim_end_matches(['"', '\'', '”', '’', ')']);

@@ -1,4 +1,4 @@
-//! What can go wrong between a model file and its answer.
+//! The errors that can come up between a model file and its answer.
 
 use super::backend::BackendError;
 use super::chooser::ChooserError;
@@ -84,7 +84,7 @@ pub enum EngineError {
     /// The device has no binding for the cache of so long a context.
     #[error("{reason}; {advice}")]
     ContextUnbound {
-        /// What does not fit where.
+        /// A description of the buffer that is too large.
         reason: String,
         /// The longest context that does.
         advice: String,
@@ -158,30 +158,30 @@ pub enum EngineError {
         "the model cannot chat, because {reason}; glimt generate --raw continues a text as it is"
     )]
     UnreadableTemplate {
-        /// What is wrong with the template.
+        /// A description of the fault.
         reason: String,
     },
 }
 
-/// What has no room in memory. Sizes have their unit.
+/// The error that a model and a context have no room in memory. Sizes have their unit.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
      {device} has {has}; {advice} (--force tries all the same)"
 )]
 pub struct NoRoom {
-    /// What is needed in all.
+    /// The memory that is needed in all.
     pub needed: String,
     /// The weights.
     pub weights: String,
     /// The context, in tokens.
     pub n_ctx: usize,
-    /// Its cache.
+    /// The cache of the context.
     pub cache: String,
-    /// What it was to run on.
+    /// The device that the model was to run on.
     pub device: String,
     /// The memory there.
     pub has: String,
-    /// What would fit.
+    /// Advice on something smaller that would fit.
     pub advice: String,
 }

@@ -66,7 +66,7 @@ static EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
 /// GLM-4.7-Flash would take 10 GiB that most prompts never use.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     /// The story teller that is compiled into the program.
@@ -113,13 +113,13 @@ impl From<PathBuf> for ModelSource {
     }
 }
 
-/// How to load a model.
+/// The options for loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// On which device and with which kernels. Without a tier it is the one that suits adapter and model, by measuring where both
-    /// tiers with subgroups can run. What `glimt tune` found is used in any case.
+    /// The device and the kernels. Without a tier it is the one that suits adapter and model, by measuring where both
+    /// tiers with subgroups can run. The results of `glimt tune` are used in any case.
     pub gpu: GpuOptions,
-    /// Which weights decoding reads composed; `None` is
+    /// The weights that decoding reads composed; `None` is
     /// [`DEFAULT_PRECOMPOSE`] on a GPU.
     pub precompose: Option<PrecomposeChoice>,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
@@ -169,7 +169,7 @@ pub struct Engine {
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
     precomposed: Option<Precomposed>,
-    /// What tells the model from others, once it was asked for.
+    /// The identity of the model, once it was asked for.
     identity: OnceLock<Identity>,
 }
 
@@ -221,7 +221,7 @@ impl Engine {
         })
     }
 
-    /// What tells the model from others.
+    /// The identity of the model, which is read when it is first asked for.
     fn identity(&self) -> Result<&Identity, EngineError> {
         if let Some(identity) = self.identity.get() {
             return Ok(identity);
@@ -230,12 +230,12 @@ impl Engine {
         Ok(self.identity.get_or_init(|| identity))
     }
 
-    /// What became of [`EngineOptions::precompose`]; `None` where it is off.
+    /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
         self.precomposed.as_ref()
     }
 
-    /// What was measured to choose the tier; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
+    /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
         self.weights.as_ref()?.tier_trial.as_ref()
@@ -245,7 +245,7 @@ impl Engine {
     /// do the same step by step. This waits until it is loaded.
     ///
     /// # Errors
-    /// As for [`Opened::new`] and [`load`](Self::load).
+    /// The errors of [`Opened::new`] and [`load`](Self::load).
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(source: impl Into<ModelSource>) -> Result<Self, EngineError> {
         let opened = Opened::new(&source.into(), &EngineOptions::default()).wait()?;
@@ -255,7 +255,7 @@ impl Engine {
     /// Starts a context, empty.
     ///
     /// # Errors
-    /// Where its cache does not fit.
+    /// The error that its cache does not fit.
     pub async fn session(&self) -> Result<Session<'_>, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend + '_> = match &self.weights {

@@ -24,13 +24,13 @@ pub struct Opened {
     vocabulary: Mutex<Option<Arc<Vocabulary>>>,
     recommended: Recommended,
     n_ctx: usize,
-    /// Of the steps of several sequences, where these are asked for.
+    /// The sizes of the steps of several sequences, where these are asked for.
     batch_sizes: Option<BatchSizes>,
     /// Requests that a scheduler without such steps answers in turns.
     turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
-    /// What was asked for.
+    /// The composition that was asked for.
     pub(super) precompose: Option<PrecomposeChoice>,
 }
 
@@ -52,7 +52,7 @@ impl Opened {
     /// As [`new`](Self::new), of a container that is open.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub async fn of_gguf(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         let file = File::of(gguf, options)?;
         let device = Device::open(options);
@@ -65,7 +65,7 @@ impl Opened {
         Self::of(file, text?, device?, options)
     }
 
-    /// Of what was read and opened.
+    /// An opened model of the file and the device, with the text that was read.
     ///
     /// # Errors
     /// [`EngineError::NoRoom`], or what loading would refuse.
@@ -140,7 +140,7 @@ impl Opened {
     /// The grammar of a language for answers of the model.
     ///
     /// # Errors
-    /// Those of [`Grammar::new`], and [`ChooserError::NoStopToken`].
+    /// The errors of [`Grammar::new`], and [`ChooserError::NoStopToken`].
     pub fn grammar(&self, language: Language) -> Result<Grammar, ChooserError> {
         Grammar::new(&*self.vocabulary()?, language)
     }
@@ -261,8 +261,8 @@ impl Opened {
     /// the model's thinking on or off, `None` leaves it to the template.
     ///
     /// # Errors
-    /// Those of [`needed_template`](Self::needed_template), or what the template itself refuses, such as a switch for thinking that it
-    /// does not have.
+    /// The errors of [`needed_template`](Self::needed_template), and the refusals of the template itself, such as that of a switch for
+    /// thinking that it does not have.
     pub fn render_chat(
         &self,
         messages: &[Message],
@@ -303,12 +303,12 @@ type Template = Result<Option<ChatTemplate>, TokenizerError>;
 /// A model's file, of which the text is not read yet.
 struct File {
     model: Arc<dyn Model>,
-    /// What was asked for; `None` is the default.
+    /// The context that was asked for, in tokens; `None` is the default.
     n_ctx: Option<usize>,
 }
 
 impl File {
-    /// What is in a container.
+    /// The model of a container, and the context that `options` ask for.
     fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         // The model first: of an unknown architecture nothing else need be understood.
         let model = models::load(Arc::new(gguf))?;

@@ -20,7 +20,7 @@ impl Perplexity {
     /// many tokens of the chunk are as good as evaluated. A break there ends it, and nothing of the chunk is scored: whether it was.
     ///
     /// # Errors
-    /// What [`Session::logits`] refuses, such as a chunk longer than the context.
+    /// The errors of [`Session::logits`], such as that of a chunk longer than the context.
     pub async fn add_chunk_watched(
         &mut self,
         session: &mut Session<'_>,

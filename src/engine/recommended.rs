@@ -36,17 +36,17 @@ pub struct SamplingValues {
 pub struct Publisher {
     /// The model.
     pub model: &'static str,
-    /// By how many blocks and tokens its files are known.
+    /// The numbers of blocks and tokens by which its files are known.
     sizes: (usize, usize),
-    /// What it is called, in lower case, if others have its sizes.
+    /// A part of the model's name, in lower case, if others have its sizes.
     only: Option<&'static str>,
-    /// What another model of the same sizes is called, in lower case.
+    /// A part of the name of another model of the same sizes, in lower case.
     not: Option<&'static str>,
-    /// Whether its answers seldom end by themselves.
+    /// Whether the model's answers seldom end by themselves.
     runs_on: bool,
-    /// Where it thinks, or cannot.
+    /// The values where it thinks, or cannot.
     thinking: SamplingValues,
-    /// Where it is told not to think.
+    /// The values where it is told not to think.
     answering: SamplingValues,
 }
 
@@ -67,7 +67,7 @@ const fn values(temperature: f32, top_k: u32, top_p: f32, repeat_penalty: f32) -
     }
 }
 
-/// What publishers recommend, and where that is from.
+/// The recommendations of publishers, and where they are from.
 static PUBLISHERS: [Publisher; 4] = [
     // The defaults of GLM-4.7 in its publisher's guide (docs.z.ai/guides/overview/migrate-to-glm-new). Not compared with the model's own
     // card.
@@ -114,14 +114,14 @@ static PUBLISHERS: [Publisher; 4] = [
     },
 ];
 
-/// What suits the built-in model.
+/// The sampling that suits the built-in model.
 const TALES: SamplingValues = SamplingValues {
     min_p: Some(0.2),
     ..values(0.5, 20, 0.95, 1.05)
 };
 
 impl Publisher {
-    /// What is recommended for a model that is told not to think, or for any other.
+    /// The recommended values for a model that is told not to think, or for any other.
     pub fn values(&self, no_thoughts: bool) -> &SamplingValues {
         match no_thoughts {
             true => &self.answering,
@@ -130,17 +130,17 @@ impl Publisher {
     }
 }
 
-/// What is recommended for a model.
+/// The recommended sampling of a model.
 #[derive(Debug, Default)]
 pub struct Recommended {
-    /// By its file.
+    /// The recommendations of its file.
     pub file: SamplingValues,
-    /// By its publisher.
+    /// The recommendations of its publisher.
     pub publisher: Option<&'static Publisher>,
 }
 
 impl Recommended {
-    /// What `gguf` says, whose sizes are those of `config`. A value that no sampler takes is ignored with a warning.
+    /// The recommendations for `gguf`, whose sizes are those of `config`. A value that no sampler takes is ignored with a warning.
     pub fn new(gguf: &Gguf, config: &Config) -> Self {
         let sizes = (config.block_count, config.vocab_size);
         Self {
@@ -189,7 +189,7 @@ fn publisher(sizes: (usize, usize), names: &[String]) -> Option<&'static Publish
     })
 }
 
-/// What the file calls its model, in lower case.
+/// The names that the file gives its model, in lower case.
 fn names(gguf: &Gguf, config: &Config) -> Vec<String> {
     let more = ["general.basename", "general.base_model.0.name"];
     let more = more.map(|key| gguf.get_str(key).ok().flatten());
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::gguf::GgufWriter;
 
-    /// What is read from a file with these keys.
+    /// The values that are read from a file with these keys.
     fn of(keys: &[(&str, Value)]) -> SamplingValues {
         let mut writer = GgufWriter::new(Vec::new());
         for (name, value) in keys {

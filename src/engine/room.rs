@@ -15,7 +15,7 @@ const THINKING_CONTEXT: usize = 32768;
 /// Contexts are told in steps of so many tokens.
 const STEP: usize = 256;
 
-/// What a model and a context take, and what there is.
+/// The memory that a model and a context take, and the memory that there is.
 struct Room {
     plan: MemoryPlan,
     /// Bytes that the device or the machine has; `None` where nothing tells.
@@ -50,14 +50,14 @@ pub(crate) struct Place<'a> {
 }
 
 impl Room {
-    /// Whether it is there, as far as anything tells.
+    /// Whether there is enough memory, as far as anything tells.
     fn is_enough(&self) -> bool {
         self.has.is_none_or(|has| self.plan.total() <= has)
     }
 }
 
 impl Place<'_> {
-    /// What a context of `n_ctx` tokens takes.
+    /// The memory that a context of `n_ctx` tokens takes, and the memory that there is.
     fn room(&self, n_ctx: usize) -> Result<Room, EngineError> {
         let (plan, memory) = match self.site {
             // More weights than there is memory would be read from the disk for every token.
@@ -223,7 +223,7 @@ pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: S
 /// As [`Place::check`], on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
-/// As for [`Place::check`].
+/// The errors of [`Place::check`].
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn check_gpu(
     gpu: &crate::gpu::Gpu,

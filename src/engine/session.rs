@@ -29,20 +29,20 @@ pub enum StopReason {
     ContextFull,
 }
 
-/// What an answer took.
+/// The cost of an answer in tokens and time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GenerateStats {
     /// Tokens of the prompt that were evaluated.
     pub prompt_tokens: usize,
-    /// From the call to the first token of the answer, without the time that compiling for the device took.
+    /// The time from the call to the first token of the answer, without the time that compiling for the device took.
     pub prompt_time: Duration,
     /// Tokens handed to the callback.
     pub generated: usize,
     /// Tokens computed in `generate_time`: the first token of an answer falls to the prompt, a stop token counts.
     pub steps: usize,
-    /// From the first token of the answer to its end.
+    /// The time from the first token of the answer to its end.
     pub generate_time: Duration,
-    /// Why it ended.
+    /// The reason for the end of the answer.
     pub stop: StopReason,
 }
 
@@ -54,7 +54,7 @@ pub struct Session<'a> {
     tokens: Vec<u32>,
     /// How many of them have their cache rows: all, or all but the last of an answer.
     cached: usize,
-    /// Which computations the rows come from, so that two places can tell what they have in common.
+    /// The computations that the rows come from, so that two places can tell what they have in common.
     lineage: Lineage,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Session<'a> {
         self.tokens.len()
     }
 
-    /// What touches all that the next token needs on the device, if a device that is not used forgets it. Otherwise there is nothing to do.
+    /// A function that touches all that the next token needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
         self.backend.warm()
     }
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
         kept
     }
 
-    /// What is added to the logits of all tokens from now on that the device chooses.
+    /// Sets the biases that are added to the logits of all tokens from now on that the device chooses.
     pub fn set_biases(&mut self, biases: Biases) {
         self.backend.set_biases(biases);
     }
@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
     /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
     ///
     /// # Errors
-    /// As for [`generate_watched`](Self::generate_watched).
+    /// The errors of [`generate_watched`](Self::generate_watched).
     pub async fn generate(
         &mut self,
         prompt: &[u32],
@@ -252,7 +252,7 @@ impl<'a> Session<'a> {
     /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
     ///
     /// # Errors
-    /// As for [`logits_watched`](Self::logits_watched).
+    /// The errors of [`logits_watched`](Self::logits_watched).
     pub async fn logits(
         &mut self,
         tokens: &[u32],
@@ -339,9 +339,9 @@ struct Answer<'a> {
     /// Tokens to decode at most, and what it means to reach them.
     limit: usize,
     at_limit: StopReason,
-    /// Whether it may end with a sentence: it is limited by the context alone, and no grammar or other chooser of the host has a say.
+    /// Whether the answer may end with a sentence: the context alone limits it, and no grammar or other chooser of the host has a say.
     may_close: bool,
-    /// Those handed out.
+    /// The tokens handed out.
     tokens: Vec<u32>,
     /// Tokens that came back, a stop token included.
     delivered: usize,

@@ -1,4 +1,4 @@
-//! What tests of the engine share: a model that is small enough for a software adapter.
+//! Tools that tests of the engine share: a model that is small enough for a software adapter.
 
 use std::sync::OnceLock;
 

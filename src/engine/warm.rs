@@ -23,7 +23,7 @@ impl KeepWarm {
     /// Begins with it.
     ///
     /// # Errors
-    /// What the system says where it gives no thread.
+    /// The error of the system where it gives no thread.
     pub fn new(touch: Touch) -> io::Result<Self> {
         Self::lasting(touch, TOUCHED_EVERY, IDLE)
     }

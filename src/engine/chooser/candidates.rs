@@ -1,4 +1,4 @@
-//! What samplers of the host need of the tokens that are left.
+//! Lists of the tokens that are left, for samplers of the host.
 
 use crate::kernels::sample::{Candidate, best, rank};
 
@@ -10,7 +10,7 @@ pub(super) fn refill(left: &mut Vec<Candidate>, logits: &[f32]) {
     left.extend(all.map(|(id, &logit)| Candidate { id, logit }));
 }
 
-/// These tokens.
+/// The tokens of a row that `refill` keeps.
 #[cfg(test)]
 pub(super) fn candidates(logits: &[f32]) -> Vec<Candidate> {
     let mut left = vec![];

@@ -19,7 +19,7 @@ const LEAST_PENALTY: f32 = 1e-6;
 /// Mirostat takes the place of all between biases and temperature.
 #[derive(Debug, Clone)]
 pub struct ChainSettings {
-    /// What devices take into account, too.
+    /// The settings that devices take into account, too.
     pub sampling: Sampling,
     /// Added to the logits of tokens; minus infinity excludes one. Other tokens than the vocabulary's are ignored.
     pub logit_bias: Arc<[(u32, f32)]>,
@@ -34,7 +34,7 @@ pub struct ChainSettings {
 }
 
 impl ChainSettings {
-    /// What a device would do.
+    /// The settings that a device can follow: `sampling` without biases and without samplers of the host.
     pub fn new(sampling: Sampling) -> Self {
         Self {
             sampling,
@@ -59,7 +59,7 @@ impl ChainSettings {
     }
 }
 
-/// What the seed is mixed with for draws beside that of the token, so that they do not follow it.
+/// Numbers that the seed is mixed with for the draws of XTC and Mirostat, so that they do not follow the draw of the token.
 const XTC_STREAM: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIROSTAT_STREAM: u64 = 0xd1b5_4a32_d192_ed03;
 

@@ -5,29 +5,29 @@ use std::collections::HashMap;
 use crate::effort;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// What is penalised, and how much.
+/// The settings of DRY: which repetitions are penalised, and how much.
 #[derive(Debug, Clone)]
 pub struct Dry {
     /// The penalty of a repetition of the allowed length; 0 is off.
     pub multiplier: f32,
-    /// By what each further token multiplies the penalty.
+    /// The factor by which each further token multiplies the penalty.
     pub base: f32,
     /// The shortest repetition that is penalised when it is continued.
     pub allowed_length: usize,
-    /// How many of the last tokens are searched for repetitions.
+    /// The number of last tokens that are searched for repetitions.
     pub last_n: u32,
-    /// Where a repetition ends in any case.
+    /// The texts that end a repetition in any case.
     pub breakers: Breakers,
 }
 
 impl Dry {
-    /// By what each further token multiplies the penalty, if nobody says it.
+    /// The factor of each further token, if nobody says it.
     pub const BASE: f32 = 1.75;
     /// The shortest repetition that is penalised, if nobody says it.
     pub const ALLOWED_LENGTH: u32 = 2;
-    /// How many of the last tokens are searched, if nobody says it.
+    /// The number of last tokens that are searched, if nobody says it.
     pub const LAST_N: u32 = 64;
-    /// Where a repetition ends, if nobody says it.
+    /// The texts that end a repetition, if nobody says it.
     pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 }
 
@@ -99,7 +99,7 @@ fn beginning(text: &str) -> &str {
     &text[..end]
 }
 
-/// What must follow a token to make up a text that begins in it.
+/// The ends of `text` that complete it behind `token`, one for each beginning of `text` that ends `token`; `""` where `token` holds `text`.
 fn tails<'t>(token: &[u8], text: &'t str) -> Vec<&'t str> {
     let bytes = text.as_bytes();
     if token.windows(bytes.len()).any(|window| window == bytes) {

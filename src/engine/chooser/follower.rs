@@ -12,7 +12,7 @@ use super::{ChooserError, quiet};
 
 /// Time that the tokens of an answer may take to find, beside its thread's other work.
 const BUDGET: Duration = Duration::from_secs(2);
-/// How much more each token of the answer brings.
+/// The time that each token of the answer adds.
 const PER_TOKEN: Duration = Duration::from_millis(20);
 /// Time for all tokens of an answer after which its thread leaves the processors to others.
 const LONG: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ impl Follower {
         self.worker.hand_on(token);
     }
 
-    /// Whether it is known what may come next, or that it never will be. That is waited for, but no longer than `most`.
+    /// Waits, for `most` at the longest, until it is known what may come next or that it never will be. `false` if `most` was over first.
     pub(super) fn wait(&mut self, most: Duration) -> bool {
         let began = Instant::now();
         while self.pending > 0 {
@@ -90,7 +90,7 @@ impl Follower {
         true
     }
 
-    /// What may come next. It is waited for.
+    /// The state that tells what may come next. It is waited for.
     pub(super) fn state(&mut self) -> Result<&State, ChooserError> {
         self.wait(Duration::MAX);
         match &mut self.state {

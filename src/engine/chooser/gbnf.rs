@@ -35,7 +35,7 @@ pub(super) fn to_lark(text: &str) -> Result<String, GbnfError> {
     Ok(writer.text())
 }
 
-/// What a rule of GBNF becomes.
+/// The form that a rule of GBNF takes in the grammar written.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Rule,
@@ -47,7 +47,7 @@ enum Kind {
 struct Writer<'a> {
     rules: &'a Rules,
     overlaps: Overlaps,
-    /// What was named so far.
+    /// The rules that were named so far.
     wanted: Vec<(Kind, usize)>,
     lines: Vec<String>,
 }

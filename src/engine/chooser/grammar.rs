@@ -17,7 +17,7 @@ use super::schema::{self, Lost};
 use super::state::State;
 use super::{Chooser, ChooserError, Vocabulary, gbnf, size, threads};
 
-/// What an answer has to be.
+/// A language that answers have to be of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Language {
     /// JSON that the schema accepts.
@@ -30,7 +30,7 @@ pub enum Language {
     Regex(String),
     /// An answer that is of a language, or any text that begins with one of these marks.
     Unless {
-        /// What the answer is of without a mark.
+        /// The language of an answer that does not begin with a mark.
         answer: Box<Language>,
         /// The marks, which may be special tokens.
         marks: Vec<String>,
@@ -38,7 +38,7 @@ pub enum Language {
 }
 
 impl Language {
-    /// That of a text, which is GBNF if it has a rule with `::=`, else Lark.
+    /// The language of a grammar's text: GBNF if the text has a rule with `::=`, else Lark.
     pub fn of_grammar(text: String) -> Self {
         match gbnf::is_gbnf(&text) {
             true => Self::Gbnf(text),
@@ -73,11 +73,11 @@ const MOST_FORCED: usize = 16;
 /// A grammar, for as many answers as are wanted.
 #[derive(Clone)]
 pub struct Grammar {
-    /// To which nothing was said.
+    /// A matcher that has read no token.
     fresh: Arc<Matcher>,
-    /// What an answer may begin with.
+    /// The state at the beginning of an answer.
     first: Arc<State>,
-    /// What is not enforced.
+    /// The parts of the language that are not enforced.
     lost: Arc<[Lost]>,
 }
 
@@ -140,8 +140,8 @@ impl Grammar {
     }
 }
 
-/// What an answer may begin with, after it was followed as far as it can only go one way but for spaces. So what would end every answer,
-/// such as more properties than can be told apart, is found here.
+/// The state at the beginning of an answer. From there the answer is followed for as long as it can go only one way, spaces left out. So an
+/// obstacle to every answer, such as more properties than can be told apart, is found here.
 fn begun(matcher: &mut Matcher, vocabulary: &Vocabulary) -> Result<State, ChooserError> {
     let first = State::of(matcher)?;
     let mut next = vocabulary.only_way(&first);
@@ -155,7 +155,7 @@ fn begun(matcher: &mut Matcher, vocabulary: &Vocabulary) -> Result<State, Choose
     Ok(first)
 }
 
-/// What llguidance is told of a language, and what of it is not enforced.
+/// The grammar that llguidance reads for a language, and the parts of the language that are not enforced.
 fn read(
     vocabulary: &Vocabulary,
     language: Language,
@@ -172,7 +172,7 @@ fn read(
 fn json(schema: &Value) -> Result<(Value, Vec<Lost>), ChooserError> {
     let mut found = schema::taken(schema)?;
     if found.schema == Value::Bool(true) {
-        // What is true accepts everything.
+        // A schema that is true accepts everything.
         found.schema = Value::Object(serde_json::Map::new());
     }
     if !found.schema.is_object() {
@@ -226,10 +226,10 @@ fn lark(vocabulary: &Vocabulary, language: Language) -> Result<(String, Vec<Lost
     }
 }
 
-/// What follows an answer.
+/// The state of an answer in its grammar.
 pub(super) struct Following {
     grammar: Grammar,
-    /// Where something was said.
+    /// The follower of the answer, once a token was said.
     pub(super) follower: Option<Follower>,
 }
 

@@ -5,12 +5,12 @@ use web_time::Duration;
 use super::{Chooser, ChooserError};
 use crate::engine::log_softmax::{best_of, log_sum_exp};
 
-/// What the model expected where a token was chosen, before any sampler: natural logarithms.
+/// The log-probabilities that the model gave where a token was chosen, before any sampler. They are natural logarithms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogProbs {
     /// The token that was chosen.
     pub token: u32,
-    /// Its log-probability.
+    /// The log-probability of `token`.
     pub log_prob: f32,
     /// The most probable tokens with theirs, best first, equal ones by id.
     pub top: Vec<(u32, f32)>,
@@ -46,7 +46,7 @@ impl<C: Chooser> LogProbs<C> {
         std::mem::take(&mut self.kept)
     }
 
-    /// What was kept, a token that ended the answer included; `None` where nothing was to be.
+    /// The log-probabilities that were kept, also for a token that ended the answer; `None` where none were to be kept.
     pub fn kept(&self) -> Option<&[TokenLogProbs]> {
         self.most.map(|_| self.kept.as_slice())
     }

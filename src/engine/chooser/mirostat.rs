@@ -8,18 +8,18 @@ use crate::kernels::sample::{Candidate, best, draw};
 pub struct Mirostat {
     /// The surprise of a token, in bits, that the answer shall have on average.
     pub tau: f32,
-    /// What share of an error the next choice corrects.
+    /// The share of an error that the next choice corrects.
     pub eta: f32,
 }
 
 impl Mirostat {
     /// The target, if nobody says it.
     pub const TAU: f32 = 5.0;
-    /// How fast it is approached, if nobody says it.
+    /// The share of an error that the next choice corrects, if nobody says it.
     pub const ETA: f32 = 0.1;
 }
 
-/// What it has learnt from the answer so far.
+/// The state of Mirostat, learnt from the answer so far.
 #[derive(Debug)]
 pub(super) struct MirostatState {
     mirostat: Mirostat,
@@ -96,7 +96,7 @@ mod tests {
                 let before = state.most;
                 let id = state.choose(&mut left, 1.0, uniform(7, step));
                 assert!(id.is_some_and(|id| all[id as usize] > 0.0));
-                // What was learnt tells the surprise observed.
+                // The change of the state tells the surprise observed.
                 sum += f64::from(tau) + (before - state.most) / f64::from(0.1f32);
             }
             let mean = sum / 3000.0;

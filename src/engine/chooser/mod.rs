@@ -73,7 +73,7 @@ pub enum ChooserError {
     /// A grammar is none, or cannot be followed.
     #[error("the grammar cannot be used: {reason}")]
     Grammar {
-        /// What is wrong with it.
+        /// A description of the fault.
         reason: String,
     },
     /// A grammar leaves so much open that following an answer in it takes too long.
@@ -93,12 +93,12 @@ pub enum ChooserError {
     /// The reading of a grammar was stopped.
     #[error("the grammar was not read to its end: {0}")]
     Stopped(#[from] Stopped),
-    /// Without a token to end it no answer can be kept to a grammar.
+    /// The vocabulary has no token to end an answer, so no answer can be kept to a grammar.
     #[error(
         "the model's vocabulary has no token that ends an answer, so an answer cannot be kept to a grammar; leave out --grammar or --json-schema"
     )]
     NoStopToken,
-    /// What chooses has panicked: a bug, in a grammar's engine or here.
+    /// The code that chooses has panicked: a bug, in a grammar's engine or here.
     #[error(
         "the choice of a token failed by a bug of this program; leave out what asks for it, such as a grammar"
     )]

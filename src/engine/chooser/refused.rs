@@ -1,4 +1,4 @@
-//! What llguidance refuses, in words for whoever wrote the grammar.
+//! The refusals of llguidance, in words for whoever wrote the grammar.
 
 use super::ChooserError;
 

@@ -17,14 +17,14 @@ use crate::effort::{Standing, apart};
 /// Bytes of stack for the rules of a grammar, one within the other.
 const STACK: usize = 256 << 20;
 
-/// What `read` returns, on a thread with much stack; `None` if it panicked.
+/// Runs `read` on a thread with much stack and returns the result; `None` if it panicked.
 pub(super) fn with_deep_stack<T: Send>(read: impl FnOnce() -> T + Send) -> io::Result<Option<T>> {
     let builder = thread::Builder::new().stack_size(STACK);
     let done = apart(builder, Duration::MAX, || {}, || caught(read))?;
     Ok(done.unwrap_or_default())
 }
 
-/// What `work` returns, on a thread of its own; `None` if it panicked. It is cancelled after some time, or when nobody waits for it.
+/// Runs `work` on a thread of its own and returns the result; `None` if it panicked. After `most`, or when nobody waits, it is cancelled.
 pub(super) fn within<T: Send>(
     most: Duration,
     cancellation: Option<&CancellationHandle>,
@@ -48,7 +48,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// With the matcher that `make` makes there, and what is done with each token.
+    /// A worker with the matcher that `make` makes on its thread. Each token is handed to `next`.
     pub(super) fn new(
         make: impl FnOnce() -> Option<Matcher> + Send + 'static,
         next: fn(&mut Matcher, u32) -> Found,
@@ -94,7 +94,7 @@ impl Worker {
         let _ = self.tokens.send(token);
     }
 
-    /// What comes next, if it comes in this time.
+    /// The answer of the thread to a token, if it comes within `most`.
     pub(super) fn found(&self, most: Duration) -> Option<Found> {
         match self.found.recv_timeout(most) {
             Ok(found) => Some(found),

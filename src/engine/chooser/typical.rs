@@ -9,7 +9,7 @@ pub(super) fn typical(candidates: &mut Vec<Candidate>, p: f32) {
         return;
     }
     let probabilities = probabilities(candidates, 1.0);
-    // What has lost all its probability to rounding adds nothing to the entropy.
+    // A token that has lost all its probability to rounding adds nothing to the entropy.
     let surprise = |mass: f64| -mass.max(f64::MIN_POSITIVE).ln();
     let entropy: f64 = probabilities.iter().map(|&p| p * surprise(p)).sum();
     let mut by_distance: Vec<(f64, f64, Candidate)> = candidates
@@ -47,7 +47,7 @@ mod tests {
         let even = [0.5, 0.25, 0.125, 0.125];
         assert_eq!(kept(&even, 0.2), [1]);
         assert_eq!(kept(&even, 0.5), [0, 1]);
-        // What is kept must exceed p: the two sum up to 0.75. Of the last two the lower id comes first.
+        // The sum of the kept ones must exceed p: the first two sum up to 0.75. Of the last two the lower id comes first.
         assert_eq!(kept(&even, 0.8), [0, 1, 2]);
         assert_eq!(kept(&even, 0.9), [0, 1, 2, 3]);
         assert_eq!(kept(&even, 1.0), [0, 1, 2, 3]);

@@ -19,7 +19,7 @@ const MOST_STATES: usize = 50_000;
 pub struct Vocabulary(ParserFactory);
 
 impl Vocabulary {
-    /// That of a tokenizer.
+    /// The vocabulary of a tokenizer.
     ///
     /// # Errors
     /// [`ChooserError::NoStopToken`].
@@ -37,7 +37,7 @@ impl Vocabulary {
         Ok(Self(factory))
     }
 
-    /// What makes parsers.
+    /// The factory that makes parsers of grammars.
     pub(super) fn factory(&self) -> &ParserFactory {
         &self.0
     }

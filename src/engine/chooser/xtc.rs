@@ -3,10 +3,10 @@
 use super::candidates::probabilities;
 use crate::kernels::sample::{Candidate, rank};
 
-/// When it applies, and to what.
+/// The settings of XTC: when it applies, and to which tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Xtc {
-    /// How often it applies; 0 is off.
+    /// The probability with which it applies; 0 is off.
     pub probability: f32,
     /// Tokens at least so probable are left out, but for the least probable of them; above one half there cannot be two.
     pub threshold: f32,

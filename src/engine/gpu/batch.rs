@@ -34,22 +34,22 @@ pub const LEAST_RUN: usize = 129;
 /// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchToken {
-    /// Its sequence, a number below [`BatchSizes::sequences`].
+    /// The number of the sequence, below [`BatchSizes::sequences`].
     pub sequence: u32,
-    /// Its position, below [`BatchSizes::n_ctx`].
+    /// The position in the sequence, below [`BatchSizes::n_ctx`].
     pub position: u32,
 }
 
-/// What a step is to do.
+/// The work of one step.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchStep<'a> {
-    /// Its tokens. The first ones are those after which a token is chosen.
+    /// The tokens of the step. The first ones are those after which a token is chosen.
     pub tokens: &'a [BatchToken],
-    /// How each of them is chosen: [`sample::words`] for the position behind it.
+    /// The choice of each of them: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// What is added to the logits of each of them first. Those behind its end have no biases.
+    /// The biases of each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
     pub biases: &'a [Biases],
-    /// Of which of them the host wants the logits, with their biases.
+    /// Indices of the chosen tokens of which the host wants the logits, with their biases.
     pub logits: &'a [usize],
 }
 
@@ -62,23 +62,23 @@ pub struct BatchFlight {
     submission: SubmissionIndex,
 }
 
-/// What a step came to.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub struct BatchLanding {
     /// The chosen tokens, which the device has written to their sequences' ids.
     pub ids: Vec<u32>,
-    /// Of which of them a logit was infinite or not a number. Then the id means nothing.
+    /// Whether a logit was infinite or not a number, for each of them. Then the id means nothing.
     pub broken: Vec<bool>,
     /// The logits that were asked for, (rows, vocab). Their memory can be [given back](GpuBatch::take_back).
     pub logits: Vec<f32>,
 }
 
-/// Where what is known of a sequence begins.
+/// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// In the pages.
+    /// The first page of the sequence in the table of pages.
     first_page: u32,
-    /// In the history.
+    /// The first id of the sequence in the history.
     first_id: u32,
 }
 
@@ -138,35 +138,35 @@ pub struct GpuBatch {
     /// Rows that the next step begins with.
     copies: Option<Copies>,
     pub(super) token: Token,
-    /// From ids to hidden states, by the most tokens, of which there are several.
+    /// The recordings from ids to hidden states, by the most tokens, of which there are several.
     steps: BTreeMap<u32, Recording>,
-    /// From hidden states to chosen tokens, by the step that left these, and by the most tokens.
+    /// The recordings from hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
-    /// The lists of experts that those leave, each once.
+    /// The lists of experts that the steps leave, each once.
     lists: BTreeMap<u32, Vec<Listed>>,
     next_slot: usize,
     rows: Rows,
     /// The pages of each sequence, as the device knows them.
     pages: Vec<u32>,
-    /// Several tokens of the prompt of one sequence.
+    /// The steps for several tokens of the prompt of one sequence.
     pub(super) prompt: Prompt,
     /// How much of a prompt a submission takes.
     pub(super) paces: Paces,
-    /// What shows that submissions of prompts ran.
+    /// The proof that submissions of prompts ran.
     pub(super) proof: Proof,
 }
 
 /// The steps of a token that is alone.
 pub(super) struct Token {
-    /// Up to the choice of the next.
+    /// The step from the id to the choice of the next token.
     pub decode: Recording,
-    /// Up to its logits.
+    /// The step from the id to the logits.
     pub single: Recording,
-    /// From logits to the choice of the next.
+    /// The step from the logits to the choice of the next token.
     pub sample: Recording,
     /// The buffers of `decode`.
     pub needed: Vec<Buffer>,
-    /// What of `single` a geometry can be chosen for.
+    /// The sites of `single`, for which a geometry can be chosen.
     pub sites: Vec<Site>,
 }
 
@@ -179,7 +179,7 @@ pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
     classes
 }
 
-/// Which kind of step a head follows. All steps of one kind leave their hidden states in the same form.
+/// The kind of step that a head follows. All steps of one kind leave their hidden states in the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum After {
     Few,
@@ -213,7 +213,7 @@ pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) 
     sizes.find(fits).unwrap_or(least)
 }
 
-/// What the choice of tokens after a step reads and writes.
+/// The recipes and buffers for the choice of tokens after a step.
 pub(super) struct Chosen<'a> {
     pub recipes: &'a dyn Steps,
     pub vocab: u32,
@@ -248,7 +248,7 @@ impl GpuModel {
 }
 
 impl GpuBatch {
-    /// Of these sizes, with an empty cache; compiles the steps of a token, in parallel.
+    /// A batch of these sizes with an empty cache. The steps of a token are compiled in parallel.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`], [`GpuError::OutOfMemory`] or what the device reports.
@@ -258,7 +258,7 @@ impl GpuBatch {
         Self::of(model, &*sessions, sizes).await
     }
 
-    /// The same, in the forms of `sessions`.
+    /// A batch of these sizes with an empty cache, in the forms of `sessions`.
     pub(super) async fn of(
         model: Arc<GpuModel>,
         sessions: &dyn Sessions,
@@ -315,7 +315,7 @@ impl GpuBatch {
         })
     }
 
-    /// What it was made for.
+    /// The sizes that the batch was made for.
     pub fn sizes(&self) -> BatchSizes {
         self.sizes
     }
@@ -398,7 +398,7 @@ impl GpuBatch {
         (After::of(self.gpu(), self.class(tokens)), most)
     }
 
-    /// What the choice of tokens reads and writes.
+    /// The buffers that the choice of tokens reads and writes.
     fn chosen(&self) -> Chosen<'_> {
         Chosen {
             recipes: &*self.recipes,
@@ -459,7 +459,7 @@ impl GpuBatch {
     /// Compiles all steps that its sequences may need.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub async fn prepare_all(&mut self) -> Result<(), GpuError> {
         for class in classes(self.sizes) {
             for drawn in head_classes(self.sizes) {
@@ -489,7 +489,7 @@ impl GpuBatch {
         }
     }
 
-    /// What touches all that the smallest step needs on the device, if a device that is not used forgets it.
+    /// A function that touches all that the smallest step needs on the device, if a device that is not used forgets it.
     pub fn warm(&self) -> Option<Touch> {
         warm::touch(&self.model.gpu, &self.token.needed)
     }
@@ -497,7 +497,7 @@ impl GpuBatch {
     /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     ///
     /// # Panics
     /// If there are no tokens or more than the batch is made for, or if they do not go with the choices.
@@ -698,7 +698,7 @@ impl GpuBatch {
         }
         let count = tokens.len() as u32;
         State {
-            // Its rows choose among kernels. Positions are in the table.
+            // The number of rows chooses among kernels. Positions are in the table.
             pos: cut.rows.max(count) - count,
             tokens: count,
             slices: cut.work.len() as u32,

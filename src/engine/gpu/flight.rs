@@ -19,7 +19,7 @@ pub(super) const IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more than in flight, since a mapped buffer cannot be written.
 pub(super) const RING: usize = IN_FLIGHT + 1;
 
-/// What the host spent on decoding.
+/// The steps of decoding that the host encoded, and the time that they took it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostTime {
     /// Steps that were encoded and submitted.
@@ -72,7 +72,7 @@ impl GpuBackend {
         };
         self.host.add(host);
         flown?;
-        // What was computed past the end stays behind: later calls write those rows again.
+        // Rows computed past the end stay behind: later calls write them again.
         Ok(self.gpu().done().await?)
     }
 

@@ -54,7 +54,7 @@ impl GpuModel {
     /// As [`load`](Self::load), for steps of a token of each of so many sequences: the tier is chosen for these.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     pub async fn load_for(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,

@@ -1,4 +1,4 @@
-//! What `bench` and `profile` ask of the backend: what a step reads, and when its parts ran.
+//! Measurements for `bench` and `profile`: what a step reads, and when its parts ran.
 
 use super::pace::{Kind, Pace, Took};
 use super::{GpuBackend, HostTime};
@@ -43,12 +43,12 @@ impl Separation {
 }
 
 impl GpuBackend {
-    /// What the dispatches that decode the token at `pos` are, in order.
+    /// The dispatches that decode the token at `pos`, in order.
     pub fn step(&self, pos: usize) -> Vec<Taken> {
         self.batch.token.decode.step(&self.state(pos, 1))
     }
 
-    /// Whose clock times on its GPU are told by.
+    /// The clock that times on its GPU are told by.
     pub fn clock(&self) -> Clock {
         Clock::of(self.gpu())
     }
@@ -58,7 +58,7 @@ impl GpuBackend {
         self.step(pos).iter().map(|taken| taken.bytes).sum()
     }
 
-    /// What the host spent on decoding since the last call.
+    /// The steps and time that the host spent on decoding since the last call.
     pub fn take_host_time(&mut self) -> HostTime {
         std::mem::take(&mut self.host)
     }
@@ -67,7 +67,7 @@ impl GpuBackend {
     /// on the GPU, in nanoseconds.
     ///
     /// # Errors
-    /// Those of [`Backend::decode`], and those of a GPU that tells no times ([`GpuError::is_of_clock`]).
+    /// The errors of [`Backend::decode`], and that of a GPU that tells no times ([`GpuError::is_of_clock`]).
     pub fn time_steps(
         &mut self,
         context: &[u32],
@@ -414,7 +414,7 @@ fn by_host(
     state: &State,
     whole: &mut dyn FnMut() -> Result<(), GpuError>,
 ) -> Result<Vec<[f64; 2]>, GpuError> {
-    // What a dispatch reads must be there.
+    // The values that a dispatch reads must be there.
     whole()?;
     let mut known = HashMap::new();
     let mut at = 0.0;

@@ -1,4 +1,4 @@
-//! What running a model takes of a GPU's memory, told before anything is loaded: the buffers of the steps themselves.
+//! The memory of a GPU that running a model takes, told before anything is loaded: the buffers of the steps themselves.
 
 use serde::Serialize;
 

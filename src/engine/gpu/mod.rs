@@ -58,7 +58,7 @@ pub struct GpuBackend {
     unknown_history: bool,
     /// Whether biases are added to logits.
     biased: bool,
-    /// What encoding and submitting decoded tokens took.
+    /// The steps and time of the host for encoding and submitting decoded tokens.
     host: HostTime,
     /// Timestamps of the steps of a decode, where they are wanted.
     stamps: Option<Stamps>,
@@ -68,7 +68,7 @@ impl GpuBackend {
     /// [`with_chunk`](Self::with_chunk) with the usual chunks.
     ///
     /// # Errors
-    /// As for [`with_chunk`](Self::with_chunk).
+    /// The errors of [`with_chunk`](Self::with_chunk).
     pub async fn new(model: Arc<GpuModel>, n_ctx: usize) -> Result<Self, GpuError> {
         Self::with_chunk(model, n_ctx, None).await
     }
@@ -100,7 +100,8 @@ impl GpuBackend {
         })
     }
 
-    /// What of a decoded token a geometry can be chosen for ([`Target::choices`](crate::gpu::Target::choices)), each once; nothing in the `plain` tier.
+    /// The sites of a decoded token, each once; none in the `plain` tier. A geometry can be chosen for each
+    /// ([`Target::choices`](crate::gpu::Target::choices)).
     pub fn sites(&self) -> &[Site] {
         &self.batch.token.sites
     }
@@ -125,7 +126,7 @@ impl GpuBackend {
         self.batch.prompt.at_once(tokens)
     }
 
-    /// What the longest submission of a prompt took since the last call, as far as the host could see.
+    /// The time of the longest submission of a prompt since the last call, as far as the host could see.
     pub fn take_longest_submission(&mut self) -> Option<Duration> {
         self.batch.paces.take_longest()
     }

@@ -12,9 +12,8 @@ pub struct GpuModel {
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<dyn Model>,
-    /// Its weights.
     pub(super) weights: Arc<dyn Weights>,
-    /// What was measured while loading to choose the tier; `None` where one was asked for or kept, or the device has no choice.
+    /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
 }
 

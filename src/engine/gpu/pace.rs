@@ -8,20 +8,20 @@ use crate::gpu::record::Cost;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// What a submission takes.
+/// The time that a submission is to take.
 const BUDGET: Duration = Duration::from_millis(100);
 /// Times what others take that a kernel is expected to take which never ran.
 const UNKNOWN: f64 = 4.0;
 /// A submission is ended where a pass ends anyway if it takes this share of what it could.
 const ENOUGH: f64 = 0.5;
-/// What a submission took, in nanoseconds: at least and at most, where the host did not see it begin or end.
+/// The time of a submission in nanoseconds: at least and at most, where the host did not see it begin or end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
     pub least: f64,
     pub most: f64,
 }
 
-/// What steps of one kind are made of.
+/// The kind of a step, by the tokens that it computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Several tokens of a prompt, or the head behind them.
@@ -30,14 +30,14 @@ pub(super) enum Kind {
     Single,
 }
 
-/// What is known of the device's speed, for each kind of steps.
+/// The device's speed as far as it is known, for each kind of steps.
 pub(super) struct Paces {
     several: Pace,
     single: Pace,
 }
 
 impl Paces {
-    /// Those of a device nothing is known of. Software has no display that waits, and smaller chunks would only be slower.
+    /// The paces of a device nothing is known of. Software has no display that waits, and smaller chunks would only be slower.
     pub(super) fn new(gpu: &Gpu) -> Self {
         let halves = gpu.info.device_type != wgpu::DeviceType::Cpu;
         Self::with_budget(BUDGET, halves)
@@ -51,7 +51,7 @@ impl Paces {
         }
     }
 
-    /// That of steps of a kind.
+    /// The pace of steps of a kind.
     pub(super) fn of(&mut self, kind: Kind) -> &mut Pace {
         match kind {
             Kind::Several => &mut self.several,
@@ -59,14 +59,14 @@ impl Paces {
         }
     }
 
-    /// What the longest submission took since the last call; nothing where there was none.
+    /// The time of the longest submission since the last call; nothing where there was none.
     pub(super) fn take_longest(&mut self) -> Option<Duration> {
         let [several, single] = [&mut self.several, &mut self.single].map(Pace::take_longest);
         several.max(single)
     }
 }
 
-/// What is known of the device's speed in steps of one kind.
+/// The device's speed as far as it is known, in steps of one kind.
 pub(super) struct Pace {
     /// Nanoseconds.
     budget: f64,
@@ -74,11 +74,11 @@ pub(super) struct Pace {
     halves: bool,
     /// Nanoseconds for a unit of work, by kernel.
     rates: HashMap<&'static str, f64>,
-    /// Those of the first submission, all kernels together.
+    /// Nanoseconds for a unit of work in the first submission, all kernels together.
     first: Option<f64>,
     /// Kernels of which a dispatch took longer alone than a submission should, and the work of that.
     too_long: HashMap<&'static str, f64>,
-    /// What the longest submission took since that was last asked, in nanoseconds.
+    /// Nanoseconds of the longest submission since they were last asked for.
     longest: f64,
 }
 
@@ -99,7 +99,7 @@ impl Pace {
         self.first.is_some()
     }
 
-    /// What the longest submission took since the last call; nothing where there was none.
+    /// The time of the longest submission since the last call; nothing where there was none.
     fn take_longest(&mut self) -> Option<Duration> {
         let longest = std::mem::take(&mut self.longest);
         (longest > 0.0).then(|| Duration::from_nanos(longest as u64))

@@ -30,10 +30,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Of one sequence of `model` on `target`, with a context of `n_ctx` tokens and chunks as asked for.
+    /// The plan of one sequence of `model` on `target`, with a context of `n_ctx` tokens and chunks as asked for.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn of_one(
         target: &Target,
         model: &dyn Model,
@@ -47,10 +47,10 @@ impl Plan {
         Self::of(target, model, &placed, &*sessions, sizes)
     }
 
-    /// Of `model` on `target`.
+    /// The plan of `model` on `target`.
     ///
     /// # Errors
-    /// What loading and recording refuse: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
+    /// The errors of loading and recording: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
     /// [`GpuError::TierUnsupported`].
     pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
@@ -58,7 +58,7 @@ impl Plan {
         Self::of(target, model, &placed, &*sessions, sizes)
     }
 
-    /// The same of weights that have their places, in the forms of `sessions`.
+    /// The plan for weights that have their places, in the forms of `sessions`.
     fn of(
         target: &Target,
         model: &dyn Model,

@@ -31,7 +31,7 @@ const BUDGET: Duration = Duration::from_millis(2500);
 const WARM_UP: Duration = Duration::from_millis(400);
 
 named! {
-    /// What `--precompose` asks for.
+    /// The choices of `--precompose`.
     pub enum PrecomposeChoice {
         /// Measure on this device and this model, and keep what is faster.
         Auto = "auto",
@@ -46,11 +46,11 @@ named! {
     }
 }
 
-/// What is done where nothing is asked for.
+/// The choice where nothing is asked for.
 pub const DEFAULT_PRECOMPOSE: PrecomposeChoice = PrecomposeChoice::Off;
 
 impl PrecomposeChoice {
-    /// What `Auto` may keep, in the order of preference.
+    /// The choices that `Auto` may keep, in the order of preference.
     const CANDIDATES: [Self; 4] = [Self::Off, Self::Qk, Self::Vo, Self::Both];
 
     /// The pairs that it composes, of `Auto` those that it tries.
@@ -91,14 +91,14 @@ impl std::str::FromStr for PrecomposeChoice {
     }
 }
 
-/// What became of `--precompose`.
+/// The outcome of `--precompose`.
 #[derive(Debug, Clone)]
 pub struct Precomposed {
-    /// What decoding reads composed.
+    /// The choice that decoding follows.
     pub kept: PrecomposeChoice,
-    /// Bytes that it takes beside the weights of the file.
+    /// Bytes that the composed weights take beside the weights of the file.
     pub bytes: u64,
-    /// What was tried: of `auto` every candidate with its time, else the one asked for.
+    /// The choices that were tried: of `auto` every candidate with its time, else the one asked for.
     pub trials: Vec<Trial>,
     /// Of `auto`: what could not be tried, and why.
     pub left_out: Vec<String>,
@@ -107,7 +107,7 @@ pub struct Precomposed {
 /// A choice and what was found.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial {
-    /// What decoding read composed.
+    /// The choice that was tried.
     pub choice: PrecomposeChoice,
     /// Milliseconds per token, the median of the rounds; where it was timed.
     pub ms: Option<f64>,
@@ -155,7 +155,7 @@ impl GpuModel {
     /// As [`load`](Self::load), with weights composed as `choice` says, for sessions of `n_ctx` tokens.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
+    /// The errors of [`load`](Self::load); [`GpuError::PrecomposeTooLarge`], before anything is loaded, where the device tells its
     /// memory and it is less than all takes; [`GpuError::CannotPrecompose`]. `auto` leaves out what does not fit or cannot be
     /// composed, and says so.
     pub async fn load_precomposed(
@@ -332,7 +332,7 @@ async fn product(
     Ok(out)
 }
 
-/// What `auto` keeps: the fastest of those near enough, unless less memory is as fast.
+/// The choice that `auto` keeps: the fastest of those near enough, unless less memory is as fast.
 fn fastest(trials: &[Trial]) -> PrecomposeChoice {
     let mut best: Option<(PrecomposeChoice, f64)> = None;
     for trial in trials.iter().filter(|trial| trial.is_near()) {

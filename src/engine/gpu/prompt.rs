@@ -85,7 +85,7 @@ pub(crate) fn chunk(
 /// The head over all tokens of a slice.
 #[derive(Clone)]
 pub(super) struct Slices {
-    /// From hidden states to logits; the state's slot names the slice.
+    /// The recording from hidden states to logits; the state's slot names the slice.
     pub head: Arc<Recording>,
     /// (HEAD_TOKENS, vocab), the same for slices of any length.
     pub logits: Range,
@@ -101,18 +101,18 @@ pub(super) struct Prompt {
     at_most: u32,
     /// Tokens of a prompt up to which they are computed one by one ([`Tunables::short_prompt`](crate::gpu::machine::Tunables)).
     short_prompt: usize,
-    /// From token ids to hidden states, by the most tokens.
+    /// The recordings from token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
     /// The step over a few tokens, whose buffers are there already, until it is compiled.
     few: Option<Step>,
     /// The logits of the last token.
     head: Option<Arc<Recording>>,
-    /// Those of all tokens, by the most tokens of a slice.
+    /// The heads over all tokens, by the most tokens of a slice.
     slices: BTreeMap<u32, Slices>,
 }
 
 impl Prompt {
-    /// Of chunks of up to `chunk` tokens.
+    /// The steps of chunks of up to `chunk` tokens, not compiled yet.
     pub(super) fn new(model: &GpuModel, chunk: u32) -> Self {
         Self {
             chunk,
@@ -233,7 +233,7 @@ impl Prompt {
         class.unwrap_or(most).min(most)
     }
 
-    /// From hidden states to the logits (vocab) of the last.
+    /// The recording from hidden states to the logits (vocab) of the last.
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,
@@ -250,7 +250,7 @@ impl Prompt {
         Ok(Arc::clone(self.head.insert(head)))
     }
 
-    /// From hidden states to the logits of all tokens of a slice of up to `most`.
+    /// The head from hidden states to the logits of all tokens of a slice of up to `most`.
     pub(super) async fn slices(
         &mut self,
         model: &GpuModel,

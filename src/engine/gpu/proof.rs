@@ -2,7 +2,7 @@
 //!
 //! wgpu makes a Metal command buffer of every pass, and each may fail alone. So every pass ends with a dispatch that counts it.
 //! The number is written from the host before each submission, which proves such writes, too: token ids and parameters.
-//! What is copied at the end, such as logits, stands in one command buffer with the copy of the number.
+//! Values that are copied at the end, such as logits, stand in one command buffer with the copy of the number.
 
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
@@ -18,19 +18,19 @@ const SLOTS: usize = 3;
 /// Bytes that come back: passes that ended since the call began, and the number of the submission.
 const TOLD: u64 = 8;
 
-/// What leaves the proof and reads it.
+/// The means to leave the proof and to read it.
 pub(super) struct Proof {
     /// The dispatch that counts a pass.
     mark: Recording,
     told: Range,
-    /// What comes back, and whether a mapping was asked for.
+    /// The buffers that the proof comes back in, and whether a mapping of each was asked for.
     slots: Vec<(wgpu::Buffer, bool)>,
     next_slot: usize,
     /// Passes encoded since the call began; none where nothing was submitted yet.
     passes: Option<u32>,
 }
 
-/// What a submission must leave behind.
+/// The numbers that a submission must leave behind.
 pub(super) struct Receipt {
     slot: usize,
     number: u32,

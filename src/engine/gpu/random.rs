@@ -18,7 +18,7 @@ use wgpu::CommandEncoder;
 
 /// Blocks of a pool of blocks of 32 weights: 16 times a prime, so that every plane is whole words of 16 bytes.
 const SMALL_BLOCKS: u64 = 16 * 16381;
-/// The same of blocks of 256 weights.
+/// Blocks of a pool of blocks of 256 weights: 16 times a prime, too.
 const LARGE_BLOCKS: u64 = 16 * 4093;
 /// Bytes of copies after which the device is waited for.
 const AT_ONCE: u64 = 1 << 30;

@@ -8,7 +8,7 @@ use wgpu::{BufferUsages, CommandEncoder, Features};
 pub(super) const RESULT: u64 = 16;
 
 pub(super) struct Results {
-    /// What kernels write, by slot.
+    /// The buffers that kernels write, by slot.
     pub(super) ring: Vec<Range>,
     /// Copies of it for devices that cannot map storage buffers.
     staging: Option<Vec<wgpu::Buffer>>,

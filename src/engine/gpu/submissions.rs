@@ -39,7 +39,7 @@ struct Sent {
     ends: bool,
 }
 
-/// What a part of a call is worth.
+/// The progress that a part of a call makes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
     /// Tokens of the call that are as good as computed before it and after it.
@@ -49,7 +49,7 @@ pub(super) struct Worth {
 }
 
 impl Worth {
-    /// That of a whole piece.
+    /// The progress of a whole piece.
     pub(super) fn piece(tokens: Range<usize>) -> Self {
         Self {
             tokens: [tokens.start as f64, tokens.end as f64],
@@ -65,7 +65,7 @@ impl Worth {
 }
 
 impl<'a> Submissions<'a> {
-    /// Those of a call for `tokens` tokens.
+    /// The submissions of a call for `tokens` tokens.
     pub(super) fn begin(
         gpu: &'a Gpu,
         paces: &'a mut Paces,

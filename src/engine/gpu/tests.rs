@@ -521,7 +521,7 @@ fn chunks_halve_where_a_dispatch_takes_too_long() {
     assert!(error / size < limit, "NMSE {:.1e}", error / size);
 }
 
-/// What decoding hands out before it ends, and how it ends.
+/// The tokens that decoding hands out before it ends, and how it ends.
 fn decode(backend: &mut GpuBackend, context: &[u32]) -> (Vec<u32>, Result<(), BackendError>) {
     let mut out = vec![];
     let ended = backend

@@ -1,4 +1,4 @@
-//! What was measured to choose the tier of a model.
+//! The measurement by which the tier of a model was chosen.
 
 use crate::gpu::Tier;
 use crate::gpu::clock::Clock;

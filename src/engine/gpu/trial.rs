@@ -17,10 +17,10 @@ pub(super) struct TokenTrial {
 }
 
 impl TokenTrial {
-    /// With a context of `rows` positions, or fewer if the model or a binding of the device has less room.
+    /// A trial with a context of `rows` positions, or fewer if the model or a binding of the device has less room.
     ///
     /// # Errors
-    /// No memory, or what the device reports.
+    /// The error that memory is short, or the error that the device reports.
     pub async fn new(model: &GpuModel, gpu: &Gpu, rows: usize) -> Result<Self, GpuError> {
         let config = model.model.config();
         let sessions = model.weights.tried(gpu).await?;

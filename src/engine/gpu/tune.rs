@@ -1,4 +1,4 @@
-//! What `tune` asks of the backend: steps recorded with the choices of the moment, and their times.
+//! Steps for `tune`, recorded with the choices of the moment, and their times.
 
 use super::GpuBackend;
 use crate::gpu::GpuError;
@@ -14,7 +14,7 @@ impl GpuBackend {
         self.token_step_for(self.gpu())
     }
 
-    /// The same for a device that differs from this one in its tuned numbers.
+    /// The dispatches of a token for a device that differs from this one in its tuned numbers.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
         let batch = &self.batch;
         batch.recipes.token(target, &Pair::ALL, &batch.logits)

@@ -12,7 +12,7 @@ use wgpu::{Backend, BufferDescriptor, BufferUsages, CommandEncoderDescriptor};
 /// Bytes that are copied of each buffer: the least that a copy can have.
 const COPIED: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
 
-/// What a decoded token reads and writes.
+/// The buffers that a decoded token reads and writes.
 struct Warm {
     gpu: Arc<Gpu>,
     buffers: Vec<Buffer>,
@@ -20,7 +20,7 @@ struct Warm {
     copies: wgpu::Buffer,
 }
 
-/// What touches these buffers, if the device forgets them.
+/// A function that touches these buffers, if the device forgets them.
 pub(super) fn touch(gpu: &Arc<Gpu>, needed: &[Buffer]) -> Option<Touch> {
     let warm = (gpu.info.backend == Backend::Metal).then(|| Warm::of(gpu, needed))?;
     Some(Box::new(move || warm.touch()))
@@ -58,7 +58,7 @@ impl Warm {
 
 #[cfg(feature = "bench")]
 impl super::GpuBackend {
-    /// What touches all buffers of a decoded token, also on a device that forgets nothing, and how many buffers these are.
+    /// A function that touches all buffers of a decoded token, also on a device that forgets nothing, and how many buffers these are.
     pub fn touch_all(&self) -> (Touch, usize) {
         let warm = Warm::of(&self.batch.model.gpu, &self.batch.token.needed);
         let buffers = warm.buffers.len();

@@ -1,4 +1,4 @@
-//! What can go wrong with a session file.
+//! The errors of session files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ pub enum SessionFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried, such as `cannot open`.
+        /// The action that failed, such as `cannot open`.
         doing: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process has the file open.
@@ -30,7 +30,7 @@ pub enum SessionFileError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is, or how it begins.
+        /// A description of the file, such as its first bytes.
         found: String,
         /// How session files begin.
         expected: &'static str,
@@ -43,7 +43,7 @@ pub enum SessionFileError {
     NewerVersion {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: u32,
         /// The version that is written here.
         expected: u32,
@@ -56,7 +56,7 @@ pub enum SessionFileError {
     OtherModel {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The name of the property that differs.
         what: &'static str,
         /// As the file has it.
         found: String,
@@ -74,9 +74,9 @@ pub enum SessionFileError {
         path: PathBuf,
         /// Where the damage begins.
         position: u64,
-        /// What is there.
+        /// A description of the bytes there.
         found: &'static str,
-        /// What should be there.
+        /// A description of the bytes that should be there.
         expected: &'static str,
         /// The length of what was saved before the damage.
         keep: u64,
@@ -89,12 +89,12 @@ pub enum SessionFileError {
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Its tokens.
+        /// Tokens of the session.
         tokens: usize,
-        /// What the context holds.
+        /// Tokens that the context holds.
         n_ctx: usize,
     },
-    /// What an application keeps beside the tokens has a bound.
+    /// The data of an application are longer than a session file keeps.
     #[error("the session file {} cannot keep {} of the application: at most {most} fit", path.display(), count(*bytes, "byte"))]
     DataTooLong {
         /// The file.

@@ -10,7 +10,7 @@ use crate::gguf::{Gguf, GgufError};
 /// Bytes of each tensor that tell its weights from others.
 const SAMPLE: usize = 64;
 
-/// What tells a model from others: with all of it alike, cache rows mean the same.
+/// The identity of a model: with all of it alike, cache rows mean the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::engine) struct Identity {
     architecture: String,
@@ -28,7 +28,7 @@ pub(in crate::engine) struct Identity {
 }
 
 impl Identity {
-    /// That of the model that was opened. It reads a few bytes of each tensor.
+    /// The identity of the model that was opened. This reads a few bytes of each tensor.
     pub(in crate::engine) fn of(opened: &Opened) -> Result<Self, EngineError> {
         let (model, config) = (opened.model(), opened.model().config());
         let gguf = model.gguf();
@@ -57,7 +57,7 @@ impl Identity {
         self.rows.1
     }
 
-    /// What first differs from `own`, with both values.
+    /// The name of the first property that differs from `own`, with both values.
     pub(super) fn difference(&self, own: &Self) -> Option<(&'static str, String, String)> {
         let values = |of: &Self| {
             let (tokens, vocabulary) = &of.vocabulary;
@@ -108,7 +108,7 @@ fn weights(gguf: &Gguf, has_data: bool) -> Result<String, GgufError> {
     Ok(format!("{:016x}", XxHash3_64::oneshot(&all)))
 }
 
-/// What computes rows: with all of it alike, it computes the same bits.
+/// The program and the device that compute rows: with all of it alike, they compute the same bits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Writer {
     version: String,
@@ -119,7 +119,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// What computes here.
+    /// The writer of the rows that `engine` computes.
     pub(super) fn of(engine: &Engine) -> Self {
         let (device, driver, tier) = match &engine.device {
             Device::Cpu { .. } => ("the CPU reference".to_owned(), String::new(), "none"),
@@ -140,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// What differs from `here`, as a sentence; nothing where all is alike.
+    /// The differences from `here`, as a sentence; nothing where all is alike.
     pub(super) fn difference(&self, here: &Self) -> Option<String> {
         let or_none = |text: &String| match text.is_empty() {
             true => "none".to_owned(),

@@ -1,4 +1,4 @@
-//! What a session file holds, and how its records change that.
+//! The content of a session file, and how its records change it.
 
 use super::identity::Writer;
 
@@ -24,7 +24,7 @@ pub(super) enum Change {
     Data(Vec<u8>),
 }
 
-/// What there is after a commit, and the tokens that were journaled since.
+/// The content of a session file after a commit, and the tokens that were journaled since.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept {
     /// All tokens, those journaled at the end.
@@ -33,9 +33,9 @@ pub(super) struct Kept {
     pub journaled: usize,
     /// Rows, in order and without gaps.
     pub extents: Vec<Extent>,
-    /// What computed the rows from this position on.
+    /// The writers of the rows, each with the position of its first row.
     pub writers: Vec<(usize, Writer)>,
-    /// The application's.
+    /// The data of the application.
     pub data: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Kept {
         whole.last().map_or(0, |extent| extent.end)
     }
 
-    /// What is journaled ends with a commit.
+    /// Drops the journaled tokens, which a commit replaces.
     pub(super) fn drop_journal(&mut self) {
         self.tokens.truncate(self.tokens.len() - self.journaled);
         self.journaled = 0;

@@ -37,10 +37,10 @@ pub struct SessionFile {
     /// Whether something may stand behind `end` that a write left unfinished.
     torn: bool,
     kept: Kept,
-    /// Which computations the rows of the file come from, where a session knows.
+    /// The computations that the rows of the file come from, where a session knows.
     lineage: Option<Lineage>,
     identity: Identity,
-    /// What computes here.
+    /// The writer of the rows that this engine computes.
     writer: Writer,
     differs: Option<String>,
 }
@@ -100,7 +100,7 @@ impl SessionFile {
         self.kept.rows()
     }
 
-    /// What differs between that which computed the rows and this engine, as a sentence without a capital and a full stop. Where it is
+    /// The differences between the writers of the rows and this engine, as a sentence without a capital and a full stop. Where it is
     /// `None`, a restored session goes on bit for bit.
     pub fn differs(&self) -> Option<&str> {
         self.differs.as_deref()
@@ -206,7 +206,7 @@ impl SessionFile {
         let (changes, end) = match appended {
             Ok(appended) => appended,
             Err(error) => {
-                // What is told is why it failed; where cutting fails, too, it is tried again.
+                // The reason of the failure is told; where cutting fails, too, it is tried again.
                 let _ = self.cut_torn();
                 return Err(error);
             }
@@ -330,7 +330,7 @@ impl SessionFile {
 struct Group<'a> {
     /// The session file that it is for. Errors name it.
     path: PathBuf,
-    /// What errors say of the file, such as "cannot write".
+    /// The action that errors name as failed, such as "cannot write".
     failing: &'static str,
     out: &'a mut File,
     at: u64,

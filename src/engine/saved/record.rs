@@ -14,7 +14,7 @@ pub(super) const AROUND: u64 = HEAD + 8;
 /// Bytes of rows in a record, at most, unless a row alone has more.
 pub(super) const PIECE: u64 = 4 << 20;
 
-/// What a record holds.
+/// The kind of a record, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// How many tokens and how many rows stay (two u64).
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Tokens = 2,
     /// The position of the first row (u64) and rows that follow.
     Rows = 3,
-    /// What computes the rows from here on (JSON).
+    /// The writer of the rows from here on (JSON).
     Writer = 4,
     /// The application's data, in place of that before.
     Data = 5,
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// That of a number in a file.
+    /// The kind that has this number in a file.
     pub(super) fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }

@@ -65,7 +65,7 @@ pub(super) fn replay(
     Ok(replay)
 }
 
-/// What is found, and what is expected.
+/// Descriptions of the bytes found and of the bytes expected.
 type Difference = (&'static str, &'static str);
 
 const NO_HEAD: Difference = (
@@ -147,7 +147,7 @@ fn is_zero(file: &mut File) -> io::Result<bool> {
 
 /// The records read so far.
 pub(super) struct Replay {
-    /// What is there after the last commit, and what was journaled since.
+    /// The content after the last commit, and the tokens that were journaled since.
     pub kept: Kept,
     /// Changes that no commit has made yet.
     group: Vec<Change>,

@@ -9,12 +9,12 @@ pub(super) const MUCH_MORE: usize = 4;
 /// Peers that are remembered at most.
 const MOST_PEERS: usize = 4096;
 
-/// Whose a request is.
+/// The peer and the order that a request belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// Who asks. Those who ask get the same share.
+    /// The peer who asks. All peers get the same share.
     pub peer: u64,
-    /// For what: an order may ask for several answers, each of which is a request of its own.
+    /// The order: it may ask for several answers, each of which is a request of its own.
     pub order: u64,
 }
 
@@ -97,7 +97,7 @@ impl Rounds {
     }
 }
 
-/// How much somebody has.
+/// The owner of a request, and how many requests of that owner are answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing {
     pub(super) owner: Owner,

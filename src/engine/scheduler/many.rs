@@ -30,16 +30,16 @@ use sequence::{Answer, Sequence};
 /// The choice of a token in a step.
 struct Draw {
     run: u64,
-    /// Its row among the rows of logits of the step, if the host chooses.
+    /// The row of the token among the rows of logits of the step, if the host chooses.
     row: Option<usize>,
 }
 
 /// A step on its way.
 struct Flight {
     flight: BatchFlight,
-    /// How many steps were submitted up to it.
+    /// The number of steps that were submitted, this one included.
     number: u64,
-    /// One for each of the first tokens.
+    /// The draws after the first tokens of the step, one for each.
     draws: Vec<Draw>,
     /// Up to which position it computes each of its sequences.
     parts: Vec<(u64, usize)>,
@@ -51,10 +51,10 @@ pub(super) struct Many<'a> {
     engine: &'a Engine,
     batch: GpuBatch,
     pages: Pages,
-    /// In the order in which they came.
+    /// Requests that wait, in the order in which they came.
     waiting: VecDeque<Answer>,
     rounds: Rounds,
-    /// In the order in which they came.
+    /// Requests that are answered, in the order in which they came.
     running: Vec<Sequence>,
     /// Sequences of the batch that nobody uses.
     slots: Vec<u32>,
@@ -71,7 +71,7 @@ pub(super) struct Many<'a> {
 }
 
 impl<'a> Many<'a> {
-    /// Without requests; `None` where the engine is for one at a time.
+    /// A scheduler without requests; `None` where the engine is for one at a time.
     pub(super) async fn new(engine: &'a Engine) -> Result<Option<Self>, EngineError> {
         let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
             return Ok(None);
@@ -80,7 +80,7 @@ impl<'a> Many<'a> {
         Ok(Some(Self::of(engine, batch)))
     }
 
-    /// Without requests, for those of `engine` by the steps of `batch`.
+    /// A scheduler without requests, which answers those for `engine` by the steps of `batch`.
     fn of(engine: &'a Engine, batch: GpuBatch) -> Self {
         let sizes = batch.sizes();
         Self {
@@ -165,7 +165,7 @@ impl<'a> Many<'a> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        // What is in flight holds pages.
+        // Steps in flight hold pages.
         self.waiting.is_empty() && self.running.is_empty() && self.flights.is_empty()
     }
 
@@ -192,7 +192,7 @@ impl<'a> Many<'a> {
         self.land(told).await
     }
 
-    /// Where a sequence is that may have been removed.
+    /// The index of a sequence, which may have been removed.
     fn find(&self, run: u64) -> Option<usize> {
         self.running.iter().position(|s| s.run == run)
     }

@@ -47,7 +47,7 @@ impl<'a> Scheduler<'a> {
     /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
     ///
     /// # Errors
-    /// Where the cache does not fit.
+    /// The error that the cache does not fit.
     pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
         let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {
@@ -79,7 +79,7 @@ impl<'a> Scheduler<'a> {
     /// slow for all of them does without the longest.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub async fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
         match &mut self.work {
             Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
@@ -117,7 +117,7 @@ impl<'a> Scheduler<'a> {
     /// is told of it. Its future is to be driven to its end: a request whose turn is dropped is lost.
     ///
     /// # Errors
-    /// What the device reports where it can compute nothing any more. No request is answered then, and none was told.
+    /// The error that the device reports where it can compute nothing any more. No request is answered then, and none was told.
     pub async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         match &mut self.work {
             Work::Turns(turns) => turns.step(told).await,
@@ -141,7 +141,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// What there is to do.
+    /// The counts of requests, rows and tokens.
     pub fn counts(&self) -> Counts {
         match &self.work {
             Work::Turns(turns) => turns.counts(),
@@ -149,7 +149,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// What keeps the device ready while nothing is asked for, where it needs that.
+    /// A function that keeps the device ready while nothing is asked for, where the device needs that.
     pub fn warm(&self) -> Option<Touch> {
         match &self.work {
             Work::Turns(turns) => turns.idle.last().and_then(Session::warm),

@@ -12,7 +12,7 @@ use crate::kernels::sequences::PAGE;
 /// Rows of a page.
 pub(super) const ROWS: usize = PAGE as usize;
 
-/// What tells a known page from all others.
+/// The key that tells a known page from all others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     /// The page before it. It stays known for as long as this one.
@@ -40,16 +40,16 @@ struct Page {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) pages: Vec<u32>,
-    /// How many of the first ones are known.
+    /// The number of pages at the beginning that are known.
     known: usize,
-    /// What was known in another epoch is forgotten.
+    /// The epoch in which the table was made. In a later one its pages do not become known.
     epoch: u64,
 }
 
 /// A page of a table that gave way to one with the same rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Swap {
-    /// Its place in the table.
+    /// The index of the page in the table.
     pub(super) index: usize,
     /// The page that stands there no more. It is still held.
     pub(super) old: u32,
@@ -59,7 +59,7 @@ pub(super) struct Swap {
 #[derive(Debug)]
 pub(super) struct Pages {
     all: Vec<Page>,
-    /// Those that nobody holds and nothing is known of.
+    /// Pages that nobody holds and nothing is known of.
     free: Vec<u32>,
     index: HashMap<Key, u32>,
     /// Known pages that nobody holds and no known page follows, by their last use.

@@ -1,4 +1,4 @@
-//! What users ask for, and what they are told.
+//! Requests of users, and the events that they are told.
 
 use std::ops::ControlFlow;
 
@@ -6,7 +6,7 @@ use super::fair::Owner;
 use crate::engine::chooser::Chooser;
 use crate::engine::{Biases, EngineError, GenerateStats, Sampling};
 
-/// What one user asks for.
+/// The request of one user.
 pub struct Request {
     /// The tokens to continue, at least one.
     pub prompt: Vec<u32>,
@@ -14,7 +14,7 @@ pub struct Request {
     pub choice: Choice,
     /// Tokens of the answer at most. The end of the context is a limit in any case.
     pub limit: usize,
-    /// Whose it is.
+    /// The owner of the request.
     pub owner: Owner,
 }
 
@@ -30,7 +30,7 @@ pub enum Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(super) u64);
 
-/// What became of a request.
+/// An event of a request.
 #[derive(Debug)]
 pub enum Event {
     /// So many tokens of the prompt are as good as computed. The first such event comes before anything is computed.
@@ -48,7 +48,7 @@ pub enum Event {
     Failed(EngineError),
 }
 
-/// What a scheduler has to do, and what it has done.
+/// The work that a scheduler has to do and has done, in counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests that are answered.

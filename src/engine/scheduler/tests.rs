@@ -314,7 +314,7 @@ fn a_short_prompt_has_its_turn_before_long_ones_end() {
     let short = scheduler.submit(greedy(&[5, 6, 7], 2)).expect("it fits");
     let mut order = vec![];
     all(&mut scheduler, |id, event| {
-        // Its end may be all that comes of it.
+        // The end of the answer may be its only event.
         let is_answer = matches!(event, Event::Token(_) | Event::Ended(_));
         if is_answer && !order.contains(&id) {
             order.push(id);

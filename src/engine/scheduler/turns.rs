@@ -31,7 +31,7 @@ pub(super) struct Running<'a> {
     pub(super) owner: Owner,
     pub(super) session: Session<'a>,
     pub(super) choice: Choice,
-    /// What is to be computed before the next token is chosen: the rest of the prompt, or the last token.
+    /// The tokens to be computed before the next one is chosen: the rest of the prompt, or the last token.
     pub(super) pending: Vec<u32>,
     /// The answer so far.
     pub(super) said: Vec<u32>,
@@ -54,7 +54,7 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// What it took.
+    /// The statistics of the answer, if it ends now.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
@@ -69,7 +69,7 @@ impl Running<'_> {
     }
 }
 
-/// What a peer has had.
+/// The time and the turns that a peer has had.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spent {
     /// Seconds that it was computed for, from where the others stood when it came.
@@ -84,7 +84,7 @@ pub(super) struct Turns<'a> {
     pub(super) engine: &'a Engine,
     /// Sessions that nobody uses. One is kept, with the rows of the last answer.
     pub(super) idle: Vec<Session<'a>>,
-    /// In the order in which they came.
+    /// Requests that wait, in the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) running: Vec<Running<'a>>,
     /// How many run at the same time. Half as many more if those who run have much longer prompts, and twice as many if they have more than
@@ -109,7 +109,7 @@ pub(super) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Without requests. So many run at the same time.
+    /// A scheduler without requests, which answers up to `places` requests at the same time.
     pub(super) async fn new(
         engine: &'a Engine,
         places: usize,
@@ -212,7 +212,7 @@ impl<'a> Turns<'a> {
         self.idle.push(session);
     }
 
-    /// Which request is taken up next, if there is a place for it.
+    /// The index of the waiting request that is taken up next, if there is a place for it.
     pub(super) fn next_up(&self) -> Option<usize> {
         let held = Held::new(self.running.iter().map(|running| running.owner));
         let owners = self.waiting.iter().map(|(_, request)| request.owner);

@@ -12,7 +12,7 @@ impl Session<'_> {
     /// the host after each token, and the row is read back.
     ///
     /// # Errors
-    /// As for [`generate_watched`](Self::generate_watched), or what `chooser` refuses. The session then goes on after the prompt.
+    /// The errors of [`generate_watched`](Self::generate_watched) and of `chooser`. The session then goes on after the prompt.
     pub async fn generate_chosen(
         &mut self,
         prompt: &[u32],

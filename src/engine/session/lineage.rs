@@ -14,7 +14,7 @@ fn next() -> u64 {
 pub(in crate::engine) struct Lineage(Vec<(usize, u64)>);
 
 impl Lineage {
-    /// That of a cache without rows.
+    /// The lineage of a cache without rows.
     pub(in crate::engine) fn new() -> Self {
         Self(vec![(0, next())])
     }
@@ -25,7 +25,7 @@ impl Lineage {
         self.0.push((length, next()));
     }
 
-    /// That of a copy of the first `length` rows, which goes on by itself.
+    /// The lineage of a copy of the first `length` rows, which goes on by itself.
     pub(super) fn branch(&self, length: usize) -> Self {
         let mut branch = self.clone();
         branch.cut(length);
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(kept.common(10, &session, 25), 7);
         let kept = session.clone();
         assert_eq!(kept.common(25, &session, 30), 25);
-        // The same length again, but other rows.
+        // The length is the same again, but the rows are others.
         session.cut(20);
         assert_eq!(kept.common(25, &session, 25), 20);
         session.cut(0);

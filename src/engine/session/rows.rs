@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
     /// again; it takes as much memory as this one.
     ///
     /// # Errors
-    /// Where a second cache does not fit, or what the device reports.
+    /// The error that a second cache does not fit, or the error that the device reports.
     pub async fn branch(&self) -> Result<Session<'a>, EngineError> {
         Ok(Session {
             engine: self.engine,
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// What tells whether rows are the same as those that were kept elsewhere.
+    /// The lineage of the rows, which tells whether they are the same as those that were kept elsewhere.
     pub(in crate::engine) fn lineage(&self) -> &Lineage {
         &self.lineage
     }

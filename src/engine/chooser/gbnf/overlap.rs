@@ -17,7 +17,7 @@ const DEEPEST: usize = 100;
 /// The most steps that the search for pairs may take.
 const MOST_STEPS: usize = 20_000_000;
 
-/// What is known of the parts of a grammar.
+/// Properties of the rules and parts of a grammar.
 pub(super) struct Overlaps {
     /// Rules that use no recursion.
     regular: Vec<bool>,
@@ -42,7 +42,7 @@ impl Overlaps {
         for (number, part) in rules.parts.iter().enumerate() {
             used(part, &mut |rule| users[rule].push(number));
         }
-        // What is found of a rule may change what is known of those that use it.
+        // A property found of a rule may change the properties of rules that use it.
         let mut left: Vec<usize> = (0..rules.parts.len()).collect();
         while let Some(number) = left.pop() {
             effort::check()?;
@@ -149,14 +149,14 @@ struct Use {
 
 struct Automaton<'a> {
     rules: &'a Rules,
-    /// Of each state: those reached from it by nothing, and the characters that may stand there.
+    /// For each state: the states reached from it without a character, and the places of characters that may stand there.
     free: Vec<Vec<usize>>,
     places_at: Vec<Vec<usize>>,
     places: Vec<Place>,
     /// The first and last state of rules with recursion.
     ends: Vec<Option<(usize, usize)>>,
     uses: HashMap<*const Part, Vec<Use>>,
-    /// How many rules are being entered.
+    /// The number of rules that are being entered.
     depth: usize,
 }
 

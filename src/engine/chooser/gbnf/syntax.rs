@@ -19,9 +19,9 @@ pub enum GbnfError {
     Syntax {
         /// The line, from 1 on.
         line: usize,
-        /// What stands there.
+        /// A description of the text that stands there.
         found: String,
-        /// What may stand there.
+        /// A description of the text that may stand there.
         expected: String,
     },
     /// A rule is used that is nowhere defined.
@@ -44,7 +44,7 @@ pub enum GbnfError {
         /// The line of the first definition.
         first: usize,
     },
-    /// Its reading was stopped.
+    /// The reading of the grammar was stopped.
     #[error("it was not read to its end: {0}")]
     Stopped(#[from] Stopped),
     /// Nothing says where an answer begins.
@@ -55,13 +55,13 @@ pub enum GbnfError {
 /// A part of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Part {
-    /// One of these parts.
+    /// Any one of the parts.
     Either(Vec<Part>),
-    /// These parts, one after another.
+    /// All parts, one after another.
     Sequence(Vec<Part>),
-    /// One character of these ranges, in order and apart from each other.
+    /// One character of the ranges, which are in order and apart from each other.
     Character(Vec<(char, char)>),
-    /// What the rule of this number is.
+    /// The rule of this number.
     Rule(usize),
     /// A part at least and at most so many times.
     Repeat(Box<Part>, u32, Option<u32>),
@@ -106,7 +106,7 @@ impl Rules {
 
 /// A rule while the text is read.
 struct Rule {
-    /// Where it is defined, or else first used.
+    /// The line where the rule is defined, or else first used.
     line: usize,
     part: Option<Part>,
 }
@@ -445,7 +445,7 @@ fn in_sequence(mut parts: Vec<Part>) -> Part {
     }
 }
 
-/// The same characters by ranges in order that do not touch.
+/// The ranges for the same characters, in order and so joined that they do not touch.
 fn joined(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
     ranges.sort_unstable();
     let mut all: Vec<(char, char)> = vec![];

@@ -74,7 +74,7 @@ fn within<'a>(target: Target<'a>, value: &'a Value) -> Target<'a> {
     Target { value, ..target }
 }
 
-/// What a schema refers to that is a reference.
+/// The schema that a reference leads to in the end, as far as it can be followed. Another schema is returned as it is.
 fn plain<'a>(references: &References<'a>, mut target: Target<'a>) -> Target<'a> {
     for _ in 0..DEEPEST {
         let Some(Value::String(reference)) = target.value.get("$ref") else {

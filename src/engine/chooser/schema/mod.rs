@@ -2,8 +2,8 @@
 //!
 //! A schema may have any keyword of any draft. [`taken`] writes one for the same values in the keywords that llguidance follows: each
 //! reference names a definition of the rewritten schema, tuples have the form of draft 2020-12, and a few keywords are expressed by others.
-//! What no grammar can enforce is left out and returned as [`Lost`], so that whoever asks is told of it. The rewritten schema accepts all
-//! that the original accepts, except for integers and lengths at the very end of their range.
+//! Demands that no grammar can enforce are left out and returned as [`Lost`], so that whoever asks is told of them. The rewritten schema
+//! accepts all that the original accepts, except for integers and lengths at the very end of their range.
 
 mod arrays;
 mod disjoint;
@@ -61,7 +61,7 @@ pub enum SchemaError {
         place: String,
         /// The value, shortened.
         found: String,
-        /// What it must be.
+        /// A description of the values that are allowed.
         expected: &'static str,
     },
     /// A reference names a schema elsewhere.
@@ -92,15 +92,15 @@ pub enum SchemaError {
         /// Where it stands.
         place: String,
     },
-    /// It is too large.
+    /// The schema is too large.
     #[error("it has more than {most} {what}; write a smaller one")]
     Large {
-        /// What there is too much of.
+        /// The name of the things that there are too many of.
         what: String,
         /// The most that is read.
         most: usize,
     },
-    /// Its reading was stopped.
+    /// The reading of the schema was stopped.
     #[error("it was not read to its end: {0}")]
     Stopped(#[from] Stopped),
     /// References lead from one definition to the next too often.

@@ -85,7 +85,7 @@ impl<'a> Walker<'a> {
                     // A name may be of two patterns, or one of them is not understood.
                     taken.shift_remove(&pattern);
                     self.lose(format!("patternProperties {pattern}"));
-                    // What it describes stays possible.
+                    // Properties of such names stay possible.
                     out.shift_remove("additionalProperties");
                 }
             }
@@ -172,7 +172,7 @@ impl<'a> Walker<'a> {
         composed && referred
     }
 
-    /// What `propertyNames` demands, as far as the properties can say it.
+    /// Enforces the demands of `propertyNames`, as far as the properties can say them.
     fn names(&mut self, names: &'a Value, out: &mut Map<String, Value>) {
         let Some(names) = self.plain(names) else {
             return;
@@ -253,7 +253,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// What describes names, behind references; `None` if that is nothing but that they are texts.
+    /// The schema of property names, behind references; `None` if it says nothing but that they are texts.
     fn plain(&self, mut names: &'a Value) -> Option<&'a Map<String, Value>> {
         for _ in 0..DEEPEST {
             let Some(Value::String(reference)) = names.get("$ref") else {

@@ -2,16 +2,16 @@
 //! back-references. Look-ahead at the beginning becomes a pattern of its own, which the text has to match as well. Without any other one, a
 //! pattern matches all that it did and more.
 
-/// What a pattern comes to.
+/// A pattern as it was read.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Pattern {
     /// Patterns that the text has to match, all of them.
     pub(super) all: Vec<String>,
-    /// What is left out.
+    /// The names of constructs that are left out.
     pub(super) lost: Vec<&'static str>,
 }
 
-/// What is lost with look-around.
+/// The names of constructs that a pattern may lose.
 pub(super) const LOOK_AROUND: &str = "look-around in pattern";
 const BOUNDARY: &str = "word boundary in pattern";
 const BACK: &str = "back-reference in pattern";

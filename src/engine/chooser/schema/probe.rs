@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::effort;
 
-/// What llguidance says of a schema.
+/// The outcome of giving a schema to llguidance.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
@@ -15,7 +15,7 @@ pub(super) enum Verdict {
     Refused,
 }
 
-/// What llguidance says of a schema.
+/// The verdict of llguidance on a schema.
 pub(super) fn verdict(schema: Value) -> Verdict {
     // Whoever goes through the schema is stopped soon.
     if effort::check().is_err() {

@@ -1,4 +1,4 @@
-//! What references name: pointers, anchors and ids within one document.
+//! The targets of references: pointers, anchors and ids within one document.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use serde_json::Value;
 
 /// Why a reference leads nowhere.
 pub(super) enum NotFound {
-    /// It names another document.
+    /// The reference names another document.
     Elsewhere,
-    /// It names nothing in this one.
+    /// The reference names nothing in this document.
     Missing,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Target<'a> {
 /// The document with its resources and anchors.
 pub(super) struct References<'a> {
     resources: Vec<(&'a str, &'a Value)>,
-    /// By resource and name.
+    /// The anchors, by resource and name.
     anchors: HashMap<(*const Value, &'a str), &'a Value>,
 }
 

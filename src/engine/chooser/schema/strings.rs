@@ -122,7 +122,7 @@ fn is_uuid(format: &str) -> bool {
     version.is_some_and(|version| matches!(version.as_bytes(), [b'1'..=b'8']))
 }
 
-/// What llguidance says of what was written of texts together with these patterns.
+/// The verdict of llguidance on the keywords written for texts together with these patterns.
 fn together(out: &Map<String, Value>, patterns: &[String]) -> Verdict {
     let mut probe = json!({"type": "string"});
     for keyword in ["minLength", "maxLength", "format"] {

@@ -92,23 +92,23 @@ pub(in crate::engine::chooser) fn taken(schema: &Value) -> Result<Taken, SchemaE
     Ok(Taken { schema, lost })
 }
 
-/// What is known on the way through a schema.
+/// The state of a walk through a schema.
 pub(super) struct Walker<'a> {
     pub(super) references: References<'a>,
     lost: Vec<Lost>,
-    /// Where it is.
+    /// The place of the walk in the schema.
     place: String,
-    /// What references without a document's name start from.
+    /// The schema that references without a document's name start from.
     pub(super) resource: &'a Value,
-    /// What was referred to, rewritten.
+    /// The definitions that were referred to, rewritten.
     definitions: Map<String, Value>,
-    /// The names of these, also of those that are being written.
+    /// The names of definitions, also of those that are being written.
     names: HashMap<*const Value, String>,
-    /// All names of definitions.
+    /// The names that are taken by definitions.
     taken: HashSet<String>,
-    /// Those that are being written, and the depth at which each began.
+    /// Definitions that are being written, and the depth at which each began.
     open: Vec<(*const Value, usize)>,
-    /// Properties and items that it is within.
+    /// The number of properties and items that the place is within.
     depth: usize,
     /// Whether a schema around, for the same value, names the type.
     typed: bool,
@@ -121,7 +121,7 @@ impl<'a> Walker<'a> {
             keyword: keyword.into(),
             place: self.place.clone(),
         };
-        // The same is only told twice of one place.
+        // A loss that was noted lately at one place is not noted again.
         if !self.lost.iter().rev().take(8).any(|known| *known == lost) {
             self.lost.push(lost);
         }
@@ -437,7 +437,7 @@ impl<'a> Walker<'a> {
         Ok(format!("#/$defs/{name}"))
     }
 
-    /// What a reference names that stands here.
+    /// The target of a reference that stands here.
     pub(super) fn find(&self, reference: &str) -> Result<Target<'a>, NotFound> {
         self.references.find(reference, self.resource)
     }

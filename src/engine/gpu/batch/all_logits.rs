@@ -52,7 +52,7 @@ impl GpuBatch {
                     let stop = on_row(done, row).is_break();
                     done += 1;
                     if stop || done == tokens {
-                        // Those of a single token lie where decoding reads them already.
+                        // The logits of a single token lie where decoding reads them already.
                         if piece.tokens.len() > 1 {
                             let bytes = bytemuck::cast_slice(row);
                             let logits = self.logits.buffer.made();
@@ -74,7 +74,7 @@ impl GpuBatch {
     }
 }
 
-/// What computes a prompt piece by piece.
+/// The means to compute a prompt piece by piece.
 struct Pieces<'a> {
     model: &'a GpuModel,
     recipes: &'a dyn Steps,
@@ -88,7 +88,7 @@ struct Pieces<'a> {
 
 /// A piece whose logits are computed part by part.
 struct Piece {
-    /// Its tokens, counted in the prompt.
+    /// The tokens of the piece, counted in the prompt.
     tokens: Range<usize>,
     /// Tokens that are as good as computed before its head.
     before: f64,

@@ -1,4 +1,4 @@
-//! What is added to the logits of a step, as the device has it.
+//! The biases of a step's logits, as the device has them.
 
 use crate::gpu::Gpu;
 use crate::gpu::GpuError;
@@ -9,12 +9,12 @@ use crate::kernels::logit_bias::{self, Biases, NONE, Row};
 pub(super) struct BiasRows {
     /// (choices, [`MOST`](logit_bias::MOST)) pairs.
     pub(super) range: Range,
-    /// What the device has, so that only what is new is written.
+    /// The rows that the device has, so that only new ones are written.
     known: Vec<Row>,
 }
 
 impl BiasRows {
-    /// Without biases, for so many choices.
+    /// The rows of `rows` choices, without biases.
     pub(super) async fn new(gpu: &Gpu, rows: u32) -> Result<Self, GpuError> {
         let range = Range::whole(&logit_bias::buffer(rows));
         gpu.realise(&range.buffer).await?;

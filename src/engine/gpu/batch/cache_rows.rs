@@ -101,7 +101,7 @@ impl GpuBatch {
     /// Writes the cache rows of the positions of a sequence from `first` on, [checked](Self::check_put), as [`rows`](Self::rows) gave them.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows).
+    /// The errors of [`rows`](Self::rows).
     pub(in crate::engine) async fn put_rows(
         &mut self,
         sequence: u32,
@@ -131,7 +131,7 @@ impl GpuBatch {
     /// Copies the first `rows` rows of every layer's cache to a batch of the same sizes on the same device.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows).
+    /// The errors of [`rows`](Self::rows).
     pub(in crate::engine) async fn copy_to(
         &self,
         to: &mut Self,

@@ -17,12 +17,12 @@ struct Copied {
     rows: u32,
 }
 
-/// What copies rows of pages in all layers.
+/// The step that copies rows of pages in all layers, and the copies asked for.
 pub(super) struct Copies {
     step: Recording,
-    /// What the device reads, ([`MOST`]) [`copy_rows::Copied`].
+    /// The list that the device reads, ([`MOST`]) [`copy_rows::Copied`].
     list: Range,
-    /// What the next step begins with.
+    /// The copies that the next step begins with.
     asked: Vec<Copied>,
 }
 

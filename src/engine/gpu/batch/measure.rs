@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl GpuBatch {
-    /// What of steps of up to `most` tokens a geometry can be chosen for, for steps that are not compiled yet.
+    /// The sites of steps of up to `most` tokens, for which a geometry can be chosen. The steps need not be compiled yet.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`].
@@ -26,7 +26,7 @@ impl GpuBatch {
     /// them where each layer has buffers of its own, else the last. None without experts.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn experts_touched(&self, tokens: usize) -> Result<Option<f64>, GpuError> {
         if tokens == 1 {
             let experts = self.model.model.config().experts.as_ref();
@@ -52,7 +52,7 @@ impl GpuBatch {
     /// and ended, in nanoseconds.
     ///
     /// # Errors
-    /// What the device reports, also if it tells no times ([`GpuError::is_of_clock`]).
+    /// The error that the device reports, also if it tells no times ([`GpuError::is_of_clock`]).
     pub fn time_dispatches(
         &mut self,
         tokens: &[BatchToken],

@@ -4,10 +4,10 @@ use super::{BATCHES_IN_FLIGHT, GpuBatch};
 use crate::gpu::{Gpu, GpuError};
 use wgpu::{BufferUsages, SubmissionIndex};
 
-/// What rows come back through.
+/// The buffers and the memory through which rows come back.
 #[derive(Default)]
 pub(super) struct Rows {
-    /// One for each step in flight, by turns. They are mapped only while a step lands.
+    /// The buffers that rows are copied to, one for each step in flight, by turns. They are mapped only while a step lands.
     pub(super) staging: [Option<wgpu::Buffer>; BATCHES_IN_FLIGHT],
     next: usize,
     /// Memory of rows that nobody needs any more.

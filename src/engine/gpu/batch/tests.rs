@@ -268,7 +268,7 @@ fn pieces_of_several_prompts_in_one_step_are_what_they_are_alone() {
 #[ignore = "long: scripts/test --all"]
 fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
     let mut rng = Rng::fresh();
-    // What one dispatch does in place of several, and short contexts, depend on the device.
+    // The device decides whether one dispatch does the work of several, and which contexts are short.
     let mut either = || rng.below(2) == 0;
     let ways = [
         (Tier::Plain, false, false),
@@ -294,7 +294,7 @@ fn a_sequence_alone_gets_the_logits_of_a_session_to_the_bit() {
         // Pages of others lie between its own.
         run.step(&[3, 0, 2]);
         let mut found = vec![];
-        // Its rows end in the second page.
+        // The rows of this sequence end in the second page.
         while found.len() < PAGE as usize + 20 {
             found.extend(run.step(&[0, 1, 0]));
         }

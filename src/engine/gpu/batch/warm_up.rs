@@ -15,7 +15,7 @@ impl GpuBatch {
     /// The cache must be empty: rows of its first page and the ids of sequences are overwritten.
     ///
     /// # Errors
-    /// Those of [`submit`](Self::submit), or what the device reports.
+    /// The errors of [`submit`](Self::submit), or the error that the device reports.
     pub async fn warm_up(
         &mut self,
         most: Duration,
@@ -51,7 +51,7 @@ impl GpuBatch {
     /// chosen. Returned is what it replays.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub(in crate::engine::gpu) async fn ready(
         &mut self,
         tokens: &[BatchToken],
@@ -123,7 +123,7 @@ impl GpuBatch {
             logits: &[],
         };
         let flight = self.submit(step).await?;
-        // What it computes means nothing, so neither does whether it is finite.
+        // The results mean nothing, so neither does whether they are finite.
         self.land(flight).await.map(drop)
     }
 }

@@ -158,7 +158,7 @@ fn a_tier_is_measured_once_kept_and_used() {
         let mut model = load(&gpu, &built_in());
         complete(model.settle_tier(1, Some(folder))).expect("it is kept");
         assert_eq!((model.gpu.tier, model.tier_trial), (tier, None));
-        // What it computes is what a device opened in that tier does.
+        // The model computes the same logits as on a device that was opened in that tier.
         let Some(asked) = open(Some(tier)) else {
             return;
         };

@@ -19,12 +19,12 @@ use super::Plan;
 /// The position of the token: in the middle of the 128 tokens that `glimt bench` generates.
 const POSITION: usize = 64;
 
-/// What a token takes.
+/// The cost of one decoded token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
-    /// Its dispatches.
+    /// Dispatches of the token.
     pub dispatches: usize,
-    /// Those that wait for the one before.
+    /// Dispatches that wait for the one before.
     pub waits: usize,
     /// Bytes of weights and cache rows that it reads.
     pub bytes: u64,
@@ -35,10 +35,10 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of a token of the planned session.
+    /// The expected cost of a token of the planned session.
     ///
     /// # Errors
-    /// What recording its step refuses.
+    /// The errors of recording the step.
     pub fn of(target: &Target, plan: &Plan) -> Result<Self, GpuError> {
         let (_, token) = &plan.steps[0];
         let works = works(token, &plan.state(target, POSITION))?;

@@ -38,7 +38,7 @@ fn model_in(name: ModelName, recipe: Recipe) -> Arc<dyn Model> {
     models::load(Arc::new(gguf)).expect("it is supported")
 }
 
-/// What becomes of a model on a GPU.
+/// The planned tier, dispatches and speed (tokens/s) of a model on a GPU.
 struct Planned {
     tier: Tier,
     dispatches: usize,
@@ -140,7 +140,7 @@ const RECIPES: [Recipe; 5] = [
     Recipe::Q8_0,
 ];
 
-/// What models take on a disk and, in contexts of 4096 and 32768 tokens, in the memory of a GPU.
+/// The table of the room that models take on a disk and, in contexts of 4096 and 32768 tokens, in the memory of a GPU.
 fn sizes() -> String {
     let known = KNOWN.iter().find(|known| known.name.ends_with("RTX 4090"));
     let known = known.expect("it is known");
@@ -221,7 +221,7 @@ fn no_kernel_takes_more_than_a_known_gpu_has() {
     }
 }
 
-/// Those in tier `plain`, since it takes the kernels of a batch (`benches/notes.md`, "Tier plain by the kernels of a batch").
+/// Tokens/s in tier `plain` since it takes the kernels of a batch (`benches/notes.md`, "Tier plain by the kernels of a batch").
 const PLAIN: [(ModelName, f64); 3] = [
     (ModelName::Glm47Flash, 127.26),
     (ModelName::DeepseekV2Lite, 227.62),

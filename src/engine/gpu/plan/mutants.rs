@@ -193,7 +193,7 @@ fn mutants_are_listed() {
         let found = |line: &str| line.contains(mutated) && line.contains(kind);
         assert!(text.lines().any(found), "{mutated} is not in:\n{text}");
     }
-    // Its barrier, which has a line of its own.
+    // The kernel has one barrier, with a line of its own.
     let barriers = text.lines().filter(|line| line.contains(":barrier\t"));
     assert_eq!(barriers.count(), 1, "{text}");
 }

@@ -71,7 +71,7 @@ fn the_plan_is_what_a_gpu_allocates() {
     let loaded = GpuModel::load(Arc::clone(&gpu), model, &mut |_, _| {})
         .wait()
         .expect("it fits");
-    // Its tier may have been measured while it was loaded.
+    // The tier of the model may have been measured while it was loaded.
     let gpu = Arc::clone(&loaded.gpu);
     let of_weights = gpu.allocated();
     let loaded = Arc::new(loaded);

@@ -51,7 +51,7 @@ impl Many<'_> {
         }
     }
 
-    /// Where all places are taken: takes a sequence back if somebody who waits should have its place. Returned is who that is.
+    /// Takes a sequence back, where all places are taken, if somebody who waits should have its place. Returned is who that is.
     fn make_way(
         &mut self,
         mut waiting: impl Iterator<Item = (usize, Standing)>,
@@ -70,7 +70,7 @@ impl Many<'_> {
         self.waiting.iter().position(|answer| answer.id == id)
     }
 
-    /// Which of those that run gives its place to one that waits, if one should: the youngest of those who have more than their share, or
+    /// The running sequence that gives its place to one that waits, if one should: the youngest of those who have more than their share, or
     /// the one that has much more of its prompt to compute. The oldest of a peer stays, so that all come to their end.
     fn gives_way(
         &self,

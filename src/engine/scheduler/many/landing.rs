@@ -1,4 +1,4 @@
-//! What came of a step.
+//! The results of a step, and the events that they cause.
 
 use web_time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ impl Many<'_> {
         let id = answer.id;
         let position = answer.tokens.len();
         if landing.broken[which] {
-            // What other requests would find of these rows may be as wrong.
+            // Rows that other requests would find here may be as wrong.
             self.pages.forget();
             self.remove(index);
             let error = BackendError::NotFinite {

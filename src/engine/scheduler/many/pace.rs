@@ -6,28 +6,28 @@ use crate::engine::gpu::batch::LEAST_RUN;
 
 /// The longest step in which prompts join answers that are read, as far as it can be foretold. People read along.
 const BESIDE: f64 = 0.030;
-/// The same where there are none: whoever comes meanwhile waits for it.
+/// The longest step, in seconds, in which prompts join where no answers are read: whoever comes meanwhile waits for it.
 const ALONE: f64 = 0.125;
 /// An answer counts as read from so long after its first token on. When many requests come at once, those that are served first thus wait
 /// for their second token until the others have their first.
 const SETTLED: Duration = Duration::from_millis(100);
 /// Tokens of prompts that a step has however long it takes, so that every prompt comes to its end.
 const LEAST: usize = 32;
-/// The same beside answers that are read.
+/// Tokens of prompts that a step beside answers that are read has at least.
 const LEAST_BESIDE: usize = 8;
 /// Tokens of the first step with prompts, of which no time is known.
 const FIRST: f64 = 64.0;
 /// How much of what is known of decoding a step replaces.
 const NEWS: f64 = 0.25;
 
-/// What a step was for.
+/// The tokens of a step, and when it was submitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filled {
-    /// Its tokens.
+    /// Tokens of the step in all.
     pub(super) tokens: usize,
-    /// Those of them that are no decoded ones.
+    /// Tokens of prompts in the step.
     pub(super) prompts: usize,
-    /// Whether they are a part of one prompt.
+    /// Whether the tokens of prompts are a part of one prompt.
     pub(super) is_run: bool,
     /// Whether prompts had more that would not have fit into the pace.
     pub(super) is_full: bool,
@@ -40,7 +40,7 @@ pub(super) fn is_read(first: Option<Instant>, now: Instant) -> bool {
     first.is_some_and(|first| now.saturating_duration_since(first) >= SETTLED)
 }
 
-/// What is known of the times of steps.
+/// The times of steps as far as they are known.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Seconds for each token of a step with prompts, and of a part of one prompt.

@@ -1,4 +1,4 @@
-//! What the next step computes.
+//! The tokens that the next step computes.
 
 use web_time::Instant;
 
@@ -19,14 +19,14 @@ struct Plan {
     choices: Vec<[u32; CHOICE]>,
     biases: Vec<Biases>,
     draws: Vec<Draw>,
-    /// Of which of them the host wants the logits.
+    /// Indices of the drawn tokens of which the host wants the logits.
     rows: Vec<usize>,
     /// The other tokens.
     others: Vec<BatchToken>,
     parts: Vec<(u64, usize)>,
     /// Tokens of prompts.
     prompts: usize,
-    /// Whether they are a part of one prompt.
+    /// Whether the tokens of prompts are a part of one prompt.
     is_run: bool,
     /// Whether prompts have more.
     is_full: bool,

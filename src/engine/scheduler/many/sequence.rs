@@ -1,4 +1,4 @@
-//! What is known of a request while it is answered.
+//! The state of a request while it is answered.
 
 use web_time::Instant;
 
@@ -19,11 +19,11 @@ pub(super) struct Answer {
     /// Tokens of the answer at most, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
-    /// From when on it is answered.
+    /// The time from which on it is answered.
     pub(super) begun: Option<Instant>,
     /// Rows of the prompt that were there already.
     pub(super) cached: usize,
-    /// How many were told to be there.
+    /// Rows of the prompt that were told to be there.
     pub(super) told: usize,
     /// When the first token came.
     pub(super) first: Option<Instant>,
@@ -44,7 +44,7 @@ impl Answer {
         (alone && on_device).then(|| self.limit - self.generated())
     }
 
-    /// What it took.
+    /// The statistics of the answer, if it ends now.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
@@ -64,7 +64,7 @@ pub(super) struct Sequence {
     pub(super) answer: Answer,
     /// No two sequences have the same, so what comes back of one that was ended is known.
     pub(super) run: u64,
-    /// Its number in the batch.
+    /// The number of the sequence in the batch.
     pub(super) slot: u32,
     pub(super) table: Table,
     /// Positions that submitted steps compute.

@@ -56,13 +56,13 @@ fn many(engine: &Engine) -> Many<'_> {
     many.expect("it is for many")
 }
 
-/// What one asks for.
+/// A request for tests, with the steps between which it lives.
 #[derive(Debug, Clone)]
 struct Job {
     prompt: Vec<u32>,
     sampling: Sampling,
     on_host: bool,
-    /// What is added to logits; minus infinity excludes a token.
+    /// The biases of logits; minus infinity excludes a token.
     biases: Vec<(u32, f32)>,
     limit: usize,
     /// Before which step it comes.
@@ -89,7 +89,7 @@ impl Job {
         }
     }
 
-    /// Without some tokens.
+    /// The job with some tokens excluded.
     fn without(self, tokens: &[u32]) -> Self {
         let excluded = |token: &u32| (*token, f32::NEG_INFINITY);
         let biases = tokens.iter().map(excluded).collect();
@@ -165,7 +165,7 @@ fn biased(rng: &mut Rng, many: &mut Many<'_>, job: Job) -> Job {
     job
 }
 
-/// What came of each job.
+/// Runs all jobs and returns the events of each.
 fn run(many: &mut Many<'_>, jobs: &[Job]) -> Vec<Vec<Event>> {
     let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
     let mut goes = HashMap::new();

@@ -184,7 +184,7 @@ fn what_was_used_longest_ago_goes_first_and_children_before_parents() {
         assert!(pages.grow(&mut table, rows * ROWS));
         assert_eq!([pages.known(&first), pages.known(&second)], expected);
     }
-    // What is held does not go.
+    // Pages that are held do not go.
     let held = pages.adopt(&first);
     assert_eq!(held.pages.len(), 2);
     assert!(!pages.grow(&mut table, 5 * ROWS));

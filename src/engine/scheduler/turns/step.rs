@@ -17,7 +17,7 @@ const LISTEN: Duration = Duration::from_millis(2);
 /// Rows that are worth copying from the session of somebody else.
 const WORTH_COPYING: usize = 8;
 
-/// What a turn came to.
+/// The outcome of a turn.
 enum Turn {
     /// The answer goes on.
     GoesOn,
@@ -47,7 +47,7 @@ impl Chooser for Watched<'_> {
     }
 }
 
-/// What a session did in a turn.
+/// The outcome of a session's computing in a turn.
 struct Came {
     stop: StopReason,
     /// Why the answer ends before the next token.
@@ -57,7 +57,7 @@ struct Came {
     is_first: bool,
     /// Tokens that were pending and are computed.
     evaluated: usize,
-    /// What these took.
+    /// The time that these took.
     time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a shader does, as a text that two shaders share only if they do the same.
+//! The work of a shader as a text, which two shaders share only if they do the same.
 
 use naga::compact::{KeepUnused, compact};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -76,7 +76,7 @@ fn decide(module: &Module, function: &Function, block: &mut Block) {
     }
 }
 
-/// What a condition is, if it is a constant.
+/// The value of a condition, if it is a constant.
 fn known(module: &Module, function: &Function, condition: Handle<Expression>) -> Option<bool> {
     let expression = match &function.expressions[condition] {
         Expression::Constant(constant) => {

@@ -227,7 +227,7 @@ fn first_tokens_of_many_who_come_at_once_come_soon() {
     for device in devices(1e9) {
         for within in [0.0, 0.003, 0.02] {
             let mut pace = Pace::new();
-            // What they begin with, computed for somebody before.
+            // A long prompt is computed for somebody before them.
             serve(&mut pace, &device, &mut [User::new(0.0, 4000, 1)]);
             let comes = |rng: &mut Rng| within * rng.below(1000) as f64 / 1000.0;
             let users = (0..32).map(|_| User::new(comes(&mut rng), 17, 40));

@@ -59,19 +59,19 @@ fn nmse(found: &[f32], exact: &[f32]) -> f64 {
 
 /// The logits in a mix differ by less from those alone, where only the order of sums is another.
 const LIMIT: f64 = 1e-5;
-/// The same of most tokens where that order has chosen another expert of two that are as good as equal.
+/// The limit for most tokens where that order has chosen another expert of two that are as good as equal.
 const OTHER_EXPERT: f64 = 0.05;
-/// What no token reaches, whatever its experts.
+/// The limit that no token reaches, whatever its experts.
 const ANY_EXPERT: f64 = 0.5;
 
-/// What was found in mixes.
+/// The counts of jobs and tokens in mixes.
 #[derive(Default)]
 struct Found {
     jobs: usize,
-    /// Those of which an expert was another one.
+    /// Jobs in which an expert was another one.
     parted: usize,
     tokens: usize,
-    /// Those that would have been others.
+    /// Tokens that would have been others.
     others: usize,
 }
 
