@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl GpuBatch {
-    /// As [`compute`](Self::compute), and hands the logits of each token to `on_row`. `on_prompt` may be told of more tokens than rows were handed
-    /// out. Returned is the number of these rows, and whether the logits of the last of them are kept.
+    /// Computes tokens as [`compute`](Self::compute) does, and hands the logits of each to `on_row`. `on_prompt` may be told of more tokens
+    /// than rows were handed out. Returned is the number of these rows, and whether the logits of the last of them are kept.
     pub(in crate::engine::gpu) async fn all_logits(
         &mut self,
         sequence: u32,

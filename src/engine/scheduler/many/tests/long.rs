@@ -51,7 +51,7 @@ fn a_long_prompt_alone_is_computed_as_in_a_session() {
     let mut rng = Rng::fresh();
     let mut many = many(&engine);
     for length in [LEAST_RUN, LEAST_RUN + 1 + rng.below(N_CTX - LEAST_RUN - 20)] {
-        // Of others' rows none are the same.
+        // No other prompt begins alike, so all rows are computed.
         let own = (0..length).map(|_| rng.below(VOCAB as usize) as u32);
         let mut job = Job::new(own.collect(), 6);
         let expected = by_session(&engine, &job);
