@@ -1,0 +1,256 @@
+//! A step on its way: what the host writes before it, the recordings that it replays, and what comes back of it.
+
+use super::rows::FlyingRows;
+use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, Place, RING};
+use crate::engine::gpu::results::RESULT;
+use crate::gpu::GpuError;
+use crate::gpu::call::State;
+use crate::gpu::record::Recording;
+use crate::kernels::attention::Seen;
+use crate::kernels::sample;
+use crate::kernels::sequences::{CHOICE, Record};
+use std::sync::Arc;
+
+impl GpuBatch {
+    /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
+    ///
+    /// # Errors
+    /// The errors of [`prepare`](Self::prepare).
+    ///
+    /// # Panics
+    /// If there are no tokens or more than the batch is made for, or if they do not go with the choices.
+    pub async fn submit(&mut self, step: BatchStep<'_>) -> Result<BatchFlight, GpuError> {
+        let BatchStep {
+            tokens,
+            choices,
+            biases,
+            logits,
+        } = step;
+        let drawn = choices.len();
+        let run = self.run(tokens, drawn);
+        let most = match run {
+            Some(_) => self.sizes.chunk,
+            None => self.sizes.tokens,
+        };
+        assert!(
+            (1..=most as usize).contains(&tokens.len())
+                && drawn <= tokens.len().min(self.sizes.most_drawn() as usize)
+                && biases.len() <= drawn,
+            "{drawn} of {} tokens",
+            tokens.len()
+        );
+        match run {
+            Some(_) => self.prepare_run(tokens.len()).await?,
+            None => self.prepare(tokens.len(), drawn).await?,
+        }
+        if let Some(copies) = &mut self.copies {
+            copies.submit(&self.model.gpu);
+        }
+        let number = self.gpu().reserve_numbers(1).number(0);
+        let mut words = choices.to_vec();
+        for words in &mut words {
+            words[sample::NUMBER] = number;
+        }
+        let mut state = match run {
+            Some(first) => State {
+                sampling: words.first().copied().unwrap_or_default(),
+                ..self.state(first.sequence, first.position as usize, tokens.len())
+            },
+            None => self.write(tokens, &words),
+        };
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % RING;
+        state.slot = slot;
+        state.biased = self.biases.write(&self.model.gpu, drawn, biases);
+        let bytes = self.row_bytes() * logits.len() as u64;
+        let rows = self.rows.staged(&self.model.gpu, bytes).await?;
+
+        let device = &self.gpu().device;
+        let mut encoder = device.create_command_encoder(&Default::default());
+        let gpu = self.gpu();
+        let replays = match run {
+            Some(_) => self.replays_of_run(drawn, state),
+            None => self.replays(tokens.len(), drawn, state),
+        };
+        for (recording, state) in replays {
+            recording.encode(gpu, &mut encoder, &state);
+        }
+        if drawn > 0 {
+            self.results.copy(&mut encoder, slot, drawn);
+        }
+        if let Some(FlyingRows { staging, .. }) = &rows {
+            let bytes = self.row_bytes();
+            for (to, row) in logits.iter().enumerate() {
+                let from = self.logits.offset + bytes * *row as u64;
+                let source = self.logits.buffer.made();
+                encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
+            }
+        }
+        let submission = gpu.submit_numbered(encoder.finish(), number);
+        Ok(BatchFlight {
+            slot,
+            number,
+            drawn,
+            rows,
+            submission,
+        })
+    }
+
+    /// The first of tokens that are taken as a part of one prompt: they are many of one sequence and follow each other, the first of them
+    /// behind the others if a token is chosen after it.
+    fn run(&self, tokens: &[BatchToken], drawn: usize) -> Option<BatchToken> {
+        if drawn > 1 || tokens.len() < LEAST_RUN || self.sizes.pages == 0 || self.sizes.chunk == 0 {
+            return None;
+        }
+        let (last, others) = tokens.split_at(drawn);
+        let first = *others.first()?;
+        let follow = others.iter().chain(last).zip(first.position..);
+        let mut follow = follow.map(|(token, position)| BatchToken { position, ..first } == *token);
+        follow.all(|follows| follows).then_some(first)
+    }
+
+    /// Compiles the step of so many tokens of one prompt, unless that was done.
+    pub(super) async fn prepare_run(&mut self, tokens: usize) -> Result<(), GpuError> {
+        let model = Arc::clone(&self.model);
+        let (prompt, recipes) = (&mut self.prompt, &*self.recipes);
+        prompt.step(&model, recipes, tokens).await?;
+        prompt.head(&model, recipes, &self.logits).await?;
+        Ok(())
+    }
+
+    /// The recordings that a part of one prompt replays, prepared before, and the words of each.
+    fn replays_of_run(&self, drawn: usize, state: State) -> Vec<(&Recording, State)> {
+        let Some([step, head]) = self.prompt.made(state.tokens as usize) else {
+            return vec![];
+        };
+        let of_choice = State {
+            pos: state.pos + state.tokens - 1,
+            tokens: 1,
+            ..state
+        };
+        let mut replays = vec![(step, state)];
+        if drawn > 0 {
+            replays.extend([(head, state), (&self.token.sample, of_choice)]);
+        }
+        replays
+    }
+
+    /// The recordings that a step of so many tokens replays, prepared before, and the words of each.
+    pub(super) fn replays(
+        &self,
+        tokens: usize,
+        drawn: usize,
+        state: State,
+    ) -> Vec<(&Recording, State)> {
+        match (tokens, drawn) {
+            (1, 0) => return vec![(&self.token.single, state)],
+            (1, _) => return vec![(&self.token.decode, state)],
+            _ => {}
+        }
+        let of_head = State {
+            tokens: drawn as u32,
+            ..state
+        };
+        let head = self.heads.get(&self.head_of(tokens, drawn));
+        let head = head.filter(|_| drawn > 0).map(|head| (head, of_head));
+        let step = (&self.steps[&self.class(tokens)], state);
+        [step].into_iter().chain(head).collect()
+    }
+
+    /// Bytes of a row of logits.
+    fn row_bytes(&self) -> u64 {
+        self.model.model.config().vocab_size as u64 * 4
+    }
+
+    /// Says where the tokens of a step stand and how those after them are chosen: in the words of its replay if a token is alone, else in
+    /// buffers.
+    pub(super) fn write(&self, tokens: &[BatchToken], choices: &[[u32; CHOICE]]) -> State {
+        if let [token] = tokens {
+            self.check(token);
+            return State {
+                sampling: choices.first().copied().unwrap_or_default(),
+                ..self.state(token.sequence, token.position as usize, 1)
+            };
+        }
+        self.write_words(&self.choices, 0, choices.as_flattened());
+        self.write_table(tokens)
+    }
+
+    /// # Panics
+    /// If the batch has no such sequence or position.
+    fn check(&self, token: &BatchToken) {
+        let BatchToken { sequence, position } = *token;
+        assert!(
+            sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
+            "{token:?}"
+        );
+    }
+
+    fn write_table(&self, tokens: &[BatchToken]) -> State {
+        let seen = |token: &BatchToken| Seen {
+            sequence: token.sequence,
+            position: token.position,
+        };
+        let seen: Vec<Seen> = tokens.iter().map(seen).collect();
+        let cut = self.recipes.cut(self.gpu().machine, &seen);
+        let records = tokens.iter().zip(&cut.slices);
+        let records = records.flat_map(|(token, [first_slice, slices])| {
+            self.check(token);
+            let Place {
+                first_page,
+                first_id,
+            } = self.place(token.sequence);
+            let record = Record {
+                position: token.position,
+                first_page,
+                first_id,
+                first_slice: *first_slice,
+                slices: *slices,
+            };
+            record.words()
+        });
+        let records: Vec<u32> = records.collect();
+        if let Some(sequences) = self.recipes.sequences() {
+            self.write_words(&sequences.table, 0, &records);
+            self.write_words(&sequences.work, 0, cut.work.as_flattened());
+        }
+        let count = tokens.len() as u32;
+        State {
+            // The number of rows chooses among kernels. Positions are in the table.
+            pos: cut.rows.max(count) - count,
+            tokens: count,
+            slices: cut.work.len() as u32,
+            ..State::default()
+        }
+    }
+
+    /// Goes on once a step is done.
+    ///
+    /// # Errors
+    /// [`GpuError::WorkLost`], or what the device reports.
+    pub async fn land(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
+        let gpu = &self.model.gpu;
+        let mut landing = BatchLanding::default();
+        let submission = Some(flight.submission.clone());
+        if flight.drawn > 0 {
+            let result = self.results.mapped(flight.slot);
+            let bytes = RESULT * flight.drawn as u64;
+            let words: Vec<u32> = gpu.map_read(result, bytes, submission.clone()).await?;
+            for result in words.as_chunks::<4>().0 {
+                let [id, _, number, broken] = *result;
+                if number != flight.number {
+                    let what = "the number of a batch's step".to_owned();
+                    return Err(gpu.work_lost(what, flight.number, number));
+                }
+                landing.ids.push(id);
+                landing.broken.push(broken != 0);
+            }
+        } else {
+            gpu.done().await?;
+        }
+        if let Some(rows) = &flight.rows {
+            landing.logits = self.rows.land(gpu, rows, flight.submission).await?;
+        }
+        Ok(landing)
+    }
+}
