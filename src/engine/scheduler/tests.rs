@@ -309,9 +309,15 @@ fn a_short_prompt_has_its_turn_before_long_ones_end() {
     let engine = engine_for(96, Some(4));
     let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let long: Vec<u32> = (0..60).map(|i| i * 7 % 4000).collect();
-    let first = scheduler.submit(greedy(&long, 2)).expect("it fits");
-    let second = scheduler.submit(greedy(&long[1..], 2)).expect("it fits");
-    let short = scheduler.submit(greedy(&[5, 6, 7], 2)).expect("it fits");
+    // Orders of one peer, so that it holds however fast the machine is.
+    let [first, second, short] = [&long[..], &long[1..], &[5, 6, 7]].map(|prompt| {
+        let order = prompt.len() as u64;
+        let request = Request {
+            owner: Owner { peer: 1, order },
+            ..greedy(prompt, 2)
+        };
+        scheduler.submit(request).expect("it fits")
+    });
     let mut order = vec![];
     all(&mut scheduler, |id, event| {
         // The end of the answer may be its only event.
