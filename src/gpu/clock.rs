@@ -48,7 +48,7 @@ impl Clock {
 /// Microseconds of each of `steps` for its state, replayed in turn `rounds` times: (steps, rounds).
 ///
 /// # Errors
-/// What the device reports. Timestamps that are missing or wrong are none: then the host's clock tells the times ([`Clock::of`]).
+/// The error that the device reports. Timestamps that are missing or wrong are none: then the host's clock tells the times ([`Clock::of`]).
 pub async fn in_turn(
     gpu: &Gpu,
     steps: &[(&Recording, &State)],

@@ -268,7 +268,7 @@ impl Gpu {
     /// As [`map_read`](Self::map_read), in place of what `found` holds, whose memory is used again.
     ///
     /// # Errors
-    /// What the device reports. Then `found` holds what it held.
+    /// The error that the device reports. Then `found` holds what it held.
     pub async fn map_read_into<T: bytemuck::Pod>(
         &self,
         buffer: &Buffer,

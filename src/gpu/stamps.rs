@@ -275,7 +275,7 @@ mod tests {
             assert!(error.to_string().contains(&gpu.info.name), "{error}");
             assert_eq!(Clock::of(&gpu), Clock::Host);
             assert!(Stamps::new(&gpu, 2).wait().is_err_and(|e| e.is_of_clock()));
-            // What is measured then is true.
+            // Times that are measured after that are true.
             let times = timed();
             assert_eq!((times.len(), times[1].len()), (2, 3));
             assert!(times.concat().iter().all(|us| *us > 0.0), "{times:?}");

@@ -27,9 +27,9 @@ const WAITING: [&str; 8] = [
     "engine",
     "chat::blocking",
 ];
-/// What waits for a device, as code says it.
+/// The calls by which code waits for a device.
 const OF_DEVICE: [&str; 3] = ["PollType::Wait", "PollType::wait", "wait_indefinitely"];
-/// What blocks otherwise.
+/// Other calls that block.
 const BLOCKING: [&str; 7] = [
     "block_on",
     "thread::",
@@ -39,7 +39,7 @@ const BLOCKING: [&str; 7] = [
     "park(",
     "Condvar",
 ];
-/// What waits for a future.
+/// The calls by which code waits for a future.
 const OF_FUTURES: [&str; 3] = [".wait()", "complete(", "Wait::wait"];
 
 /// Where the core says any of `phrases`: the file and the phrase.

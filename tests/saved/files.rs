@@ -131,7 +131,7 @@ fn what_was_forgotten_and_said_anew_is_kept() {
     file.save(&mut session, b"")
         .wait()
         .expect("it can be written");
-    // The same tokens, but computed anew: other rows, as far as anybody knows.
+    // These tokens were computed anew, so their rows count as others.
     let tokens = session.tokens().to_vec();
     session.truncate(4);
     last_logits(&mut session, &tokens[4..9]);
