@@ -21,7 +21,7 @@ use crate::plural::count;
 ///
 /// A call that computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend
 /// that computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it by
-/// [`Wait`](crate::gpu::wait::Wait). One that is dropped before its end leaves the session where a call from an earlier position can begin.
+/// [`Wait`](crate::gpu::wait::Wait). A future that is dropped before its end leaves the session where a call from an earlier position can begin.
 pub trait Backend: Send {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
@@ -123,7 +123,7 @@ pub trait Backend: Send {
         })
     }
 
-    /// As [`logits_watched`](Backend::logits_watched), with nobody told of the tokens that are computed.
+    /// Hands out logits as [`logits_watched`](Backend::logits_watched) does, without telling how many tokens are computed.
     fn logits<'a>(
         &'a mut self,
         tokens: &'a [u32],

@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         Ok(self.end(answer))
     }
 
-    /// As [`generate_watched`](Self::generate_watched), with nobody told of the prompt.
+    /// Generates as [`generate_watched`](Self::generate_watched) does, without telling how far the prompt is.
     ///
     /// # Errors
     /// The errors of [`generate_watched`](Self::generate_watched).
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         Ok(self.tokens.len() - said)
     }
 
-    /// As [`logits_watched`](Self::logits_watched), with nobody told of the tokens that are evaluated.
+    /// Hands out logits as [`logits_watched`](Self::logits_watched) does, without telling how many tokens are evaluated.
     ///
     /// # Errors
     /// The errors of [`logits_watched`](Self::logits_watched).

@@ -248,7 +248,7 @@ impl BatchSizes {
 
 /// The steps of one sequence or of several, for any device that takes their kernels, and the buffers that they share.
 pub trait Steps: Send + Sync {
-    /// Where tokens stand: what the host writes before a step. `None` for a single sequence without pages.
+    /// The tables that tell where tokens stand, which the host writes before a step. `None` for a single sequence without pages.
     fn sequences(&self) -> Option<&Sequences>;
 
     /// Token ids, (sequences, n_ctx + 1) u32, which the host writes before a step reads them.

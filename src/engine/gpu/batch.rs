@@ -27,7 +27,7 @@ pub const BATCHES_IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more, since a mapped buffer cannot be written.
 const RING: usize = BATCHES_IN_FLIGHT + 1;
 
-/// So many tokens of one sequence are computed as a part of its prompt, by the step that expands the context.
+/// The fewest tokens of one sequence that a step computes as a part of its prompt. Such a step may expand the context.
 pub const LEAST_RUN: usize = 129;
 
 /// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.

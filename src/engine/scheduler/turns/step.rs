@@ -104,7 +104,7 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Whose turn it is, without those whose choosers are not ready. Where that is so for all, one of them is waited for.
+    /// The request whose turn it is. Requests whose choosers are not ready have none. If no chooser is ready, this waits for one of them.
     fn next_ready(&mut self) -> Option<usize> {
         let is_ready = |running: &mut Running<'_>, most| match &mut running.choice {
             Choice::Device(..) => true,
