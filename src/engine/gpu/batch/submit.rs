@@ -12,7 +12,7 @@ use crate::kernels::sequences::{CHOICE, Record};
 use std::sync::Arc;
 
 impl GpuBatch {
-    /// Submits a step. At most [`BATCHES_IN_FLIGHT`] may be on their way.
+    /// Submits a step. At most `BATCHES_IN_FLIGHT` may be on their way.
     ///
     /// # Errors
     /// The errors of [`prepare`](Self::prepare).
