@@ -8,7 +8,7 @@ use glimt::quant::{GgmlType, dequantize_row};
 use testing::Rng;
 use wgpu::util::DeviceExt;
 
-#[path = "../src/testing.rs"]
+#[path = "../crates/formats/src/testing.rs"]
 #[allow(dead_code, reason = "other tests use its other parts")]
 mod testing;
 

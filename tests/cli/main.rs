@@ -23,7 +23,7 @@ mod not_finite;
 mod others;
 mod pictures;
 mod pipes;
-#[path = "../../src/testing.rs"]
+#[path = "../../crates/formats/src/testing.rs"]
 #[allow(dead_code)]
 mod random;
 #[cfg(target_os = "linux")]

@@ -21,7 +21,7 @@ use testing::Rng;
 #[allow(unused_imports)]
 pub(crate) use testing::{drawn, some};
 
-#[path = "../../src/testing.rs"]
+#[path = "../../crates/formats/src/testing.rs"]
 mod testing;
 
 /// A golden file: what llama.cpp computes in f32 from the exactly dequantised weights of one model.
