@@ -19,19 +19,19 @@ const ROOMS: [&str; 23] = [
     "effort",
     "plural",
     "aliases",
-    "pictures",
     "quant",
     "gguf",
     "hub",
     "tokenizer",
     "model",
-    "synth",
     "gpu",
     "kernels",
+    "synth",
     "models",
     "engine",
     "chat",
     "web",
+    "pictures",
     "bench",
     "profile",
     "tune",
@@ -71,11 +71,7 @@ fn sources() -> Crate {
             let name = path.strip_prefix(&folder).expect("a file of the sources");
             let name = name.to_str().expect("a plain name").replace('\\', "/");
             let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let name = if name == "main.rs" {
-                "lib.rs".to_owned()
-            } else {
-                name
-            };
+            let name = name.replace("main.rs", "lib.rs");
             *all.entry(name).or_insert_with(String::new) += &text;
         }
     }

@@ -30,7 +30,7 @@ pub struct Gpu {
     /// Bytes of device-local memory, where the backend tells.
     pub memory: Option<u64>,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
-    /// ([`GpuModel::load`](crate::engine::gpu::GpuModel::load)).
+    /// (`GpuModel::load`).
     pub tier_is_open: bool,
     pub(super) pipelines: Arc<Pipelines>,
     /// The fault of its timestamps, once one was noticed.

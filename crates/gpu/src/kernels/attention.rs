@@ -122,7 +122,7 @@ pub struct GpuAttention {
     pub cache: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// The factor of scores, [`Config::softmax_scale`](crate::models::mla::Config::softmax_scale).
+    /// The factor of scores, `softmax_scale` of its `Config`.
     pub scale: f32,
     /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.

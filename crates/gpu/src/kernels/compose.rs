@@ -239,7 +239,7 @@ fn values(w: &Weight, row: usize) -> Vec<f32> {
 /// Multiplies `left` with `right` as `composition` says, in f32, and quantises the product to `ty`.
 ///
 /// # Panics
-/// If a size does not fit the others: sizes come from a checked [`Model`](crate::models::Model), never from input.
+/// If a size does not fit the others: sizes come from a checked `Model`, never from input.
 pub fn compose(composition: &Composition, [left, right]: [&Weight; 2], ty: GgmlType) -> Weight {
     let c = composition;
     let (rows, cols) = (c.out_rows(), c.out_cols());

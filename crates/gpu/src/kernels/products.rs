@@ -55,7 +55,7 @@ impl<'a> MatvecOptions<'a> {
 /// `out` (T, groups * rows): out\[t\]\[g\]\[r\] = w\[g\]\[r\] . norm(x\[t * x_stride + g * x_group_stride ..\]\[..cols\]) + residual.
 ///
 /// # Panics
-/// If a size does not fit the others: sizes come from a checked [`Model`](crate::models::Model), never from input.
+/// If a size does not fit the others: sizes come from a checked `Model`, never from input.
 pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>, out: &mut [f32]) {
     let rows = w.groups * w.rows;
     assert_eq!(
