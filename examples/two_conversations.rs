@@ -12,7 +12,7 @@ use glimt::engine::{
 };
 
 /// Continues `session` with `text`; returns what the model says.
-fn say(session: &mut Session<'_>, text: &str) -> Result<String, EngineError> {
+fn say(session: &mut Session, text: &str) -> Result<String, EngineError> {
     let tokenizer = session.engine().tokenizer();
     let prompt = tokenizer.encode(text, session.position() == 0)?;
     let mut answer = vec![];

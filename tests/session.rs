@@ -80,7 +80,7 @@ fn polled_engine(tier: Option<Tier>) -> Engine {
 }
 
 /// The logits after the last of `tokens`.
-fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
+fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let mut last = Vec::new();
     let keep = &mut |_, logits: &[f32]| {
         last = logits.to_vec();
@@ -94,7 +94,7 @@ fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
 }
 
 /// A session goes on as if everything said so far had been its prompt.
-fn assert_continues(session: &mut Session<'_>, said: &[u32]) {
+fn assert_continues(session: &mut Session, said: &[u32]) {
     assert_eq!(session.position(), said.len());
     let next = session
         .engine()
@@ -304,7 +304,7 @@ fn logits_are_watched_and_broken_off_between_submissions() {
     assert_eq!(session.position(), 0);
     // Of a hundred rows a slice of 64 comes first; it goes on after them.
     let (told, all) = (RefCell::new(vec![]), RefCell::new(vec![]));
-    let evaluate = |session: &mut Session<'_>, from, stop| {
+    let evaluate = |session: &mut Session, from, stop| {
         told.borrow_mut().clear();
         all.borrow_mut().clear();
         let done = session
@@ -367,7 +367,7 @@ fn an_interrupted_chunk_is_not_scored() {
 
 /// An answer of up to `limit` tokens that is broken off after the `last`-th, chosen on the host or by the backend.
 fn greedy(
-    session: &mut Session<'_>,
+    session: &mut Session,
     prompt: &[u32],
     limit: usize,
     last: usize,

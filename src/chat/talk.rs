@@ -36,8 +36,9 @@ use crate::gpu::pending::giving_way;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Chat<'a> {
-    session: Session<'a>,
+pub struct Chat {
+    engine: Engine,
+    session: Session,
     /// The turns so far. It may be changed: what of it was computed is computed only once.
     pub conversation: Conversation,
     /// How tokens are chosen: at first as it is recommended for the model, with a random seed.
@@ -49,17 +50,17 @@ pub struct Chat<'a> {
     stats: Option<GenerateStats>,
 }
 
-impl<'a> Chat<'a> {
+impl Chat {
     /// A conversation without turns.
     ///
     /// # Errors
     /// The error that its cache does not fit.
-    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+    pub async fn new(engine: &Engine) -> Result<Self, EngineError> {
         Ok(Self::of(engine.session().await?))
     }
 
     /// A conversation without turns, in `session`. What that has computed already is kept as far as the conversation begins with it.
-    pub fn of(session: Session<'a>) -> Self {
+    pub fn of(session: Session) -> Self {
         let recommended = session.engine().recommended();
         Self {
             conversation: Conversation::default(),
@@ -67,6 +68,7 @@ impl<'a> Chat<'a> {
             think: None,
             limit: usize::MAX,
             stats: None,
+            engine: session.engine().clone(),
             session,
         }
     }
@@ -81,7 +83,7 @@ impl<'a> Chat<'a> {
     /// Nothing is computed before the first piece is asked for. What was given is a turn of the conversation from then on, also if the
     /// stream is dropped before its end. A question without any answer is no turn.
     pub fn stream(&mut self, text: impl Into<String>) -> Pieces<'_> {
-        let engine: &'a Engine = self.session.engine();
+        let engine = &self.engine;
         self.conversation.turns.push(Turn::User(text.into()));
         let (begun, thinks) = match self.conversation.prompt(engine, self.think) {
             Ok(prompt) => (Ok(prompt.ids), prompt.text),

@@ -89,11 +89,11 @@ impl Resumed {
     ///
     /// # Errors
     /// Where the file is refused, the prompt has no room, or the file cannot be written.
-    pub(super) fn begin<'a>(
+    pub(super) fn begin(
         &mut self,
-        engine: &'a Engine,
+        engine: &Engine,
         tokens: &[u32],
-    ) -> Result<(Session<'a>, Vec<u32>), CliError> {
+    ) -> Result<(Session, Vec<u32>), CliError> {
         let mut session = engine.session().wait()?;
         self.kept.restore(&mut session)?;
         let (said, cached) = (session.position(), session.cached());
@@ -124,7 +124,7 @@ impl Resumed {
     /// evaluated, nothing is added.
     pub(super) fn end(
         mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         stops: &[String],
     ) -> Result<(), CliError> {
         match session.tokens().get(self.begun.from..) {

@@ -18,7 +18,7 @@ pub(super) struct Ran<E> {
 /// Evaluates `tokens` and gives up to `limit` tokens of the answer to `take`. Tokens are chosen by the host, if it is to, else by the
 /// device. It ends where `take` says why, or at Ctrl-C.
 pub(super) fn run<E>(
-    session: &mut Session<'_>,
+    session: &mut Session,
     tokens: &[u32],
     (chain, host): (&ChainSettings, Option<&mut dyn Chooser>),
     limit: usize,

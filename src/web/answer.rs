@@ -152,7 +152,7 @@ pub(super) async fn answer(
     settings: &Settings,
     told: &Told<'_>,
 ) -> Result<Took, EngineError> {
-    let engine = model.engine();
+    let engine = &model.engine;
     let talks = !settings.raw && engine.chat_template().is_some();
     let (ids, rendered) = match talks {
         true => {
@@ -171,9 +171,7 @@ pub(super) async fn answer(
         true => ReplyReader::new(engine.tokenizer(), &rendered),
         false => ReplyReader::plain(engine.tokenizer()),
     };
-    let Some(session) = &mut model.session else {
-        return Err(EngineError::NoTokens);
-    };
+    let session = &mut model.session;
     let kept = session.keep_common(&ids);
     let prompt = &ids[kept..];
     let limit = settings.limit.unwrap_or(usize::MAX);

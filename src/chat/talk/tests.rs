@@ -23,7 +23,7 @@ fn engine(ctx: usize) -> Engine {
 }
 
 /// A conversation with answers of eight tokens, which are always the same.
-fn chat(engine: &Engine) -> Chat<'_> {
+fn chat(engine: &Engine) -> Chat {
     let mut chat = Chat::new(engine).wait().expect("there is memory");
     chat.sampling.seed = 7;
     chat.limit = 8;
@@ -31,7 +31,7 @@ fn chat(engine: &Engine) -> Chat<'_> {
 }
 
 /// The tokens of each answer.
-fn answers(chat: &Chat<'_>) -> Vec<usize> {
+fn answers(chat: &Chat) -> Vec<usize> {
     let turns = chat.conversation.turns.iter();
     let answers = turns.filter_map(|turn| match turn {
         Turn::Reply(reply) => Some(reply.answer.ids.len()),

@@ -30,25 +30,25 @@ use web_time::Duration;
 const WARM_UP: Duration = Duration::from_secs(60);
 
 /// Requests, and what answers them.
-pub struct Scheduler<'a> {
-    engine: &'a Engine,
-    work: Work<'a>,
+pub struct Scheduler {
+    engine: Engine,
+    work: Work,
     submitted: u64,
     bell: Arc<AtomicBool>,
 }
 
-enum Work<'a> {
-    Turns(Box<Turns<'a>>),
-    Many(Box<Many<'a>>),
+enum Work {
+    Turns(Box<Turns>),
+    Many(Box<Many>),
 }
 
-impl<'a> Scheduler<'a> {
+impl Scheduler {
     /// A scheduler without requests, with its cache on the device of `engine`. It answers many requests at once where
     /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
     ///
     /// # Errors
     /// The error that the cache does not fit.
-    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+    pub async fn new(engine: &Engine) -> Result<Self, EngineError> {
         let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {
             Some(mut many) => {
@@ -61,7 +61,7 @@ impl<'a> Scheduler<'a> {
             }
         };
         Ok(Self {
-            engine,
+            engine: engine.clone(),
             work,
             submitted: 0,
             bell,

@@ -61,7 +61,7 @@ struct Came {
     time: Duration,
 }
 
-impl<'a> Turns<'a> {
+impl Turns {
     /// Takes requests up, and has one of those that run computed for a while.
     pub(in crate::engine::scheduler) async fn step(
         &mut self,
@@ -106,7 +106,7 @@ impl<'a> Turns<'a> {
 
     /// The request whose turn it is. Requests whose choosers are not ready have none. If no chooser is ready, this waits for one of them.
     fn next_ready(&mut self) -> Option<usize> {
-        let is_ready = |running: &mut Running<'_>, most| match &mut running.choice {
+        let is_ready = |running: &mut Running, most| match &mut running.choice {
             Choice::Device(..) => true,
             Choice::Host(chooser) => chooser.is_ready(most),
         };
@@ -183,8 +183,8 @@ impl<'a> Turns<'a> {
     }
 
     /// A session for a prompt: the idle one, or one that begins with the rows of somebody who has more of them.
-    async fn session(&mut self, prompt: &[u32]) -> Result<Session<'a>, EngineError> {
-        let same = |session: &Session<'_>| common(session.tokens(), prompt);
+    async fn session(&mut self, prompt: &[u32]) -> Result<Session, EngineError> {
+        let same = |session: &Session| common(session.tokens(), prompt);
         let of_idle = self.idle.last().map(same);
         let trunks = self.running.iter().map(|running| &running.session);
         let trunk = trunks.max_by_key(|session| same(session));
@@ -202,7 +202,7 @@ impl<'a> Turns<'a> {
     /// Has a request computed for a while.
     async fn turn(
         &mut self,
-        running: &mut Running<'a>,
+        running: &mut Running,
         told: &mut Told<'_>,
     ) -> Result<Turn, EngineError> {
         let (count, time) = self.share(running.pending.len(), running.owner.peer);
@@ -243,7 +243,7 @@ impl<'a> Turns<'a> {
     /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
     async fn compute(
         &self,
-        running: &mut Running<'a>,
+        running: &mut Running,
         (count, time): (usize, Option<Duration>),
         told: &mut Told<'_>,
     ) -> Result<Came, EngineError> {

@@ -41,7 +41,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
         many.submit(RequestId(id), long.request()).expect("it fits");
     }
     many.admit(told);
-    let fly = |many: &mut Many<'_>, millis| {
+    let fly = |many: &mut Many, millis| {
         let full = Filled {
             tokens: 100,
             prompts: 100,
