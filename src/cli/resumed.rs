@@ -122,11 +122,7 @@ impl Resumed {
 
     /// Saves the question and its answer. The answer ends before the first text of `stops`. If the prompt was interrupted before it was
     /// evaluated, nothing is added.
-    pub(super) fn end(
-        mut self,
-        session: &mut Session,
-        stops: &[String],
-    ) -> Result<(), CliError> {
+    pub(super) fn end(mut self, session: &mut Session, stops: &[String]) -> Result<(), CliError> {
         match session.tokens().get(self.begun.from..) {
             _ if self.raw => {}
             Some(answer) => {

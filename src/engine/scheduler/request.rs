@@ -66,4 +66,4 @@ pub struct Counts {
 }
 
 /// Is told of events.
-pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + 't;
+pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + Send + 't;
