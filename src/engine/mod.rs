@@ -192,7 +192,7 @@ impl Engine {
     /// [`EngineError::Gpu`].
     pub async fn load(
         mut opened: Opened,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
     ) -> Result<Self, EngineError> {
         let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
         let (weights, precomposed) = match &opened.device {

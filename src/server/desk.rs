@@ -507,7 +507,7 @@ pub(super) fn work(
     queue: usize,
     metrics: Arc<Metrics>,
     arriving: Arc<()>,
-    warmed: Option<&mut dyn FnMut(usize, usize)>,
+    warmed: Option<&mut (dyn FnMut(usize, usize) + Send)>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine).wait()?;

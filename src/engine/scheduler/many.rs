@@ -110,7 +110,7 @@ impl Many {
     pub(super) async fn warm_up(
         &mut self,
         most: Duration,
-        told: &mut dyn FnMut(usize, usize),
+        told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), EngineError> {
         Ok(self.batch.warm_up(most, told).await?)
     }

@@ -80,7 +80,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// The error that the device reports.
-    pub async fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
+    pub async fn warm_up(
+        &mut self,
+        told: &mut (dyn FnMut(usize, usize) + Send),
+    ) -> Result<(), EngineError> {
         match &mut self.work {
             Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
             Work::Many(many) => many.warm_up(WARM_UP, told).await,

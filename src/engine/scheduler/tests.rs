@@ -56,7 +56,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
 /// Steps until nothing is to be done; the events of each request.
 fn all(
     scheduler: &mut Scheduler,
-    mut flow: impl FnMut(RequestId, &Event) -> ControlFlow<()>,
+    mut flow: impl FnMut(RequestId, &Event) -> ControlFlow<()> + Send,
 ) -> HashMap<RequestId, Vec<Event>> {
     let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
     while !scheduler.is_idle() {

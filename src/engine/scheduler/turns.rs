@@ -137,7 +137,7 @@ impl Turns {
     pub(super) async fn warm_up(
         &mut self,
         most: Duration,
-        told: &mut dyn FnMut(usize, usize),
+        told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), EngineError> {
         let began = Instant::now();
         let Some(session) = self.idle.last_mut() else {
