@@ -5,6 +5,7 @@
 //! future that never blocks: whoever may block calls [`Wait::wait`] of it. [`Engine::open`] and [`Engine::chat`] alone do so themselves. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
+mod apart;
 pub mod backend;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;

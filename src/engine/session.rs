@@ -370,3 +370,29 @@ impl Answer {
         flow
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::Chat;
+    use crate::engine::scheduler::Scheduler;
+
+    /// Compiles only where the futures are `Send` and the values belong to nobody else.
+    #[test]
+    fn sessions_and_their_futures_may_go_to_other_threads() {
+        fn is_free<T: Send + 'static>() {}
+        fn goes<T: Send>(_: T) {}
+        is_free::<Engine>();
+        is_free::<Session>();
+        is_free::<Scheduler>();
+        is_free::<Chat>();
+        let _ = |session: &mut Session, chat: &mut Chat, scheduler: &mut Scheduler| {
+            let on_token = &mut |_| ControlFlow::Continue(());
+            goes(session.generate(&[], &Sampling::GREEDY, 1, on_token));
+            goes(session.branch());
+            goes(session.engine().session());
+            goes(chat.say(""));
+            goes(scheduler.step(&mut |_, _| ControlFlow::Continue(())));
+        };
+    }
+}

@@ -29,7 +29,7 @@ enum Turn {
 
 /// A chooser that tells whether it has to be waited for before the next token, so that somebody else can be computed.
 struct Watched<'c> {
-    inner: &'c mut (dyn Chooser + Send),
+    inner: &'c mut dyn Chooser,
     may_share: bool,
     waits: &'c AtomicBool,
 }
@@ -242,7 +242,7 @@ impl Turns {
 
     /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
     async fn compute(
-        &self,
+        &mut self,
         running: &mut Running,
         (count, time): (usize, Option<Duration>),
         told: &mut Told<'_>,
