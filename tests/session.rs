@@ -1,8 +1,8 @@
 //! Protects what a session keeps between calls: an answer that ended, was broken off or was interrupted can be continued.
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::pin::pin;
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
 use glimt::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
@@ -80,7 +80,7 @@ fn polled_engine(tier: Option<Tier>) -> Engine {
 }
 
 /// The logits after the last of `tokens`.
-fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
+fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let mut last = Vec::new();
     let keep = &mut |_, logits: &[f32]| {
         last = logits.to_vec();
@@ -94,7 +94,7 @@ fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
 }
 
 /// A session goes on as if everything said so far had been its prompt.
-fn assert_continues(session: &mut Session<'_>, said: &[u32]) {
+fn assert_continues(session: &mut Session, said: &[u32]) {
     assert_eq!(session.position(), said.len());
     let next = session
         .engine()
@@ -303,24 +303,24 @@ fn logits_are_watched_and_broken_off_between_submissions() {
     assert_eq!(done.expect("it fits"), 0);
     assert_eq!(session.position(), 0);
     // Of a hundred rows a slice of 64 comes first; it goes on after them.
-    let (told, all) = (RefCell::new(vec![]), RefCell::new(vec![]));
-    let evaluate = |session: &mut Session<'_>, from, stop| {
-        told.borrow_mut().clear();
-        all.borrow_mut().clear();
+    let (told, all) = (Mutex::new(vec![]), Mutex::new(vec![]));
+    let evaluate = |session: &mut Session, from, stop| {
+        told.lock().expect("nobody panics").clear();
+        all.lock().expect("nobody panics").clear();
         let done = session
             .logits_watched(
                 &tokens,
                 from,
                 &mut |done| {
-                    told.borrow_mut().push(done);
-                    match all.borrow().len() >= stop {
+                    told.lock().expect("nobody panics").push(done);
+                    match all.lock().expect("nobody panics").len() >= stop {
                         true => ControlFlow::Break(()),
                         false => ControlFlow::Continue(()),
                     }
                 },
                 &mut |row, logits| {
-                    assert_eq!(row, from + all.borrow().len());
-                    all.borrow_mut().push(logits.to_vec());
+                    assert_eq!(row, from + all.lock().expect("nobody panics").len());
+                    all.lock().expect("nobody panics").push(logits.to_vec());
                     ControlFlow::Continue(())
                 },
             )
@@ -328,12 +328,15 @@ fn logits_are_watched_and_broken_off_between_submissions() {
         done.expect("it fits")
     };
     assert_eq!(evaluate(&mut session, 0, 1), 64);
-    assert_eq!(all.borrow().len(), 64);
+    assert_eq!(all.lock().expect("nobody panics").len(), 64);
     assert_eq!(session.position(), 64);
     let found = last_logits(&mut session, &tokens[64..]);
     session.reset();
     assert_eq!(evaluate(&mut session, 30, usize::MAX), 100);
-    let (told, all) = (told.borrow(), all.borrow());
+    let (told, all) = (
+        told.lock().expect("nobody panics"),
+        all.lock().expect("nobody panics"),
+    );
     assert_eq!((session.position(), all.len()), (100, 70));
     assert!(
         told.is_sorted() && told.iter().all(|done| *done <= 100),
@@ -367,7 +370,7 @@ fn an_interrupted_chunk_is_not_scored() {
 
 /// An answer of up to `limit` tokens that is broken off after the `last`-th, chosen on the host or by the backend.
 fn greedy(
-    session: &mut Session<'_>,
+    session: &mut Session,
     prompt: &[u32],
     limit: usize,
     last: usize,

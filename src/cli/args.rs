@@ -1,7 +1,7 @@
 //! Flags that several commands share, each defined once.
 
-use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -26,7 +26,7 @@ pub(super) struct ModelArgs {
     model: Option<PathBuf>,
     /// The source that was found: a name is looked up once.
     #[arg(skip)]
-    found: OnceCell<ModelSource>,
+    found: OnceLock<ModelSource>,
 }
 
 impl ModelArgs {

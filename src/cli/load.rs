@@ -137,7 +137,7 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
 /// Does `work` while a bar shows its progress. `work` tells how many bytes are done, and of how many.
 pub(super) fn with_bar<T>(
     what: &'static str,
-    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
+    work: impl FnOnce(&mut (dyn FnMut(u64, u64) + Send)) -> T,
 ) -> T {
     let bar = progress_bar(what);
     work(&mut told(&bar))

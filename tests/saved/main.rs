@@ -50,7 +50,7 @@ fn encode(engine: &Engine, text: &str) -> Vec<u32> {
 }
 
 /// Says `prompt` and an answer of `n` tokens, which are returned.
-fn say(session: &mut Session<'_>, prompt: &str, n: usize) -> Vec<u32> {
+fn say(session: &mut Session, prompt: &str, n: usize) -> Vec<u32> {
     let mut answer = vec![];
     let prompt = encode(session.engine(), prompt);
     let stats = session
@@ -64,7 +64,7 @@ fn say(session: &mut Session<'_>, prompt: &str, n: usize) -> Vec<u32> {
 }
 
 /// The logits after the last of `tokens`, which follow what was said.
-fn last_logits(session: &mut Session<'_>, tokens: &[u32]) -> Vec<f32> {
+fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let mut last = Vec::new();
     let keep = &mut |_, logits: &[f32]| {
         last = logits.to_vec();

@@ -42,7 +42,7 @@ fn the_history_of_tokens_comes_back_with_the_rows() {
         ..Sampling::GREEDY
     };
     for engine in engines() {
-        let answer = |session: &mut Session<'_>| {
+        let answer = |session: &mut Session| {
             let mut answer = vec![];
             let prompt = encode(&engine, " and");
             let stats = session

@@ -5,6 +5,7 @@
 //! future that never blocks: whoever may block calls [`Wait::wait`] of it. [`Engine::open`] and [`Engine::chat`] alone do so themselves. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
+mod apart;
 pub mod backend;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;
@@ -163,8 +164,12 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
-/// A model loaded on a device; what holds of it before ([`Opened`]) holds on.
-pub struct Engine {
+/// A model loaded on a device; what holds of it before ([`Opened`]) holds on. Clones share it, as its sessions do.
+#[derive(Clone)]
+pub struct Engine(Arc<Loaded>);
+
+/// A model on a device, which an engine and its sessions share.
+pub(crate) struct Loaded {
     opened: Opened,
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
@@ -177,7 +182,7 @@ impl std::ops::Deref for Engine {
     type Target = Opened;
 
     fn deref(&self) -> &Opened {
-        &self.opened
+        &self.0.opened
     }
 }
 
@@ -188,7 +193,7 @@ impl Engine {
     /// [`EngineError::Gpu`].
     pub async fn load(
         mut opened: Opened,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
     ) -> Result<Self, EngineError> {
         let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
         let (weights, precomposed) = match &opened.device {
@@ -213,32 +218,32 @@ impl Engine {
             // In the tier that loading settled for.
             opened.device = Device::Gpu(Arc::clone(&weights.gpu));
         }
-        Ok(Self {
+        Ok(Self(Arc::new(Loaded {
             opened,
             weights,
             precomposed,
             identity: OnceLock::new(),
-        })
+        })))
     }
 
     /// The identity of the model, which is read when it is first asked for.
     fn identity(&self) -> Result<&Identity, EngineError> {
-        if let Some(identity) = self.identity.get() {
+        if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
         let identity = Identity::of(self)?;
-        Ok(self.identity.get_or_init(|| identity))
+        Ok(self.0.identity.get_or_init(|| identity))
     }
 
     /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
-        self.precomposed.as_ref()
+        self.0.precomposed.as_ref()
     }
 
     /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
-        self.weights.as_ref()?.tier_trial.as_ref()
+        self.0.weights.as_ref()?.tier_trial.as_ref()
     }
 
     /// Loads a model with the usual options: a file by its path, or [`ModelSource::Embedded`]. [`Opened::new`] and [`load`](Self::load)
@@ -256,16 +261,16 @@ impl Engine {
     ///
     /// # Errors
     /// The error that its cache does not fit.
-    pub async fn session(&self) -> Result<Session<'_>, EngineError> {
+    pub async fn session(&self) -> Result<Session, EngineError> {
         let n_ctx = self.n_ctx();
-        let backend: Box<dyn Backend + '_> = match &self.weights {
-            None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
+        let backend: Box<dyn Backend> = match &self.0.weights {
+            None => Box::new(CpuBackend::new(Arc::clone(&self.0.opened.model), n_ctx)?),
             Some(weights) => {
                 let weights = Arc::clone(weights);
-                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch).await?)
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)
             }
         };
-        Ok(Session::new(self, backend))
+        Ok(Session::new(self.clone(), backend))
     }
 }
 

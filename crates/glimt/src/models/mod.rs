@@ -130,7 +130,7 @@ pub struct OutOfMemory {
 pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// The forward pass on the CPU: the twins of the kernels, composed, with a cache.
-pub trait Reference: Send {
+pub trait Reference: Send + Sync {
     /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
     /// Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then
     /// undefined.
@@ -180,10 +180,11 @@ pub trait Weights: Send + Sync {
 }
 
 /// The result of trials on a device, as a future.
-pub type Trials<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + 'a>>;
+pub type Trials<'a> =
+    Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + Send + 'a>>;
 
 /// A model on a device whose kernels are chosen: what makes sessions.
-pub trait Sessions: Send {
+pub trait Sessions: Send + Sync {
     /// Bytes of a position in the cache of a layer.
     fn cache_row_bytes(&self) -> u64;
 

@@ -19,10 +19,10 @@ pub struct Shapes {
 
 impl Shapes {
     /// The first of `shapes` that is good, and for contexts that are short for this machine the last.
-    pub(super) async fn tried(
+    pub(super) async fn tried<'t>(
         machine: Machine,
         shapes: &[Shape],
-        good: impl AsyncFn(Shape) -> Result<bool, GpuError>,
+        good: impl Fn(Shape) -> coop::Verdict<'t>,
     ) -> Result<Option<Self>, GpuError> {
         for (i, &long) in shapes.iter().enumerate() {
             if good(long).await? {

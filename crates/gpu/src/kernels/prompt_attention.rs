@@ -68,7 +68,7 @@ impl Form {
             coop::left(gpu, WHAT, &missing);
             return Ok(Some(Self::Vector));
         }
-        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async {
             let error = trial::compared(gpu, dims, coop).nmse(gpu).await;
             let timed = trial::timed(gpu, dims, coop, trial::TIMED);
             Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && timed.is_faster(gpu, WHAT).await?)

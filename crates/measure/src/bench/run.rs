@@ -113,7 +113,7 @@ pub enum Event<'a> {
 }
 
 /// Receives what is told; a break ends the measuring.
-pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// Why measuring ends early.
 enum Ended {

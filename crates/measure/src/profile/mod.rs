@@ -90,7 +90,7 @@ fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
 pub fn run(
     options: &ProfileOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     if options.gpu.device == DeviceChoice::Cpu {
         return Err(BenchError::ProfileOnCpu);
@@ -100,7 +100,7 @@ pub fn run(
 
 fn on_gpu(
     options: &ProfileOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     let model = options.source.load()?;
     let (test, chunk) = test(options);

@@ -46,7 +46,7 @@ impl GpuModel {
     pub async fn load(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         Self::load_for(gpu, model, 1, progress).await
     }
@@ -59,7 +59,7 @@ impl GpuModel {
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         sequences: u32,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let mut model = Self::upload(gpu, model, progress).await?;
         if model.gpu.tier_is_open {

@@ -22,7 +22,7 @@ impl GpuModel {
     pub(super) async fn upload(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let Placed {
             weights,

@@ -163,7 +163,7 @@ impl GpuModel {
         model: Arc<dyn Model>,
         choice: PrecomposeChoice,
         n_ctx: usize,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<(Self, Option<Precomposed>), GpuError> {
         if choice == PrecomposeChoice::Off {
             return Ok((Self::load(gpu, model, progress).await?, None));

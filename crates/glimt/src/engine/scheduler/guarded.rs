@@ -6,16 +6,16 @@ use crate::engine::chooser::quiet::caught;
 use crate::engine::chooser::{Chooser, ChooserError};
 
 /// A chooser that is not asked again once it has panicked.
-pub(super) struct Guarded(Option<Box<dyn Chooser + Send>>);
+pub(super) struct Guarded(Option<Box<dyn Chooser>>);
 
 impl Guarded {
-    pub(super) fn new(inner: Box<dyn Chooser + Send>) -> Self {
+    pub(super) fn new(inner: Box<dyn Chooser>) -> Self {
         Self(Some(inner))
     }
 
     fn ask<T>(
         &mut self,
-        question: impl FnOnce(&mut (dyn Chooser + Send)) -> T,
+        question: impl FnOnce(&mut dyn Chooser) -> T,
     ) -> Result<T, ChooserError> {
         let mut inner = self.0.take().ok_or(ChooserError::Panicked)?;
         let answered = caught(|| {
