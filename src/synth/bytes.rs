@@ -99,29 +99,37 @@ fn block_scales(ty: GgmlType) -> &'static [(usize, f32)] {
 }
 
 /// A generator of 64 bits at a time: splitmix64 (Steele, Lea, Flood 2014).
-struct Random {
+#[derive(Debug)]
+pub struct Random {
     state: u64,
 }
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// The generator of this seed.
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next 64 bits.
+    pub fn next_bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.state)
     }
 
-    fn fill(&mut self, out: &mut [u8]) {
+    /// Fills `out` with random bytes.
+    pub fn fill(&mut self, out: &mut [u8]) {
         let mut words = out.chunks_exact_mut(8);
         for word in &mut words {
-            word.copy_from_slice(&self.next().to_le_bytes());
+            word.copy_from_slice(&self.next_bits().to_le_bytes());
         }
         let rest = words.into_remainder();
-        let last = self.next().to_le_bytes();
+        let last = self.next_bits().to_le_bytes();
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
     /// About normal, mean 0, standard deviation 1, never beyond 3.5: the sum of four uniform numbers.
     fn normal(&mut self) -> f32 {
-        let bits = self.next();
+        let bits = self.next_bits();
         let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
         // Four uniform numbers of width 1 have variance 4/12.
         (sum as f32 / 65536.0 - 2.0 + 2.0 / 65536.0) * 3f32.sqrt()

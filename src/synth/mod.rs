@@ -12,7 +12,7 @@ mod plan;
 mod planned;
 mod shape;
 
-pub use bytes::{CHUNK_WEIGHTS, chunk_bytes, fill};
+pub use bytes::{CHUNK_WEIGHTS, Random, chunk_bytes, fill};
 pub use error::SynthError;
 pub use file::{in_memory, write};
 pub use names::{ModelName, Recipe};
