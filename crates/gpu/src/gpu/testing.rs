@@ -311,10 +311,3 @@ pub fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding: &str) 
 pub fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
     gpu_weights(gpu, &[weight]).remove(0)
 }
-
-/// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.
-pub fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
-    let mut all = data.to_vec();
-    all.resize(width * max_tokens as usize, f32::NAN);
-    all
-}

@@ -13,6 +13,8 @@ pub mod attention_short;
 pub mod batch_combine;
 pub mod batch_experts;
 pub mod batch_matvec;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod cases;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod choices;

@@ -291,7 +291,7 @@ impl GpuPromptAttention<'_> {
     }
 
     /// The run of both, a block's expansion beside the attention over the block before where there are two buffers.
-    fn in_turn(&self, expand: Call, attention: Call) -> [Call; 2] {
+    pub(super) fn in_turn(&self, expand: Call, attention: Call) -> [Call; 2] {
         let kv = &self.scratch.kv;
         if kv.len() == 1 {
             return [expand, attention];

@@ -13,10 +13,7 @@ impl Guarded {
         Self(Some(inner))
     }
 
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&mut dyn Chooser) -> T,
-    ) -> Result<T, ChooserError> {
+    fn ask<T>(&mut self, question: impl FnOnce(&mut dyn Chooser) -> T) -> Result<T, ChooserError> {
         let mut inner = self.0.take().ok_or(ChooserError::Panicked)?;
         let answered = caught(|| {
             let answer = question(&mut *inner);
