@@ -33,8 +33,8 @@ pub mod quant;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod server;
 pub mod synth;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tokenizer;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod tune;

@@ -42,7 +42,7 @@ impl Test {
 }
 
 /// The rounds of a random test: `count`, or so many times as many as `GLIMT_TEST_MORE` says.
-pub(crate) fn rounds(count: usize) -> usize {
+pub fn rounds(count: usize) -> usize {
     let more = env::var(MORE).map_or(1, |text| {
         let more = parse(&text).and_then(|more| usize::try_from(more).ok());
         more.unwrap_or_else(|| panic!("{MORE}: {text} is no number"))
@@ -51,14 +51,14 @@ pub(crate) fn rounds(count: usize) -> usize {
 }
 
 /// `count` of the elements, others in each run; with `GLIMT_TEST_MORE` so many times as many. The choice is printed.
-pub(crate) fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
+pub fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
     let taken: Vec<T> = drawn(all, count).into_iter().copied().collect();
     eprintln!("taken: {taken:?}");
     taken
 }
 
 /// `count` of the elements by reference, others in each run, as `some` takes them. Nothing is printed.
-pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
+pub fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
     let mut left: Vec<_> = all.iter().collect();
     Rng::fresh().shuffle(&mut left);
     left.truncate(rounds(count));
@@ -67,7 +67,7 @@ pub(crate) fn drawn<T>(all: &[T], count: usize) -> Vec<&T> {
 
 /// Pairs of an element of `a` and one of `b`, others in each run. Each element is in at least one pair. `GLIMT_TEST_MORE` multiplies
 /// the pairs, until there are all.
-pub(crate) fn drawn_pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> Vec<(&'a A, &'a B)> {
+pub fn drawn_pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> Vec<(&'a A, &'a B)> {
     let (all_a, all_b) = (drawn(a, a.len()), drawn(b, b.len()));
     let (more, fewer) = (a.len().max(b.len()), a.len().min(b.len()));
     // Each round begins one later in the shorter list.
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Option<u64> {
 }
 
 /// Remembers what this thread dispatches next, in lines of text: a failure prints it.
-pub(crate) fn dispatched(what: String) {
+pub fn dispatched(what: String) {
     print_failures();
     DISPATCHED.set(what);
 }
@@ -144,11 +144,11 @@ fn failure() -> String {
 }
 
 /// A small random generator (SplitMix64). A test has a new seed in every run, unless `GLIMT_SEED` gives one.
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     /// The next generator of this test.
-    pub(crate) fn fresh() -> Self {
+    pub fn fresh() -> Self {
         TEST.with_borrow_mut(|test| {
             let test = test.get_or_insert_with(Test::begin);
             let number = test.generators;
@@ -158,7 +158,7 @@ impl Rng {
     }
 
     /// 64 random bits.
-    pub(crate) fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -167,35 +167,35 @@ impl Rng {
     }
 
     /// Random bytes.
-    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.bits() as u8).collect()
     }
 
     /// Uniform in [0, 1).
-    pub(crate) fn uniform(&mut self) -> f32 {
+    pub fn uniform(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }
 
     /// Uniform in 0..n.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
 
     /// Brings `all` into a random order.
-    pub(crate) fn shuffle<T>(&mut self, all: &mut [T]) {
+    pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for i in (1..all.len()).rev() {
             all.swap(i, self.below(i + 1));
         }
     }
 
     /// Normally distributed, of mean 0 and variance 1 (Box-Muller).
-    pub(crate) fn normal(&mut self) -> f32 {
+    pub fn normal(&mut self) -> f32 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f32::consts::TAU * self.uniform()).cos()
     }
 
     /// So many of them.
-    pub(crate) fn normals(&mut self, n: usize) -> Vec<f32> {
+    pub fn normals(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.normal()).collect()
     }
 }

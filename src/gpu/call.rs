@@ -54,7 +54,7 @@ pub struct Call {
     /// A template of a test, in place of the kernel of that name.
     pub source: Option<&'static str>,
     /// A shader to compile in its place, with the same interface.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub compiled: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ impl Call {
     }
 
     /// A dispatch of a template that a test brings along, of one workgroup. What `source` declares is remembered by the name.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn inline(kernel: &'static str, source: &'static str) -> Self {
         Self {
             source: Some(source),

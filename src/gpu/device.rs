@@ -39,11 +39,11 @@ pub struct Gpu {
     pub(crate) trials: Arc<Mutex<HashMap<String, bool>>>,
     pub(super) numbers: Arc<Numbers>,
     /// Threads of the subgroups that tests emulate, where they do.
-    #[cfg(test)]
-    pub(crate) waves: Option<u32>,
+    #[cfg(any(test, feature = "testing"))]
+    pub waves: Option<u32>,
     /// How tests run its kernels as Metal's source on the CPU, where they do.
-    #[cfg(test)]
-    pub(crate) metal: Option<super::testing::metal::Math>,
+    #[cfg(any(test, feature = "testing"))]
+    pub metal: Option<super::testing::metal::Math>,
     pub(super) fault: Arc<Mutex<Option<GpuError>>>,
     pub(super) allocated: Arc<AtomicU64>,
     /// Whether its shaders have checks ([`GpuOptions::checked`](super::GpuOptions::checked)).

@@ -128,7 +128,7 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
         Some((name, ranges)) => Some((number(name)?, ranges.clone())),
     };
     // Only tests replace shaders.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     let (source, variant) = match call.compiled {
         Some(compiled) => (compiled, Variant::default()),
         None => (source, variant),

@@ -33,8 +33,8 @@ pub(crate) mod small_halves;
 pub mod stamps;
 pub mod step;
 pub mod target;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tier;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod translate;
@@ -44,8 +44,8 @@ mod upload;
 mod vulkan;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod wait;
-#[cfg(test)]
-mod waves;
+#[cfg(any(test, feature = "testing"))]
+pub mod waves;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters, chosen, lacks};
 pub use call::Most;

@@ -92,9 +92,9 @@ impl Gpu {
             lying_clock: Arc::default(),
             trials: Arc::default(),
             numbers: Arc::default(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             waves: None,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             metal: None,
             fault,
             allocated: Arc::default(),

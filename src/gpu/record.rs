@@ -16,8 +16,8 @@ use wgpu::{BindGroup, Buffer, BufferUsages};
 
 mod plan;
 mod replay;
-#[cfg(test)]
-pub(crate) mod runs;
+#[cfg(any(test, feature = "testing"))]
+pub mod runs;
 mod works;
 use plan::{Plan, Turn, turns};
 pub use replay::{Cost, Replay};

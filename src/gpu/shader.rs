@@ -112,8 +112,8 @@ pub struct Expanded {
     /// Lengths that have names (`#length`).
     pub lengths: BTreeMap<String, String>,
     /// The shared modules in it.
-    #[cfg(test)]
-    pub(crate) modules: BTreeSet<String>,
+    #[cfg(any(test, feature = "testing"))]
+    pub modules: BTreeSet<String>,
 }
 
 /// Expands the template `source` of `kernel` for `variant` and `tier`.
@@ -414,7 +414,7 @@ impl Expander<'_> {
             words: (!own).then_some(self.words),
             needed_words: self.needed_words,
             lengths: self.lengths,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             modules: self.imported.into_iter().map(|(name, _)| name).collect(),
         }
     }
@@ -522,11 +522,11 @@ fn shared_source(name: &str) -> Option<&'static str> {
 
 /// The template `source` as it is expanded: with a mistake where a test asks for one in `wgsl/<name>.wgsl`.
 #[cfg_attr(
-    not(test),
+    not(any(test, feature = "testing")),
     expect(unused_variables, reason = "only tests make mistakes")
 )]
 fn as_tested<'a>(name: &str, source: &'a str) -> Cow<'a, str> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     if kernel_source(name) == Some(source) {
         return super::testing::mutants::mutated(&format!("{name}.wgsl"), source);
     }
@@ -534,8 +534,8 @@ fn as_tested<'a>(name: &str, source: &'a str) -> Cow<'a, str> {
 }
 
 /// The file names and texts of all templates, those of shared modules, too.
-#[cfg(test)]
-pub(crate) fn templates() -> impl Iterator<Item = (String, &'static str)> {
+#[cfg(any(test, feature = "testing"))]
+pub fn templates() -> impl Iterator<Item = (String, &'static str)> {
     let shared = WGSL.dirs().flat_map(Dir::files);
     WGSL.files().chain(shared).filter_map(|file| {
         let name = file.path().to_str()?.replace('\\', "/");

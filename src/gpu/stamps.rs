@@ -126,7 +126,7 @@ impl Stamps {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
         gpu.queue.submit([encoder.finish()]);
         let ticks: Vec<u64> = gpu.map_read(&self.staging, bytes, None).await?;
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         let ticks = lies::told(ticks);
         let period = f64::from(gpu.queue.get_timestamp_period());
         let origin = ticks.first().copied().unwrap_or(0);
@@ -170,13 +170,13 @@ fn wrong(gpu: &Gpu, found: &'static str) -> GpuError {
 }
 
 /// Wrong timestamps for tests, on the thread that asks for them.
-#[cfg(test)]
-pub(crate) mod lies {
+#[cfg(any(test, feature = "testing"))]
+pub mod lies {
     use std::cell::Cell;
 
     /// The times that are read in place of what the device wrote.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Lie {
+    pub enum Lie {
         /// Zeros.
         Zeros,
         /// The device's times, the last first.
@@ -186,7 +186,7 @@ pub(crate) mod lies {
     thread_local!(static LIE: Cell<Option<Lie>> = const { Cell::new(None) });
 
     /// Runs `work` with every clock lying so.
-    pub(crate) fn with<T>(lie: Lie, work: impl FnOnce() -> T) -> T {
+    pub fn with<T>(lie: Lie, work: impl FnOnce() -> T) -> T {
         LIE.set(Some(lie));
         let result = work();
         LIE.set(None);

@@ -15,15 +15,15 @@ use crate::quant::repack::{plane_bytes, sub_plane_words};
 use crate::testing::{self, some};
 use std::sync::OnceLock;
 
-pub(crate) mod known;
-pub(crate) mod metal;
-pub(crate) mod mutants;
+pub mod known;
+pub mod metal;
+pub mod mutants;
 
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
 
 /// Opens a device with these options. It emulates what the environment asks the tests of kernels to emulate.
-pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
+pub fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
     let gpu = Gpu::open(options).wait()?;
     if let Some(math) = metal::wanted() {
         return Ok(metal::pretending(gpu, math));
@@ -35,16 +35,16 @@ pub(crate) fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
 }
 
 /// Threads of an emulated subgroup.
-pub(crate) const WAVE_SIZES: [u32; 3] = [16, 32, 64];
+pub const WAVE_SIZES: [u32; 3] = [16, 32, 64];
 
 /// [`waves`] in two tiers. The size of their subgroups is drawn for each tier.
-pub(crate) fn some_waves() -> Vec<Gpu> {
+pub fn some_waves() -> Vec<Gpu> {
     let each = [Tier::Subgroup, Tier::Int8].map(|tier| waves(tier, &some(&WAVE_SIZES, 1)));
     each.into_iter().flatten().collect()
 }
 
 /// The first adapter in a tier in emulated subgroups of each of these sizes, where it is software.
-pub(crate) fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
+pub fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
     let options = GpuOptions {
         tier: Some(tier),
         ..Default::default()
@@ -66,7 +66,7 @@ pub(crate) fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
 }
 
 /// The first adapter in the `int8` tier, where it can run it.
-pub(crate) fn int8_gpu() -> Option<&'static Gpu> {
+pub fn int8_gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let opened = || {
         let options = GpuOptions {
@@ -86,7 +86,7 @@ pub(crate) fn int8_gpu() -> Option<&'static Gpu> {
 }
 
 /// The first adapter in the `subgroup` tier with halves multiplied in pairs, where it has f16 in shaders.
-pub(crate) fn packed_gpu() -> Option<&'static Gpu> {
+pub fn packed_gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let opened = || {
         let options = GpuOptions {
@@ -106,20 +106,20 @@ pub(crate) fn packed_gpu() -> Option<&'static Gpu> {
 
 /// The devices whose tiers prepare the outputs of a decoded token's products: in `subgroup` as halves, multiplied one by one and
 /// in pairs, in `int8` as bytes.
-pub(crate) fn token_gpus() -> Vec<&'static Gpu> {
+pub fn token_gpus() -> Vec<&'static Gpu> {
     let prepares = |gpu: &&Gpu| gpu.tier.has_subgroups();
     let halves = gpus().iter().filter(prepares).chain(packed_gpu());
     halves.chain(int8_gpu()).collect()
 }
 
 /// The devices of [`token_gpus`] and the one in tier `plain`: the devices of the products of few tokens.
-pub(crate) fn all_gpus() -> Vec<&'static Gpu> {
+pub fn all_gpus() -> Vec<&'static Gpu> {
     let plain = gpus().iter().filter(|gpu| !gpu.tier.has_subgroups());
     plain.chain(token_gpus()).collect()
 }
 
 /// Devices of the tiers `subgroup` and `int8`, opened anew, with bindings of up to `max_binding` bytes.
-pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
+pub fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
     let opened = |tier| {
         open(&GpuOptions {
             tier: Some(tier),
@@ -135,7 +135,7 @@ pub(crate) fn token_gpus_with_binding(max_binding: u64) -> Vec<Gpu> {
 }
 
 /// The first adapter opened in every tier of the float kernels that it can run (`int8` shares those of `subgroup`). A machine without an adapter fails the tests: they would prove nothing.
-pub(crate) fn gpus() -> &'static [Gpu] {
+pub fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     GPUS.get_or_init(|| {
         let opened = |tier| {
@@ -162,7 +162,7 @@ pub(crate) fn gpus() -> &'static [Gpu] {
 }
 
 /// Has a failure of this test tell of `calls`: kernel, types and shape of each, the tokens of `state`, and the tier.
-pub(crate) fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
+pub fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
     let mut text = String::new();
     for call in calls {
         text += &format!("kernel: {}", call.about().label);
@@ -184,13 +184,13 @@ pub(crate) fn tell(gpu: &Gpu, calls: &[Call], state: &State) {
 
 /// Runs `calls` once for `state` and waits.
 #[track_caller]
-pub(crate) fn run(gpu: &Gpu, calls: &[Call], state: &State) {
+pub fn run(gpu: &Gpu, calls: &[Call], state: &State) {
     run_of(gpu, calls, Most::of(state), state);
 }
 
 /// Runs `calls` once for `state`, recorded for replays of up to `most`, and waits.
 #[track_caller]
-pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
+pub fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
     let recorded = Recorded::new(gpu, calls, most, state);
     recorded.submit(gpu, state);
     gpu.done()
@@ -199,15 +199,17 @@ pub(crate) fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
 }
 
 /// Calls ready to be replayed, on the device or as Metal's source on the CPU.
-pub(crate) enum Recorded {
+pub enum Recorded {
+    /// On the device.
     Device(Recording),
+    /// On the CPU.
     Metal(Step, metal::Math),
 }
 
 impl Recorded {
     /// The recording of `calls`, for replays of up to `most`; a failure tells of them and of `state`.
     #[track_caller]
-    pub(crate) fn new(gpu: &Gpu, calls: &[Call], most: Most, state: &State) -> Self {
+    pub fn new(gpu: &Gpu, calls: &[Call], most: Most, state: &State) -> Self {
         tell(gpu, calls, state);
         let step = Step::of(most, calls.iter().cloned());
         match gpu.metal {
@@ -220,8 +222,9 @@ impl Recorded {
         }
     }
 
+    /// Replays them once.
     #[track_caller]
-    pub(crate) fn submit(&self, gpu: &Gpu, state: &State) {
+    pub fn submit(&self, gpu: &Gpu, state: &State) {
         match self {
             Self::Device(recording) => drop(recording.submit(gpu, state)),
             Self::Metal(step, math) => metal::replay(gpu, *math, step, state),
@@ -231,7 +234,7 @@ impl Recorded {
 
 /// A storage buffer with `data`.
 #[track_caller]
-pub(crate) fn upload<T: Content>(gpu: &Gpu, data: &[T]) -> Buffer {
+pub fn upload<T: Content>(gpu: &Gpu, data: &[T]) -> Buffer {
     gpu.storage_with("test", data)
         .wait()
         .unwrap_or_else(|e| panic!("{e}"))
@@ -239,13 +242,13 @@ pub(crate) fn upload<T: Content>(gpu: &Gpu, data: &[T]) -> Buffer {
 
 /// An output buffer of `n` floats full of NaN, so that a value never written cannot pass.
 #[track_caller]
-pub(crate) fn output(gpu: &Gpu, n: usize) -> Buffer {
+pub fn output(gpu: &Gpu, n: usize) -> Buffer {
     upload(gpu, &vec![f32::NAN; n])
 }
 
 /// The first `n` values of a buffer.
 #[track_caller]
-pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
+pub fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
     gpu.read(buffer, 0, (n * size_of::<T>()) as u64)
         .wait()
         .unwrap_or_else(|e| panic!("{e}"))
@@ -253,7 +256,7 @@ pub(crate) fn download<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -
 
 /// Weights on the device, cut alike.
 #[track_caller]
-pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
+pub fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
     let mut loader = Loader::new(gpu);
     loader.add_alike(weights).unwrap_or_else(|e| panic!("{e}"));
     loader
@@ -263,7 +266,7 @@ pub(crate) fn gpu_weights(gpu: &Gpu, weights: &[&Weight]) -> Vec<GpuWeight> {
 }
 
 /// A weight that no device has.
-pub(crate) fn unmade_weight(ty: GgmlType, groups: u32, rows: u32, cols: u32) -> GpuWeight {
+pub fn unmade_weight(ty: GgmlType, groups: u32, rows: u32, cols: u32) -> GpuWeight {
     let (all, width) = ((groups * rows) as usize, cols as usize);
     let (codes, scales) = plane_bytes(ty, all, width);
     let plane = |bytes, role| Range::whole(&Buffer::new("plane", bytes as u64, role));
@@ -285,7 +288,7 @@ pub(crate) fn unmade_weight(ty: GgmlType, groups: u32, rows: u32, cols: u32) -> 
 
 /// Fails unless the calls fit replays of `tokens` tokens but for what is bound to `binding` of `kernel`.
 #[track_caller]
-pub(crate) fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding: &str) {
+pub fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding: &str) {
     let most = Most {
         tokens,
         context: tokens,
@@ -305,12 +308,12 @@ pub(crate) fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding:
 
 /// A weight on the device.
 #[track_caller]
-pub(crate) fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
+pub fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
     gpu_weights(gpu, &[weight]).remove(0)
 }
 
 /// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.
-pub(crate) fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
+pub fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
     let mut all = data.to_vec();
     all.resize(width * max_tokens as usize, f32::NAN);
     all

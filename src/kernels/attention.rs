@@ -75,8 +75,8 @@ pub fn attention(
 mod form;
 pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
-#[cfg(test)]
-pub(crate) use form::untried_forms;
+#[cfg(any(test, feature = "testing"))]
+pub use form::untried_forms;
 pub use form::{Cut, Form, Seen, cut_context, cut_sequences};
 
 /// Rows of a tile: a slice is a multiple of it.

@@ -55,8 +55,8 @@ pub use dims::{KvDims, MlaDims};
 
 #[cfg(test)]
 mod instructions;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 /// Workgroups along one dimension at most, on every backend.
 pub(crate) const MAX_GRID: u32 = 65535;

@@ -1,18 +1,18 @@
 //! Random inputs and exact (f64) expectations for the tests of the kernels.
 
-pub(crate) mod bounds;
-pub(crate) mod coop;
-pub(crate) mod paged;
-pub(crate) mod several;
+pub mod bounds;
+pub mod coop;
+pub mod paged;
+pub mod several;
 
 use half::{bf16, f16};
 
 use crate::model::Weight;
 use crate::quant::{GgmlType, dequantize_row};
-pub(crate) use crate::testing::{Rng, drawn, drawn_pairs};
+pub use crate::testing::{Rng, drawn, drawn_pairs};
 
 /// `n` random rows of a cache, `width` values each, and three behind them that are NaN: reading one would show.
-pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
+pub fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
     let values = rng.normals((n + 3) * width).into_iter();
     let mut cache: Vec<f16> = values.map(f16::from_f32).collect();
     cache[n * width..].fill(f16::NAN);
@@ -22,7 +22,7 @@ pub(crate) fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
 /// The stats of `n` slices of a context, beside their sums: the score that their weights are relative to, and the sum of these weights.
 ///
 /// The scores of some are so far below the others' that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
-pub(crate) fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {
+pub fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {
     let stat = |_| {
         let far = if rng.below(3) == 0 { 120.0 } else { 0.0 };
         [rng.normals(1)[0] * 4.0 - far, 0.1 + rng.uniform()]
@@ -34,7 +34,7 @@ pub(crate) fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {
 ///
 /// Quantised blocks are random bytes but for their f16 scales: every pattern of bits occurs, also those no quantiser
 /// writes.
-pub(crate) fn random_weight(
+pub fn random_weight(
     rng: &mut Rng,
     ty: GgmlType,
     groups: usize,
@@ -100,7 +100,7 @@ fn f16_fields(ty: GgmlType) -> Option<&'static [(usize, f32)]> {
 }
 
 /// The exact products of every row of one group with `x`.
-pub(crate) fn exact_rows(w: &Weight, group: usize, x: &[f32]) -> Vec<f64> {
+pub fn exact_rows(w: &Weight, group: usize, x: &[f32]) -> Vec<f64> {
     let mut values = vec![0.0f32; w.cols];
     (0..w.rows)
         .map(|row| {
@@ -115,12 +115,12 @@ pub(crate) fn exact_rows(w: &Weight, group: usize, x: &[f32]) -> Vec<f64> {
 }
 
 /// `x * sigmoid(x)` in f64.
-pub(crate) fn exact_silu(x: f64) -> f64 {
+pub fn exact_silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
 /// Sum of squared differences over sum of squared expectations.
-pub(crate) fn nmse(found: &[f32], exact: &[f64]) -> f64 {
+pub fn nmse(found: &[f32], exact: &[f64]) -> f64 {
     assert_eq!(found.len(), exact.len());
     let error: f64 = found
         .iter()
@@ -133,7 +133,7 @@ pub(crate) fn nmse(found: &[f32], exact: &[f64]) -> f64 {
 
 /// Fails unless the NMSE is at most `limit`; a NaN fails.
 #[track_caller]
-pub(crate) fn assert_close(found: &[f32], exact: &[f64], limit: f64, what: &str) {
+pub fn assert_close(found: &[f32], exact: &[f64], limit: f64, what: &str) {
     let error = nmse(found, exact);
     assert!(
         error <= limit,

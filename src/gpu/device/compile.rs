@@ -75,18 +75,18 @@ impl Gpu {
         let vulkan = self.info.backend == wgpu::Backend::Vulkan;
         // Elsewhere a way out of some subgroups before a barrier may be refused.
         let fetches = vulkan && self.tier != Tier::Plain;
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         let fetches = fetches && self.waves.is_none();
         let variant = spec.variant.clone().flag(shader::FETCHES, fetches);
         let variant = variant.flag(shader::UNIFORMS, !self.has_immediates());
         let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?.text;
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         let source = match self.waves {
             Some(size) => crate::gpu::waves::emulated(&source, size),
             None => source,
         };
         let limits = self.limits.clone();
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         let limits = wgpu::Limits {
             max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size
                 + self.waves.map_or(0, |_| crate::gpu::waves::ROOM),

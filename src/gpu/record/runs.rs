@@ -9,9 +9,12 @@ use crate::gpu::tier::MAX_PARAMS;
 use crate::gpu::{GpuError, Step};
 
 /// One dispatch of a replay.
-pub(crate) struct Run {
+pub struct Run {
+    /// The pipeline.
     pub spec: Spec,
+    /// The buffers, in the order of the shader's bindings.
     pub bindings: Vec<Range>,
+    /// The bytes of the parameters.
     pub params: [u8; MAX_PARAMS],
     /// Workgroups, at most.
     pub grid: [u32; 3],
@@ -23,7 +26,7 @@ pub(crate) struct Run {
 ///
 /// # Errors
 /// The errors of [`Step::resolve`].
-pub(crate) fn runs(step: &Step, state: &State) -> Result<Vec<Run>, GpuError> {
+pub fn runs(step: &Step, state: &State) -> Result<Vec<Run>, GpuError> {
     let resolved = step.resolve()?;
     let plans = Plan::all(step, &resolved);
     let all = turns(&plans, state);

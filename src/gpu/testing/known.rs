@@ -11,15 +11,16 @@ use crate::gpu::{Coop, Target, Tier};
 
 /// A GPU by one backend.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
-    pub(crate) name: &'static str,
+pub struct Known {
+    /// The name of the GPU.
+    pub name: &'static str,
     backend: Backend,
     kind: DeviceType,
     vendor: u32,
     /// GiB that it can use: of a Mac what Metal recommends at most.
-    pub(crate) memory_gib: f64,
+    pub memory_gib: f64,
     /// GB of memory that it can read in a second, as its maker writes.
-    pub(crate) gb_per_s: f64,
+    pub gb_per_s: f64,
     /// Lanes of its smallest and its largest subgroups; none where shaders cannot use them.
     subgroup: Option<[u32; 2]>,
     workgroup_kib: u32,
@@ -61,7 +62,7 @@ const BY_VULKAN: Known = Known {
 };
 
 /// An H200, of which the formula is measured, and those of others.
-pub(crate) const KNOWN: [Known; 21] = [
+pub const KNOWN: [Known; 21] = [
     Known {
         name: "NVIDIA H200",
         vendor: NVIDIA,
@@ -243,12 +244,12 @@ const RDNA4: Known = Known {
 
 impl Known {
     /// Bytes that it can use.
-    pub(crate) fn memory(&self) -> u64 {
+    pub fn memory(&self) -> u64 {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }
 
     /// The facts that its adapter tells.
-    pub(crate) fn facts(&self) -> Facts {
+    pub fn facts(&self) -> Facts {
         let mut info = AdapterInfo::new(self.kind, self.backend);
         self.name.clone_into(&mut info.name);
         info.vendor = self.vendor;
@@ -279,7 +280,7 @@ impl Known {
     }
 
     /// The device in `tier`, as recipes know it.
-    pub(crate) fn target(&self, tier: Tier) -> Target {
+    pub fn target(&self, tier: Tier) -> Target {
         let Facts {
             info,
             limits,
@@ -295,7 +296,7 @@ impl Known {
     }
 
     /// The tiers that it runs, the one that it is opened in first.
-    pub(crate) fn tiers(&self) -> Vec<Tier> {
+    pub fn tiers(&self) -> Vec<Tier> {
         let facts = self.facts();
         let best = Tier::best(&facts);
         let all = [Tier::Int8, Tier::Subgroup, Tier::Plain].into_iter();

@@ -21,14 +21,14 @@ use crate::gpu::target::profiles;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, Step};
-pub(crate) use program::Math;
+pub use program::Math;
 use program::Slot;
 
 /// Has the kernel tests run what Metal would compile.
 const METAL: &str = "GLIMT_TEST_METAL";
 
 /// How the tests are to run kernels for Metal, if at all.
-pub(crate) fn wanted() -> Option<Math> {
+pub fn wanted() -> Option<Math> {
     let value = std::env::var(METAL).ok()?;
     match value.as_str() {
         "precise" => Some(Math::Precise),
@@ -38,7 +38,7 @@ pub(crate) fn wanted() -> Option<Math> {
 }
 
 /// Whether kernels run for Metal on the CPU, for which a test leaves this out. Then it is said.
-pub(crate) fn skips(what: &str) -> bool {
+pub fn skips(what: &str) -> bool {
     let skips = wanted().is_some();
     if skips {
         eprintln!("skipped for Metal on the CPU: {what}");

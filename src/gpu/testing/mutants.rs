@@ -12,11 +12,11 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 /// The variable that names a mutant.
-pub(crate) const MUTANT: &str = "GLIMT_TEST_MUTANT";
+pub const MUTANT: &str = "GLIMT_TEST_MUTANT";
 
 /// The fault of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A barrier is missing.
     Barrier,
     /// An index is greater by one.
@@ -30,7 +30,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
+    /// Every one.
+    pub const ALL: [Self; 5] = [
         Self::Barrier,
         Self::Index,
         Self::Neighbour,
@@ -49,7 +50,7 @@ impl Kind {
     }
 
     /// A line of a template with this mistake at each place that has room for it.
-    pub(crate) fn mutations(self, line: &str) -> Vec<String> {
+    pub fn mutations(self, line: &str) -> Vec<String> {
         let code = code(line);
         let mut edits = match self {
             Self::Barrier => barriers(code),
@@ -68,14 +69,15 @@ impl Kind {
 
 /// A mistake in a template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Mutant {
+pub struct Mutant {
     /// The file of the template, from `wgsl` on.
-    pub(crate) file: String,
+    pub file: String,
     /// The line, from 1 on.
-    pub(crate) line: usize,
+    pub line: usize,
     /// The number of the place among those of its kind in the line.
-    pub(crate) place: usize,
-    pub(crate) kind: Kind,
+    pub place: usize,
+    /// The kind of the mistake.
+    pub kind: Kind,
 }
 
 impl fmt::Display for Mutant {
@@ -107,7 +109,7 @@ impl FromStr for Mutant {
 
 impl Mutant {
     /// All mistakes that the template `text` of `file` has room for, with the line as it is and as it becomes.
-    pub(crate) fn all(file: &str, text: &str) -> Vec<(Self, String, String)> {
+    pub fn all(file: &str, text: &str) -> Vec<(Self, String, String)> {
         let mut all = vec![];
         for (number, line) in (1..).zip(text.lines()) {
             for kind in Kind::ALL {
@@ -144,7 +146,7 @@ thread_local! {
 }
 
 /// The result of `act` where this thread expands `mutant`.
-pub(crate) fn with<T>(mutant: &Mutant, act: impl FnOnce() -> T) -> T {
+pub fn with<T>(mutant: &Mutant, act: impl FnOnce() -> T) -> T {
     CHOSEN.set(Some(mutant.clone()));
     let done = act();
     CHOSEN.set(None);
@@ -152,7 +154,7 @@ pub(crate) fn with<T>(mutant: &Mutant, act: impl FnOnce() -> T) -> T {
 }
 
 /// The template of `file`, with the mistake that is asked for if that is in this file.
-pub(crate) fn mutated<'a>(file: &str, text: &'a str) -> Cow<'a, str> {
+pub fn mutated<'a>(file: &str, text: &'a str) -> Cow<'a, str> {
     static NAMED: OnceLock<Option<Mutant>> = OnceLock::new();
     let named = || {
         let name = std::env::var(MUTANT).ok()?;

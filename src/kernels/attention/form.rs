@@ -245,8 +245,8 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
 }
 
 /// Every form that suits a device, for tests of what all of them do.
-#[cfg(test)]
-pub(crate) fn untried_forms(target: &Target, dims: MlaDims) -> Vec<Form> {
+#[cfg(any(test, feature = "testing"))]
+pub fn untried_forms(target: &Target, dims: MlaDims) -> Vec<Form> {
     let mut forms = vec![
         Form::Vector,
         Form::without_matrices(target, dims),

@@ -7,7 +7,7 @@ use crate::gpu::{GpuError, Most, Step};
 /// Expects that `call` goes with what its kernel declares for replays of up to `most`, but no more when a buffer ends a vector earlier
 /// or holds something else. The buffers must be as large as they need to be and no larger.
 #[track_caller]
-pub(crate) fn needs_every_byte(call: &Call, most: Most) {
+pub fn needs_every_byte(call: &Call, most: Most) {
     let found = |call: Call| Step::of(most, [call]).resolve();
     found(call.clone()).unwrap_or_else(|e| panic!("{e}"));
     for (i, (name, range)) in call.bindings.iter().enumerate() {

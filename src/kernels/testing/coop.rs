@@ -14,12 +14,12 @@ use crate::gpu::testing::metal;
 use crate::gpu::{Coop, Gpu, Tier};
 
 /// The matrices of NVIDIA's GPUs.
-pub(crate) const NVIDIA: Coop = Coop::NVIDIA;
+pub const NVIDIA: Coop = Coop::NVIDIA;
 /// The matrices of Apple's GPUs.
-pub(crate) const APPLE: Coop = Coop::APPLE;
+pub const APPLE: Coop = Coop::APPLE;
 
 /// Whether emulated kernels run there.
-pub(crate) fn emulates(gpu: &Gpu) -> bool {
+pub fn emulates(gpu: &Gpu) -> bool {
     let runs = gpu.tier == Tier::Subgroup && gpu.features.contains(wgpu::Features::SHADER_F16);
     // Matrices and subgroups that are both emulated say nothing about either.
     let runs = runs && gpu.waves.is_none();
@@ -30,12 +30,12 @@ pub(crate) fn emulates(gpu: &Gpu) -> bool {
 }
 
 /// Whether kernels by these matrices run there, emulated or as they are: for a Mac only its own.
-pub(crate) fn has_matrices(coop: Coop) -> bool {
+pub fn has_matrices(coop: Coop) -> bool {
     coop == APPLE || metal::wanted().is_none()
 }
 
 /// `spec` with plain code in place of its matrices, which are those of `coop`; with its threads numbered backwards where asked for.
-pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
+pub fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
     // A subgroup of the matrices may be several of the adapter: what it does on its own, all do together.
     let variant = spec.variant.clone().flag("TOGETHER", true);
     let text = expand(spec.kernel, spec.source, &variant, Tier::Subgroup)
@@ -56,7 +56,7 @@ pub(crate) fn emulated(spec: &Spec, coop: Coop, backwards: bool) -> Spec {
 }
 
 /// `call` likewise; as it is where Metal's own matrices are run.
-pub(crate) fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
+pub fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
     if coop == APPLE && metal::wanted().is_some() {
         return call.clone();
     }

@@ -8,7 +8,7 @@ use crate::kernels::sequences::{PAGE, Sequences};
 use half::f16;
 
 /// Sequences whose pages lie in random places of a cache that is larger than all of them. One is not the first, and its rows are asked for.
-pub(crate) struct Paged {
+pub struct Paged {
     pages: Vec<u32>,
     /// Pages of a sequence.
     per_sequence: usize,

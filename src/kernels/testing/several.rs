@@ -9,7 +9,8 @@ use crate::kernels::sequences::{Record, Sequences};
 
 /// Tokens of a step.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Several {
+pub struct Several {
+    /// The number of tokens of a replay.
     pub here: usize,
     /// The number of tokens that the calls are for, more than `here`.
     pub most: usize,
@@ -67,7 +68,7 @@ impl Several {
 }
 
 /// Tokens at `positions`, each with so many `slices`, for kernels that read nothing else of sequences. Other slices precede them.
-pub(crate) fn standing(gpu: &Gpu, positions: &[u32], slices: &[u32], preceding: u32) -> Sequences {
+pub fn standing(gpu: &Gpu, positions: &[u32], slices: &[u32], preceding: u32) -> Sequences {
     let mut first_slice = preceding;
     let record = |(position, slices): (&u32, &u32)| {
         let record = Record {

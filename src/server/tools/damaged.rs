@@ -429,6 +429,39 @@ fn deepseek_leaves_marks_out_between_calls_and_where_there_are_no_arguments() {
 }
 
 #[test]
+fn a_remark_before_the_end_of_a_call_is_no_text() {
+    let [all, one, all_end, one_end] = DEEPSEEK;
+    let call = DEEPSEEK_CALL;
+    let calls = [searched(json!({"query": "last days"}))];
+    for remark in [" // now", "\n# Looked for today.\n", "; done", "\n```\nok"] {
+        let answer = format!("{all}{one}{call}{remark}{one_end}{all_end}");
+        is(Format::DeepSeek, &answer, "", &calls);
+        let json = r#"{"name": "search", "arguments": {"query": "last days"}}"#;
+        let answer = format!("<tool_call>{json}{remark}</tool_call>");
+        is(Format::Json, &answer, "", &calls);
+        is(Format::Tagged, &answer, "", &calls);
+        let answer = format!("<tool_call>search{{\"query\": \"last days\"}}{remark}</tool_call>");
+        is(Format::Tagged, &answer, "", &calls);
+    }
+    // Without the mark of the end, or behind a paragraph, a text belongs to the answer.
+    for text in ["\nI have looked.", "\n\nI have looked."] {
+        is(
+            Format::DeepSeek,
+            &format!("{all}{one}{call}{text}"),
+            text,
+            &calls,
+        );
+    }
+    let long = format!(" {}", "word ".repeat(60).trim_end());
+    is(
+        Format::DeepSeek,
+        &format!("{all}{one}{call}{long}"),
+        &long,
+        &calls,
+    );
+}
+
+#[test]
 fn deepseek_may_speak_of_marks() {
     let call = "search<｜tool▁sep｜>{\"query\": \"last days\"}";
     let (all, one) = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>");

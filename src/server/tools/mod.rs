@@ -8,6 +8,7 @@ mod arguments;
 #[cfg(test)]
 mod damaged;
 mod described;
+mod ends;
 mod grammar;
 mod heads;
 mod inputs;

@@ -12,7 +12,7 @@ use super::known::Known;
 use super::literal::{Literal, Reading};
 use super::marks::KEY_BEGIN;
 use super::quoting::Quoting;
-use super::tags::{settled, without_begun};
+use super::tags::settled;
 use super::typed::Kinds;
 use super::{Format, Tool};
 
@@ -77,14 +77,14 @@ struct Aside {
 
 /// Finds calls in the text of an answer.
 pub(in crate::server) struct Parser {
-    format: Format,
+    pub(super) format: Format,
     pub(super) known: Arc<Known>,
     tools: Arc<[Tool]>,
     pub(super) state: State,
     /// The text that is not decided yet.
     pub(super) held: String,
     /// The white space and the mark before a call that is not told yet.
-    before: String,
+    pub(super) before: String,
     aside: Option<Aside>,
     /// White space behind the thoughts, while a call in them may still be one.
     gap: String,
@@ -108,7 +108,7 @@ pub(in crate::server) struct Parser {
     /// The arguments of the call, if they are one object of JSON.
     json: Literal,
     /// Whether brackets and fences of that object may follow.
-    loose: bool,
+    pub(super) loose: bool,
     /// Bytes of the value that was begun: of what is told, or of what is held and has no tags that end it.
     pub(super) value: usize,
     /// Calls that are whole.
@@ -548,77 +548,6 @@ impl Parser {
             Reading::Open if !is_cut && !is_marked => return None,
             _ => State::Behind,
         };
-        Some(())
-    }
-
-    /// Goes on with arguments in tags, or ends the object.
-    fn behind_json(&mut self) -> Option<()> {
-        let rest = self.held.trim_start();
-        let goes_on = rest.starts_with(KEY_BEGIN);
-        if !goes_on && !self.over && KEY_BEGIN.starts_with(rest) {
-            return None;
-        }
-        match goes_on {
-            true => self.state = State::Arguments,
-            false => {
-                self.end_arguments(true);
-                self.loose = true;
-            }
-        }
-        Some(())
-    }
-
-    /// Leaves out what follows damaged arguments, up to the next mark.
-    fn damaged(&mut self) -> Option<()> {
-        let marks = [self.format.begins(), self.format.ends()].concat();
-        let found = first(&self.held, &marks);
-        let end = match found {
-            Some((at, _)) => at,
-            None if self.over => self.held.len(),
-            None => settled(&self.held, &marks),
-        };
-        self.held.drain(..end);
-        (found.is_some() || self.over).then(|| self.state = State::Behind)
-    }
-
-    /// Leaves out marks that are doubled behind a call.
-    fn behind(&mut self) -> Option<()> {
-        let rest = self.held.trim_start();
-        let blank = self.held.len() - rest.len();
-        let ends = self.format.ends();
-        let loose: &[&str] = match self.loose {
-            true => &["}", ")", "```"],
-            false => &[],
-        };
-        if let Some(mark) = ends.iter().find(|mark| rest.starts_with(*mark)) {
-            self.held.drain(..blank + mark.len());
-            self.loose = false;
-        } else if let Some(mark) = loose.iter().find(|mark| rest.starts_with(*mark)) {
-            self.held.drain(..blank + mark.len());
-        } else if self.loose && rest.starts_with('{') {
-            // Another call in the same tags.
-            self.before = self.held.drain(..blank).collect();
-            self.state = State::Head;
-        } else if let Some(more) = rest.strip_prefix(',').filter(|_| self.loose) {
-            match more.trim_start() {
-                "" if !self.over => return None,
-                more if more.starts_with('{') => {
-                    let end = self.held.len() - more.len();
-                    self.before = self.held.drain(..end).collect();
-                    self.state = State::Head;
-                }
-                // More of the object that the arguments stood in.
-                _ => self.state = State::Damaged,
-            }
-        } else if !self.over && ends.iter().chain(loose).any(|mark| mark.starts_with(rest)) {
-            return None;
-        } else if self.over && !rest.is_empty() && without_begun(rest, ends) == 0 {
-            // An end that is half written.
-            self.held.clear();
-            self.state = State::Outside;
-        } else {
-            self.state = State::Outside;
-        }
         Some(())
     }
 }

@@ -80,14 +80,18 @@ fn split(code: &str) -> Vec<String> {
     tokens
 }
 
-/// Leaves out what stands behind `#[cfg(test)]`.
+/// Leaves out what stands behind `#[cfg(test)]`, or behind `#[cfg(any(test, feature = "testing"))]`.
 fn without_tests(tokens: &[String]) -> Vec<String> {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
+    const TESTING: [&str; 13] = [
+        "#", "[", "cfg", "(", "any", "(", "test", ",", "feature", "=", ")", ")", "]",
+    ];
     let mut kept = vec![];
     let mut i = 0;
     while i < tokens.len() {
-        if tokens[i..].iter().take(TEST.len()).eq(TEST.iter()) {
-            i += TEST.len() + item(&tokens[i + TEST.len()..]);
+        let begins = |with: &&[&str]| tokens[i..].iter().take(with.len()).eq(with.iter());
+        if let Some(attribute) = [&TEST[..], &TESTING].into_iter().find(begins) {
+            i += attribute.len() + item(&tokens[i + attribute.len()..]);
         } else {
             kept.push(tokens[i].clone());
             i += 1;
@@ -132,8 +136,8 @@ fn tests_comments_and_literals_are_left_out() {
         #[path = "t.rs"]
         mod t;
         fn u() { v::w(); }
-        #[cfg(test)]
-        mod tests { fn x() { y::z(); } }
+        #[cfg(any(test, feature = "testing"))]
+        pub mod testing { fn x() { y::z(); } }
     "##;
     let found = tokens(text);
     let paths = found.windows(3).filter(|three| three[1] == "::");

@@ -14,7 +14,7 @@ use std::thread;
 
 /// The freedom of the compiler with sums and products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Math {
+pub enum Math {
     /// Nothing: every order of threads gives the same bytes.
     Precise,
     /// The freedom that Metal's fast math gives.
