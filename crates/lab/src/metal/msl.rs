@@ -1,8 +1,6 @@
 //! The source that Metal would compile.
 
-use crate::gpu::budget::Budget;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::{Tier, shader};
+use glimt::gpu::budget::Budget;
 use naga::back::msl;
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -60,11 +58,8 @@ const WORKGROUP_MEMORY: u32 = 32 << 10;
 ///
 /// # Errors
 /// The fault of the template.
-pub(super) fn written(spec: &Spec, tier: Tier, version: (u8, u8)) -> Result<Msl, String> {
-    let text = shader::expand(spec.kernel, spec.source, &spec.variant, tier)
-        .map_err(|e| e.to_string())?
-        .text;
-    let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
+pub(super) fn written(text: &str, version: (u8, u8)) -> Result<Msl, String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     let Budget {
         workgroup_memory, ..
     } = Budget::of(&module)?;
@@ -73,7 +68,7 @@ pub(super) fn written(spec: &Spec, tier: Tier, version: (u8, u8)) -> Result<Msl,
     }
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
-        .map_err(|e| e.emit_to_string(&text))?;
+        .map_err(|e| e.emit_to_string(text))?;
     let resources = resources(&module);
     let slots = resources.resources.iter();
     let mut bindings: Vec<_> = slots

@@ -1,9 +1,6 @@
-//! Which mutants of kernels matter: those that change what a model's session compiles. `scripts/mutants` has them listed here.
-//!
-//! `GLIMT_MUTANTS=FILE` writes the list: a line for each mutant with its name, the kernels that it changes, why no test is needed to
-//! refuse it (empty where one is), the line as it is and the line as it becomes.
-
-mod code;
+//! The mutants of kernels that matter: they change what a model's session compiles. `glimt-lab mutants` lists them for `scripts/mutants`: a
+//! line for each mutant with its name, the kernels that it changes, why no test is needed to refuse it (empty where one is), the line as it
+//! is and the line as it becomes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,17 +8,15 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::Plan;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::shader::{self, Expanded, templates};
-use crate::gpu::target::profiles;
-use crate::gpu::testing::mutants::{Kind, Mutant, with};
-use crate::gpu::{GpuError, Target, Tier};
-use crate::models;
-use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
-
-/// The variable that names the file for the list.
-const LIST: &str = "GLIMT_MUTANTS";
+use super::{Kind, Mutant, code};
+use glimt::engine::gpu::plan::Plan;
+use glimt::gpu::pipeline::Spec;
+use glimt::gpu::shader::{self, Expanded, templates};
+use glimt::gpu::target::profiles;
+use glimt::gpu::testing::mutants::with;
+use glimt::gpu::{GpuError, Target, Tier};
+use glimt::models;
+use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 
 /// Rows of a context that every form of the attention has a dispatch for.
 const N_CTX: usize = 40_000;
@@ -90,17 +85,19 @@ impl Compiled {
 
 /// The line of the list for a mutant, if it changes one of `among`.
 fn listed(
+    template: &str,
     among: &[&Compiled],
     (mutant, line, mutated): &(Mutant, String, String),
 ) -> Option<Listed> {
     // The first pipeline of each kernel that changes tells of the others. Where only those are refused, the tests find it out.
+    let template = mutant.made(template);
     let mut changed: Vec<(&str, Option<String>)> = vec![];
     for compiled in among {
         let kernel = compiled.spec.kernel;
         if changed.iter().any(|(known, _)| *known == kernel) {
             continue;
         }
-        let text = match with(mutant, || expanded(&compiled.spec)) {
+        let text = match with(&mutant.file, template.clone(), || expanded(&compiled.spec)) {
             Ok(now) if now.text == compiled.text => continue,
             Ok(now) => now.text,
             Err(e) => {
@@ -137,7 +134,7 @@ fn of_template(name: &str, text: &str, all: &[Compiled]) -> Vec<Listed> {
     let mutants = Mutant::all(name, text);
     let listed: Vec<_> = mutants
         .par_iter()
-        .filter_map(|mutant| listed(&among, mutant))
+        .filter_map(|mutant| listed(text, &among, mutant))
         .collect();
     let refused: BTreeSet<_> = listed
         .iter()
@@ -155,8 +152,8 @@ fn of_template(name: &str, text: &str, all: &[Compiled]) -> Vec<Listed> {
     listed.into_iter().filter(needed).collect()
 }
 
-/// The list, of those templates whose names `wanted` takes.
-fn list(wanted: impl Fn(&str) -> bool) -> (String, usize) {
+/// The list, of those templates whose names `wanted` takes, and its length.
+pub fn list(wanted: impl Fn(&str) -> bool) -> (String, usize) {
     let all: Vec<_> = specs().into_par_iter().map(Compiled::of).collect();
     let mut text = String::new();
     let mut count = 0;
@@ -179,10 +176,6 @@ fn list(wanted: impl Fn(&str) -> bool) -> (String, usize) {
 
 #[test]
 fn mutants_are_listed() {
-    if let Some(path) = std::env::var_os(LIST) {
-        let (text, _) = list(|_| true);
-        return std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    }
     let (text, count) = list(|name| name == "token_router.wgsl");
     assert!(count > 10, "{text}");
     for (mutated, kind) in [

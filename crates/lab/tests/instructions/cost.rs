@@ -5,7 +5,7 @@ use super::{Cost, Region};
 use naga::{BinaryOperator as B, MathFunction as M, UnaryOperator as U};
 
 /// The graph of a shader with what of it is needed.
-pub(super) struct Costs<'a> {
+pub(crate) struct Costs<'a> {
     graph: &'a Graph,
     /// The nodes that need a node, once for each operand; none for a node that is not needed.
     users: Vec<Vec<Id>>,
@@ -50,7 +50,7 @@ fn math(function: M, constant: impl Fn(usize) -> Option<u32>) -> Result<Step, St
 }
 
 impl<'a> Costs<'a> {
-    pub(super) fn new(graph: &'a Graph, roots: &[Id]) -> Self {
+    pub(crate) fn new(graph: &'a Graph, roots: &[Id]) -> Self {
         let n = graph.nodes.len();
         let mut costs = Self {
             graph,
@@ -194,7 +194,7 @@ impl<'a> Costs<'a> {
     }
 
     /// The cost of a region.
-    pub(super) fn region(&self, region: usize, function: &str, places: &[String]) -> Region {
+    pub(crate) fn region(&self, region: usize, function: &str, places: &[String]) -> Region {
         let mut found = Region {
             function: function.to_owned(),
             depth: self.graph.depths[region],

@@ -24,7 +24,7 @@ enum Flow {
 }
 
 /// A call under way.
-pub(super) struct Frame<'m> {
+pub(crate) struct Frame<'m> {
     pub expressions: &'m Arena<Expression>,
     function: Option<&'m Function>,
     arguments: Vec<Value>,
@@ -462,7 +462,7 @@ impl<'m> Walk<'m> {
         Ok(())
     }
 
-    pub(super) fn load(&mut self, pointer: &Pointer) -> Result<Value, String> {
+    pub(crate) fn load(&mut self, pointer: &Pointer) -> Result<Value, String> {
         let handle = match pointer.root {
             Root::Variable(variable) => {
                 let value = self.variables[variable].clone();
@@ -507,7 +507,7 @@ impl<'m> Walk<'m> {
     }
 
     /// The value of an expression, made when it is first asked for.
-    pub(super) fn value(
+    pub(crate) fn value(
         &mut self,
         frame: &mut Frame<'m>,
         handle: Handle<Expression>,
@@ -520,12 +520,12 @@ impl<'m> Walk<'m> {
         Ok(value)
     }
 
-    pub(super) fn argument(frame: &Frame<'m>, i: u32) -> Value {
+    pub(crate) fn argument(frame: &Frame<'m>, i: u32) -> Value {
         frame.arguments[i as usize].clone()
     }
 
     /// A pointer to a whole variable.
-    pub(super) fn whole(
+    pub(crate) fn whole(
         &self,
         frame: &Frame<'m>,
         expression: &Expression,
@@ -553,7 +553,7 @@ impl<'m> Walk<'m> {
     }
 
     /// The value of an expression of the module.
-    pub(super) fn global(&mut self, handle: Handle<Expression>) -> Result<Value, String> {
+    pub(crate) fn global(&mut self, handle: Handle<Expression>) -> Result<Value, String> {
         let mut frame = Frame {
             expressions: &self.module.global_expressions,
             function: None,

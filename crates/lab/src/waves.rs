@@ -6,13 +6,8 @@
 //! barrier, and ends the workgroup when the first ones are through: so all wait for each other once more at the end. What this cannot
 //! show: kernels by cooperative matrices, and what depends on lanes in lockstep.
 
-use super::machine::Machine;
-use super::{Gpu, Tier};
 use naga::{Expression, Function, Handle, Module, ScalarKind, Type, TypeInner};
 use std::collections::BTreeSet;
-
-/// Most bytes of workgroup memory that the emulation takes, in addition to the kernel's own. Software drivers grant them.
-pub(super) const ROOM: u32 = 1024 * (8 + 16) + 256;
 
 /// An operation of subgroups, or a load between barriers, in a text: where its call begins, its name and the type of its result.
 struct Call {
@@ -21,28 +16,8 @@ struct Call {
     ty: String,
 }
 
-/// `gpu` told to have subgroups of 32 to 64 threads, as AMD tells, or of 8 to 32, as Intel does, and with such of `size`; as it is in the `plain`
-/// tier, which has none.
-pub(super) fn emulating(mut gpu: Gpu, size: u32) -> Gpu {
-    let told = match size {
-        16 => (8, 32),
-        32 | 64 => (32, 64),
-        _ => panic!("subgroups of {size}"),
-    };
-    let software = gpu.info.device_type == wgpu::DeviceType::Cpu;
-    assert!(software, "no software: {}", gpu.info.name);
-    if gpu.tier != Tier::Plain {
-        (gpu.info.subgroup_min_size, gpu.info.subgroup_max_size) = told;
-        // Their matrices would be those of the adapter's subgroups.
-        gpu.target.coop = None;
-        gpu.target.machine = Machine::new(&gpu.info, &gpu.limits, gpu.features);
-        gpu.waves = Some(size);
-    }
-    gpu
-}
-
 /// `source` in subgroups of `size` threads.
-pub(super) fn emulated(source: &str, size: u32) -> String {
+pub fn emulated(source: &str, size: u32) -> String {
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{}", e.emit_to_string(source)));
     assert!(!source.contains("subgroupBarrier()"), "{source}");
@@ -82,7 +57,7 @@ pub(super) fn emulated(source: &str, size: u32) -> String {
     ] {
         text += &format!("const {name} = {value}u;\n");
     }
-    text + include_str!("waves/wait.wgsl")
+    text + include_str!("wait.wgsl")
 }
 
 /// The calls at which threads wait, in the order of the text.
@@ -256,6 +231,3 @@ fn {function}(v: {ty}{more}) -> {ty} {{
 "
     )
 }
-
-#[cfg(test)]
-mod tests;

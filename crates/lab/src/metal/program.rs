@@ -2,24 +2,13 @@
 
 use super::cpp;
 use super::msl::Msl;
-use crate::gpu::pipeline::Spec;
-use std::collections::HashMap;
+use glimt::gpu::testing::metal::Math;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread;
-
-/// The freedom of the compiler with sums and products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Math {
-    /// Nothing: every order of threads gives the same bytes.
-    Precise,
-    /// The freedom that Metal's fast math gives.
-    Fast,
-}
 
 /// A kernel that runs on the CPU.
 pub(super) struct Program {
@@ -68,50 +57,36 @@ const FLAGS: [&str; 11] = [
     "-pipe",
 ];
 
-impl Math {
-    const fn flags(self) -> &'static [&'static str] {
-        match self {
-            Self::Precise => &["-O1", "-ffp-contract=off"],
-            Self::Fast => &["-O1", "-ffast-math", "-ffp-contract=fast"],
-        }
+const fn flags(math: Math) -> &'static [&'static str] {
+    match math {
+        Math::Precise => &["-O1", "-ffp-contract=off"],
+        Math::Fast => &["-O1", "-ffast-math", "-ffp-contract=fast"],
     }
 }
 
-/// Where the compiled kernels stay, for the next run of the tests, too.
-fn folder() -> Result<&'static Path, String> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let made = FOLDER.get_or_init(|| {
-        let mut hasher = DefaultHasher::new();
-        (FILES, FLAGS).hash(&mut hasher);
-        let name = format!("glimt-metal-{:016x}", hasher.finish());
-        let folder = std::env::temp_dir().join(name);
+/// Where the compiled kernels stay, for the next dispatch, too. The last of its files tells that the others are there.
+fn folder() -> Result<PathBuf, String> {
+    let mut hasher = DefaultHasher::new();
+    (FILES, FLAGS).hash(&mut hasher);
+    let name = format!("glimt-metal-{:016x}", hasher.finish());
+    let folder = std::env::temp_dir().join(name);
+    if !FILES
+        .last()
+        .is_some_and(|(name, _)| folder.join(name).exists())
+    {
         fs::create_dir_all(folder.join("simd")).map_err(|e| e.to_string())?;
         for (name, text) in FILES {
             replace(&folder.join(name), text.as_bytes())?;
         }
-        Ok(folder)
-    });
-    made.as_deref().map_err(Clone::clone)
+    }
+    Ok(folder)
 }
 
 /// Writes a file that others may read or write at the same time.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    crate::files::replace(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// The program of a kernel.
-///
-/// # Errors
-/// The message of the compiler.
-pub(super) fn compiled(spec: &Spec, msl: &Msl, math: Math) -> Result<Arc<Program>, String> {
-    type Made = Arc<OnceLock<Result<Arc<Program>, String>>>;
-    static ALL: LazyLock<Mutex<HashMap<(String, Math), Made>>> = LazyLock::new(Mutex::default);
-    let made = {
-        let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
-        Arc::clone(all.entry((msl.text.clone(), math)).or_default())
-    };
-    made.get_or_init(|| compile(spec.kernel, msl, math).map(Arc::new))
-        .clone()
+    let fresh = path.with_extension(std::process::id().to_string());
+    let written = fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path));
+    written.map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// The compiler of kernels, with its flags.
@@ -119,7 +94,7 @@ fn compiler(folder: &Path, math: Math) -> Command {
     let mut compiler = Command::new("clang++");
     compiler
         .args(FLAGS)
-        .args(math.flags())
+        .args(flags(math))
         // Conversions of halves in one instruction.
         .args(cfg!(target_arch = "x86_64").then_some("-march=native"))
         .arg("-I")
@@ -144,8 +119,6 @@ fn written_by(mut compiler: Command, path: &Path) -> Result<(), String> {
 
 /// The compiled host, which runs the threads of a kernel. It is the same for all kernels, so it is compiled once.
 fn host(folder: &Path, math: Math) -> Result<PathBuf, String> {
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(|e| e.into_inner());
     let path = folder.join(format!("fibers-{math:?}.o"));
     if !path.exists() {
         let mut compiler = compiler(folder, math);
@@ -155,9 +128,13 @@ fn host(folder: &Path, math: Math) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-fn compile(kernel: &str, msl: &Msl, math: Math) -> Result<Program, String> {
+/// The program of a kernel. It is kept for the next dispatch.
+///
+/// # Errors
+/// The message of the compiler.
+pub(super) fn compiled(kernel: &str, msl: &Msl, math: Math) -> Result<Program, String> {
     let text = cpp::translated(msl)?;
-    let folder = folder()?;
+    let folder = &folder()?;
     let mut hasher = DefaultHasher::new();
     (&text, math).hash(&mut hasher);
     let name = format!("{kernel}-{:016x}", hasher.finish());

@@ -8,7 +8,7 @@ use naga::{Handle, RelationalFunction, TypeInner};
 use std::rc::Rc;
 
 impl<'m> Walk<'m> {
-    pub(super) fn expression(
+    pub(crate) fn expression(
         &mut self,
         frame: &mut Frame<'m>,
         expression: &'m E,

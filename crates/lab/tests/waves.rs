@@ -1,19 +1,19 @@
 //! Protects emulated subgroups: they do what subgroups of their size should, and a model in them gives the same.
 
-use crate::engine::ModelSource;
-use crate::engine::Sampling;
-use crate::engine::backend::Backend;
-use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::gpu::buffer::{Range, Role};
-use crate::gpu::call::{Call, State};
-use crate::gpu::record::Recording;
-use crate::gpu::testing::{WAVE_SIZES, waves};
-use crate::gpu::wait::Wait;
-use crate::gpu::{Gpu, GpuOptions, Tier};
-use crate::gpu::{Most, Step};
-use crate::kernels::testing::nmse;
-use crate::models::mla::Model;
-use crate::testing::some;
+use glimt::engine::ModelSource;
+use glimt::engine::Sampling;
+use glimt::engine::backend::Backend;
+use glimt::engine::gpu::{GpuBackend, GpuModel};
+use glimt::gpu::buffer::{Range, Role};
+use glimt::gpu::call::{Call, State};
+use glimt::gpu::record::Recording;
+use glimt::gpu::testing::{WAVE_SIZES, laboratory, waves};
+use glimt::gpu::wait::Wait;
+use glimt::gpu::{Gpu, GpuOptions, Tier};
+use glimt::gpu::{Most, Step};
+use glimt::kernels::testing::nmse;
+use glimt::models::mla::Model;
+use glimt::testing::some;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ const WG = 128u;
   let far = order[127u - t];
   data[t] = vec4(subgroup_size * 1000u + lane_id, u32(sum), u32(other.x) * 1000u + near, far + subgroupShuffle(t, 3u));
 }";
+    laboratory::use_program(env!("CARGO_BIN_EXE_glimt-lab"));
     for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
         let size = gpu.waves.expect("it is emulated");
         let data = Range::whole(&gpu.storage("test", 128 * 16, Role::Words).wait().unwrap());
@@ -121,6 +122,7 @@ fn results(gpu: Gpu) -> (Vec<f32>, Vec<f32>, Vec<u32>) {
 }
 
 fn check(tier: Tier, sizes: &[u32], limit: f64) {
+    laboratory::use_program(env!("CARGO_BIN_EXE_glimt-lab"));
     let emulating = waves(tier, &some(sizes, 1));
     if emulating.is_empty() {
         return;
@@ -151,14 +153,12 @@ fn check(tier: Tier, sizes: &[u32], limit: f64) {
 }
 
 #[test]
-#[ignore = "long: scripts/test --all"]
 fn a_model_in_larger_waves_is_the_same() {
     check(Tier::Subgroup, &[16, 32, 64], 1e-6);
 }
 
 /// Sums in another order round a few activations to other bytes.
 #[test]
-#[ignore = "long: scripts/test --all"]
 fn a_model_on_bytes_in_larger_waves_is_nearly_the_same() {
     check(Tier::Int8, &[32], 1e-3);
 }

@@ -4,10 +4,10 @@
 
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
-use crate::gpu::facts::Facts;
-use crate::gpu::machine::{AMD, INTEL, Machine, NVIDIA};
-use crate::gpu::tier::MAX_PARAMS;
-use crate::gpu::{Coop, Target, Tier};
+use glimt::gpu::facts::Facts;
+use glimt::gpu::machine::{AMD, INTEL, Machine, NVIDIA};
+use glimt::gpu::tier::MAX_PARAMS;
+use glimt::gpu::{Coop, Target, Tier};
 
 /// A GPU by one backend.
 #[derive(Debug, Clone, Copy)]

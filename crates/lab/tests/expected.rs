@@ -7,18 +7,18 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
-use wgpu::naga;
 
-use super::Plan;
-use super::expected::Expected;
-use crate::engine::{MemoryPlan, room};
-use crate::gpu::budget::Budget;
-use crate::gpu::pipeline::Spec;
-use crate::gpu::testing::known::{KNOWN, Known};
-use crate::gpu::{GpuError, Target, Tier, shader};
-use crate::models::{self, Model};
-use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
-use crate::testing::{drawn, some};
+use glimt::engine::gpu::plan::Plan;
+use glimt::engine::gpu::plan::expected::Expected;
+use glimt::engine::{MemoryPlan, Place, Site};
+use glimt::gpu::budget::Budget;
+use glimt::gpu::pipeline::Spec;
+use glimt::gpu::{GpuError, Target, Tier, shader};
+use glimt::models::{self, Model};
+use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use glimt::testing::{drawn, some};
+use glimt_lab::ROOT;
+use glimt_lab::known::{KNOWN, Known};
 
 /// The context that they are planned with.
 const N_CTX: usize = 4096;
@@ -50,8 +50,8 @@ struct Planned {
 fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     let tier = Tier::best(&known.facts());
     let target = known.target(tier);
-    let site = room::Site::Gpu(&target, Some(known.memory()));
-    let place = room::Place {
+    let site = Site::Gpu(&target, Some(known.memory()));
+    let place = Place {
         has_flag: true,
         site,
         model,
@@ -103,27 +103,26 @@ fn table() -> String {
     text
 }
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/expected.md");
-
 /// Compares the table of docs/expected.md that begins with `head`, or writes it anew.
 fn compare(head: &str, table: &str) {
     // Two tests may write the file.
     static WRITING: Mutex<()> = Mutex::new(());
     let _one = WRITING.lock().unwrap_or_else(|e| e.into_inner());
-    let written = std::fs::read_to_string(PATH).unwrap_or_else(|e| panic!("{PATH}: {e}"));
+    let path = format!("{ROOT}/docs/expected.md");
+    let written = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     println!("{table}");
     let begin = written.find(head).expect("it has the table");
     let end = written[begin..].find("\n\n").map(|end| begin + end + 1);
     let end = end.unwrap_or(written.len());
     if std::env::var_os("GLIMT_WRITE").is_some() {
         let new = [&written[..begin], table, &written[end..]].concat();
-        std::fs::write(PATH, new).unwrap_or_else(|e| panic!("{PATH}: {e}"));
+        std::fs::write(&path, new).unwrap_or_else(|e| panic!("{path}: {e}"));
         return;
     }
     for (now, then) in table.lines().zip(written[begin..end].lines()) {
-        assert_eq!(now, then, "GLIMT_WRITE=1 writes {PATH} anew");
+        assert_eq!(now, then, "GLIMT_WRITE=1 writes {path} anew");
     }
-    assert_eq!(table, &written[begin..end], "{PATH}");
+    assert_eq!(table, &written[begin..end], "{path}");
 }
 
 #[test]
@@ -201,7 +200,6 @@ fn budgets(
 }
 
 #[test]
-#[ignore = "long: scripts/test --all"]
 fn no_kernel_takes_more_than_a_known_gpu_has() {
     let mut parsed = HashMap::new();
     let of_known = |known: &'static Known| known.tiers().into_iter().map(move |tier| (known, tier));
@@ -233,8 +231,7 @@ fn measured() -> Vec<(ModelName, Tier, bool, f64)> {
     let plain = PLAIN.map(|(name, speed)| (name, Tier::Plain, true, speed));
     let mut all = plain.to_vec();
     for (file, packed) in [("expected", true), ("widened", false)] {
-        let root = env!("CARGO_MANIFEST_DIR");
-        let path = format!("{root}/benches/results/h200-2026-11-23-{file}.json");
+        let path = format!("{ROOT}/benches/results/h200-2026-11-23-{file}.json");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         let results: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
         for row in results["rows"].as_array().expect("it has rows") {
@@ -277,5 +274,13 @@ fn the_formula_is_near_what_an_h200_was_measured_at() {
             "{name} in tier {}: {ratio}",
             tier.name()
         );
+    }
+}
+
+#[test]
+fn known_gpus_have_the_speed_that_is_planned_with() {
+    for known in &KNOWN {
+        let speed = glimt::gpu::machine::memory_speed(known.name);
+        assert_eq!(speed, Some(known.gb_per_s), "{}", known.name);
     }
 }

@@ -3,25 +3,24 @@
 use super::kernels::{
     activation, counted, floats, input, mac, more, number, output, spec, steps, target,
 };
-use super::{Cost, Region, Steps, sum};
-use crate::gpu::buffer::{Range, Role};
-use crate::gpu::pipeline::Spec;
-use crate::gpu::testing::unmade_weight;
-use crate::kernels::attention::{Form, GpuAttention};
-use crate::kernels::token::Divided;
-use crate::kernels::token_matvec::{self, GpuTokenMatvec, Input, PartialLogits};
-use crate::kernels::token_router::GpuTokenRouter;
-use crate::kernels::{MlaDims, attention_heads, attention_merge};
-use crate::quant::GgmlType;
+use super::{Cost, Region, Steps};
+use glimt::gpu::buffer::{Range, Role};
+use glimt::gpu::machine::attention::HeadsShape;
+use glimt::gpu::pipeline::Spec;
+use glimt::gpu::testing::unmade_weight;
+use glimt::kernels::attention::{Form, GpuAttention};
+use glimt::kernels::token::Divided;
+use glimt::kernels::token_matvec::{self, GpuTokenMatvec, Input, PartialLogits};
+use glimt::kernels::token_router::GpuTokenRouter;
+use glimt::kernels::{MlaDims, attention_merge};
+use glimt::quant::GgmlType;
 
 /// A loop, or what there is more of it with more work.
-pub(super) struct Other {
+pub(crate) struct Other {
     pub name: &'static str,
     /// The unit of work that the cost is for.
     pub of: &'static str,
     pub steps: Steps,
-    /// The greatest costs allowed on the slow and on the fast pipe: the present costs, rounded up to quarters.
-    limit: [f64; 2],
 }
 
 const GLM: MlaDims = MlaDims {
@@ -107,7 +106,7 @@ fn router_in_product() -> Steps {
 /// A value of the cache for a head in `attention_heads`: a tile of rows, from memory to the sums.
 fn attention() -> Steps {
     let memory = mac().workgroup_memory;
-    let shape = attention_heads::Shape::of(GLM, memory).expect("it suits a Mac");
+    let shape = HeadsShape::of(GLM, memory).expect("it suits a Mac");
     let attention = GpuAttention {
         form: Form::Heads(shape),
         q_lat: floats(),
@@ -161,54 +160,15 @@ fn joining_in_product() -> Steps {
 }
 
 /// The costs of all other kernels, in the sizes of GLM-4.7-Flash.
-pub(super) fn others() -> [Other; 5] {
-    let other = |name, of, steps, limit| Other {
-        name,
-        of,
-        steps,
-        limit,
-    };
+pub(crate) fn others() -> [Other; 5] {
+    let other = |name, of, steps| Other { name, of, steps };
     let (weight, value) = ("weight, f32", "cached value x head");
     let left = "value x head x slice";
     [
-        other("token_router", weight, router(), [0.0, 2.5]),
-        other(
-            "attn_output: router",
-            weight,
-            router_in_product(),
-            [8.25, 5.25],
-        ),
-        other("attention_heads", value, attention(), [0.5, 2.75]),
-        other("attention_merge", left, joining_alone(), [2.25, 3.5]),
-        other("attn_v_b: merge", left, joining_in_product(), [2.25, 3.5]),
+        other("token_router", weight, router()),
+        other("attn_output: router", weight, router_in_product()),
+        other("attention_heads", value, attention()),
+        other("attention_merge", left, joining_alone()),
+        other("attn_v_b: merge", left, joining_in_product()),
     ]
-}
-
-#[test]
-fn nothing_else_exceeds_its_limits() {
-    let mut failures = vec![];
-    for Other {
-        name,
-        of,
-        steps,
-        limit: [slow, fast],
-    } in others()
-    {
-        let cost = sum(&steps);
-        let parts = steps
-            .iter()
-            .map(|(what, c)| format!("{what} {:.2}", c.slow + c.fast));
-        let parts: Vec<_> = parts.collect();
-        let told = format!(
-            "{name:20} per {of:20} {:6.2} {:6.2}  {}",
-            cost.slow,
-            cost.fast,
-            parts.join(", ")
-        );
-        println!("{told}");
-        if cost.slow > slow || cost.fast > fast {
-            failures.push(format!("{told}, at most {slow} and {fast}"));
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
