@@ -10,7 +10,7 @@ fn root() -> &'static Path {
 /// All documents, by their paths in the repository.
 fn documents() -> Vec<PathBuf> {
     let mut found = vec![];
-    for folder in ["", "docs", "benches", "assets"] {
+    for folder in ["", "docs", "benches", "assets", "crates/lab"] {
         let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
         for entry in entries {
             let name = entry.expect("a file or a folder").file_name();
@@ -126,6 +126,7 @@ fn files_of_tests_say_what_they_protect() {
     sources(&root().join("tests"), &mut files);
     let mut others = vec![];
     sources(&root().join("src"), &mut others);
+    sources(&root().join("crates"), &mut others);
     // `tests.rs`, `chat_tests.rs` and what is in folders named `tests`.
     files.extend(others.into_iter().filter(|path| {
         let mut names = path.iter().filter_map(|name| name.to_str());

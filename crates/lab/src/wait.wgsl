@@ -1,4 +1,4 @@
-// How threads of emulated subgroups wait for each other (src/gpu/waves.rs), which declares WAVE, WAVES, WAVE_THREADS and WAVE_WORDS.
+// How threads of emulated subgroups wait for each other (waves.rs), which declares WAVE, WAVES, WAVE_THREADS and WAVE_WORDS.
 
 // Times that a thread gives way before it gives up. What it finds is zero from then on, so that a test fails in place of hanging.
 const PATIENCE = 2000u;

@@ -1,4 +1,5 @@
-//! How fast an Apple GPU can go through weights, computed from their cost, as a document.
+//! Protects the speed of kernels on Macs: none costs clearly more than the document says, which tells how fast an Apple GPU can go through
+//! weights.
 
 use super::kernels::{PRODUCTS, table};
 use super::others::{Other, others};
