@@ -6,7 +6,6 @@
 mod common;
 
 use common::Bench;
-use glimt::bench::Source;
 use glimt::engine::Sampling;
 use glimt::engine::Wait;
 use glimt::engine::gpu::GpuModel;
@@ -16,6 +15,7 @@ use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::sample;
 use glimt::kernels::sequences::PAGE;
 use glimt::models::BatchSizes;
+use glimt_measure::bench::Source;
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
 use std::sync::Arc;

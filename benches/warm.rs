@@ -3,10 +3,10 @@
 mod common;
 
 use common::Bench;
-use glimt::bench::Source;
 use glimt::engine::Wait;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::gpu::GpuError;
+use glimt_measure::bench::Source;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;

@@ -256,7 +256,7 @@ def missing_entries():
     shortened at its end."""
     titles = re.findall(r"^### (.*)$", (BENCHES / "notes.md").read_text(), re.MULTILINE)
     missing = []
-    for path in sorted([*(ROOT / "src").rglob("*.rs"), *(ROOT / "wgsl").rglob("*.wgsl")]):
+    for path in sorted([*(ROOT / "src").rglob("*.rs"), *(ROOT / "crates").rglob("*.rs"), *(ROOT / "wgsl").rglob("*.wgsl")]):
         prose = re.sub(r"\s*\n\s*//[/!]?\s*", " ", path.read_text())
         for cited in re.findall(r'benches/notes\.md, "([^"]*)"', prose):
             if not any(title.startswith(cited) for title in titles):

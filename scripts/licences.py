@@ -25,7 +25,8 @@ def linked(metadata):
             if normal and dependency["pkg"] not in found:
                 found.add(dependency["pkg"])
                 open_.append(dependency["pkg"])
-    return sorted((packages[id_] for id_ in found), key=lambda package: (package["name"], package["version"]))
+    # Packages without a source are glimt's own.
+    return sorted((packages[id_] for id_ in found if packages[id_]["source"]), key=lambda package: (package["name"], package["version"]))
 
 
 def main():

@@ -1,7 +1,15 @@
-//! The `glimt` binary: everything is in [`glimt::cli`].
+//! The `glimt` binary: everything is in `cli`.
+
+mod cli;
+
+use glimt::{chat, engine, gguf, gpu, kernels, model, models, quant, synth, tokenizer};
+use glimt_formats::{aliases, files, plural};
+use glimt_hub::hub;
+use glimt_measure::{bench, pictures, profile, tune, verify};
+use glimt_server::server;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    glimt::cli::main()
+    cli::main()
 }

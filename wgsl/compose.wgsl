@@ -1,7 +1,7 @@
 // out = left right for each head: composes two consecutive weights to one and quantises the product (--precompose).
 //
 // Computes for head z: out (rows, 32 * units) = left (rows, 32 * depth) right (32 * depth, 32 * units), each a range of a larger matrix
-// (src/kernels/compose.rs). Sums are f32. The result is written to planes of Q8_0 (shared/q8_0.wgsl), without `scales` to those of F16. With
+// (crates/gpu/src/kernels/compose.rs). Sums are f32. The result is written to planes of Q8_0 (shared/q8_0.wgsl), without `scales` to those of F16. With
 // `kept`, rows p.kept .. p.kept + rows of the right factor's head z are only quantised again.
 // Division: grid (tiles of 64 columns, tiles of 64 rows, heads). A thread computes 8 x 4 outputs. 32 terms at a time pass through workgroup
 // memory, so that a weight is dequantised once per 64 outputs that need it.

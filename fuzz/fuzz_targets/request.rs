@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use glimt::server::fuzz::{Read, Requests, Route};
+use glimt_server::server::fuzz::{Read, Requests, Route};
 use glimt_fuzz::{engine, others_may_panic, seeds};
 use libfuzzer_sys::fuzz_target;
 

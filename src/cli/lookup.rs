@@ -5,8 +5,9 @@ use std::path::Path;
 use super::error::CliError;
 use super::output::note;
 use super::{ask, fetch};
+use crate::aliases::{ALIASES, PREFERRED};
 use crate::engine::ModelSource;
-use crate::hub::{ALIASES, Hub, HubError, Name, PREFERRED, Settings, stores};
+use crate::hub::{Hub, HubError, Name, Settings, stores};
 use crate::synth::ModelName;
 
 /// The model that is named. What is not on this machine is fetched if somebody says so in a terminal.

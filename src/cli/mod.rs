@@ -63,6 +63,7 @@ mod verify;
 mod web;
 mod words;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -181,6 +182,16 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The module that logs, as it is named in the library.
+fn room(target: &str) -> Cow<'_, str> {
+    match target.split_once("::") {
+        Some((package, module)) if package.starts_with("glimt_") => {
+            format!("glimt::{module}").into()
+        }
+        _ => target.into(),
+    }
+}
+
 /// Writes the log to standard error, filtered by `RUST_LOG`. wgpu logs much, so its modules are shown only if `RUST_LOG` names them.
 fn log_to_stderr(verbose: bool) {
     let asked = std::env::var("RUST_LOG").unwrap_or_default();
@@ -206,14 +217,13 @@ fn log_to_stderr(verbose: bool) {
     ];
     logger.format(move |_, record| {
         let (level, text) = (record.level(), record.args().to_string());
-        if repeating
-            .iter()
-            .any(|room| record.target().starts_with(room))
+        let target = room(record.target());
+        if repeating.iter().any(|room| target.starts_with(room))
             && told.lock().is_ok_and(|mut told| !told.insert(text.clone()))
         {
             return Ok(());
         }
-        output::complain(format_args!("{}: {level}: {text}", record.target()));
+        output::complain(format_args!("{target}: {level}: {text}"));
         Ok(())
     });
     logger.init();

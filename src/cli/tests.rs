@@ -10,7 +10,7 @@ use super::{config, definition};
 mod advice;
 
 /// The command that rewrites the tables.
-const REWRITE: &str = "GLIMT_WRITE=1 cargo test --lib cli::tests";
+const REWRITE: &str = "GLIMT_WRITE=1 cargo test --bins cli::tests";
 const END: &str = "<!-- end of flags -->";
 
 #[test]
@@ -227,4 +227,14 @@ fn both_helps_of_a_flag_say_the_same() {
             );
         }
     }
+}
+
+#[test]
+fn modules_that_log_are_named_as_in_the_library() {
+    assert_eq!(
+        super::room("glimt_formats::gguf::reader"),
+        "glimt::gguf::reader"
+    );
+    assert_eq!(super::room("glimt::engine"), "glimt::engine");
+    assert_eq!(super::room("wgpu_core::device"), "wgpu_core::device");
 }

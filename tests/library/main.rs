@@ -13,7 +13,7 @@ mod polling;
 mod saved;
 mod session;
 mod synth;
-#[path = "../../src/testing.rs"]
+#[path = "../../crates/formats/src/testing.rs"]
 #[allow(dead_code, reason = "other tests use its other parts")]
 mod testing;
 mod tokenizer;

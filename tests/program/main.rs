@@ -16,7 +16,7 @@ mod scripted;
 #[path = "../common/served.rs"]
 mod served;
 mod server;
-#[path = "../../src/testing.rs"]
+#[path = "../../crates/formats/src/testing.rs"]
 #[allow(dead_code, reason = "other tests use its other parts")]
 mod testing;
 #[cfg(unix)]

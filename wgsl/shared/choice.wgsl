@@ -1,5 +1,5 @@
 // How the next token of a row of logits is chosen: by the parameters of the call, or with `table` by those of the row's token. There a record
-// of `choices` has 12 words in the order of src/kernels/sample.rs.
+// of `choices` has 12 words in the order of crates/gpu/src/kernels/sample.rs.
 #import history
 struct Choice {
   temperature: f32,   // 0: greedy

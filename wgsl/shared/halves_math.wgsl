@@ -1,7 +1,7 @@
 // Products of codes and halves without a conversion of the codes.
 //
 // With PACKED the bits of a code are used as a half: for a code below 1024 that is code * 2^-24, a subnormal number. Halves are multiplied in
-// pairs, with 4 products to a sum. This is for devices that compute with subnormal halves (src/gpu/small_halves.rs tries it).
+// pairs, with 4 products to a sum. This is for devices that compute with subnormal halves (crates/gpu/src/gpu/small_halves.rs tries it).
 // Without it 0x6400 | code is the half 1024 + code, and 0x6400 | code << 4 is 1024 + 16 code. They are widened to f32, which costs nothing
 // for operands on Apple GPUs. The bias is subtracted from the sums, one step for 16 weights.
 

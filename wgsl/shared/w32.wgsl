@@ -1,6 +1,6 @@
 // A unit of weights as floats, and the steps of which every dequantisation consists.
 //
-// Word i of a unit is a u32 whose bytes, lowest first, stand for weights 4i .. 4i + 4. The planes (src/quant/repack) are laid out so that
+// Word i of a unit is a u32 whose bytes, lowest first, stand for weights 4i .. 4i + 4. The planes (crates/formats/src/quant/repack) are laid out so that
 // one mask and one shift handle the four weights of a word together.
 #each i 4
 #each j 8

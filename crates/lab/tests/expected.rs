@@ -16,7 +16,7 @@ use glimt::gpu::pipeline::Spec;
 use glimt::gpu::{GpuError, Target, Tier, shader};
 use glimt::models::{self, Model};
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
-use glimt::testing::{drawn, some};
+use glimt_formats::testing::{drawn, some};
 use glimt_lab::ROOT;
 use glimt_lab::known::{KNOWN, Known};
 

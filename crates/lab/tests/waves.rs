@@ -13,7 +13,7 @@ use glimt::gpu::{Gpu, GpuOptions, Tier};
 use glimt::gpu::{Most, Step};
 use glimt::kernels::testing::nmse;
 use glimt::models::mla::Model;
-use glimt::testing::some;
+use glimt_formats::testing::some;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -206,11 +206,19 @@ fn wrong(text: &str, shown_by: &[&str]) -> Vec<String> {
 #[test]
 fn flags_that_messages_name_are_flags_of_the_commands_that_show_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let libraries = fs::read_dir(root.join("crates")).expect("it is a folder");
+    let libraries = libraries.map(|entry| entry.expect("it can be read").path());
+    let packages: Vec<_> = libraries.chain([root.to_owned()]).collect();
     let mut found = vec![];
-    sources(&root.join("src"), &mut found);
+    for package in &packages {
+        sources(&package.join("src"), &mut found);
+    }
     let mut all = vec![];
     for path in &found {
-        let name = path.strip_prefix(root).expect("it is below");
+        let package = packages
+            .iter()
+            .find_map(|package| path.strip_prefix(package).ok());
+        let name = package.expect("it is below");
         let name = name.to_str().expect("a plain name").replace('\\', "/");
         let shown_by = SHOWN_BY.iter().find(|(prefix, _)| name.starts_with(prefix));
         let shown_by = shown_by.map_or(&[][..], |(_, commands)| commands);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use glimt::hub::{Event, Hub, HubError, Name, Patience, Settings};
+use glimt_hub::hub::{Event, Hub, HubError, Name, Patience, Settings};
 use server::Server;
 
 use crate::edited::EMBEDDED as TALES;

@@ -301,7 +301,7 @@ fn a_hub_without_checksums_in_its_list_tells_them_with_the_files() {
 #[test]
 fn the_short_names_name_repositories() {
     let (server, home) = (Server::start(), Home::new());
-    for (alias, repo) in glimt::hub::ALIASES {
+    for (alias, repo) in glimt_formats::aliases::ALIASES {
         server.put(repo, "m-Q4_K_M.gguf", noise(3000, 8));
         let output = home.run(&server, &["pull", alias]);
         let told = stderr(&output);

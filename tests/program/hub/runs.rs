@@ -185,7 +185,7 @@ fn names_of_synthetic_models_say_how_to_use_them() {
 #[test]
 fn short_names_are_those_of_synth_and_bench() {
     let (server, home) = (Server::start(), Home::new());
-    let (_, repo) = glimt::hub::ALIASES[3];
+    let (_, repo) = glimt_formats::aliases::ALIASES[3];
     server.put(repo, "m-Q4_K_M.gguf", TALES);
     let paths = ["youtu-llm", "youtu-llm-2b", "Youtu-LLM-2B:q4_k_m"]
         .map(|name| stdout(&home.run(&server, &["pull", name])));

@@ -69,7 +69,7 @@ fn a_model_that_is_not_here_is_fetched_if_the_answer_is_yes() {
 #[test]
 fn short_names_and_removals_are_asked_about() {
     let (server, home) = (Server::start(), Home::new());
-    let (alias, repo) = glimt::hub::ALIASES[0];
+    let (alias, repo) = glimt_formats::aliases::ALIASES[0];
     server.put(repo, "m-Q4_K_M.gguf", noise(5000, 1));
     let (succeeded, _, screen) = typed(&home, &server, &["pull", alias], "\n");
     assert!(

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use glimt::server::{Keys, Settings};
+use glimt_server::server::{Keys, Settings};
 use serde_json::{Value, json};
 
 use super::client::{Response, send};
@@ -99,7 +99,7 @@ fn nobody_is_answered_while_the_model_is_loaded() {
         max_body: 1 << 20,
         drain: Duration::ZERO,
     };
-    let server = glimt::server::Server::bind(settings).expect("there are free ports");
+    let server = glimt_server::server::Server::bind(settings).expect("there are free ports");
     let get = |path: &str| send(server.address(), "GET", path, &[], "").response();
     let health = get("/health");
     let status = health.json()["status"].clone();

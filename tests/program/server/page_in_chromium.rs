@@ -474,9 +474,9 @@ fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
     );
     assert_eq!(browser.complaints(&url), Vec::<String>::new());
 
-    let settings = glimt::server::Settings {
+    let settings = glimt_server::server::Settings {
         address: ([127, 0, 0, 1], 0).into(),
-        keys: glimt::server::Keys::default(),
+        keys: glimt_server::server::Keys::default(),
         behind_proxy: false,
         guard_all: false,
         page: true,
@@ -487,7 +487,7 @@ fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
         max_body: 1 << 20,
         drain: Duration::ZERO,
     };
-    let loading = glimt::server::Server::bind(settings).expect("there are free ports");
+    let loading = glimt_server::server::Server::bind(settings).expect("there are free ports");
     browser.open(&format!("http://{}/", loading.address()));
     browser.until(
         "document.getElementById('model').textContent === 'the server is loading its model'",

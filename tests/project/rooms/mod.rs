@@ -14,23 +14,24 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 22] = [
+const ROOMS: [&str; 23] = [
     "files",
     "effort",
     "plural",
-    "pictures",
+    "aliases",
     "quant",
     "gguf",
     "hub",
     "tokenizer",
     "model",
-    "synth",
     "gpu",
     "kernels",
+    "synth",
     "models",
     "engine",
     "chat",
     "web",
+    "pictures",
     "bench",
     "profile",
     "tune",
@@ -39,8 +40,13 @@ const ROOMS: [&str; 22] = [
     "cli",
 ];
 
-fn src() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// The sources of the program and of each library.
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let libraries = fs::read_dir(root.join("crates")).expect("the folder of the libraries");
+    let libraries = libraries.map(|entry| entry.expect("a folder").path());
+    let all = [root.to_owned()].into_iter().chain(libraries);
+    all.map(|folder| folder.join("src")).collect()
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -54,19 +60,21 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The sources without those that hold tests alone, which may use what they like.
+/// The sources without those that hold tests alone, which may use what they like. All packages are read as one crate: each imports the
+/// rooms that it uses under their names.
 fn sources() -> Crate {
-    let mut found = vec![];
-    files(&src(), &mut found);
-    // The binary is a crate of its own.
-    found.retain(|path| !path.ends_with("src/main.rs"));
-    let read = |path: &PathBuf| {
-        let name = path.strip_prefix(src()).expect("a file of the sources");
-        let name = name.to_str().expect("a plain name").replace('\\', "/");
-        let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{name}: {e}"));
-        (name, text)
-    };
-    let all: Vec<_> = found.iter().map(read).collect();
+    let mut all = BTreeMap::new();
+    for folder in folders() {
+        let mut found = vec![];
+        files(&folder, &mut found);
+        for path in found {
+            let name = path.strip_prefix(&folder).expect("a file of the sources");
+            let name = name.to_str().expect("a plain name").replace('\\', "/");
+            let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let name = name.replace("main.rs", "lib.rs");
+            *all.entry(name).or_insert_with(String::new) += &text;
+        }
+    }
     Crate::of(
         all.iter()
             .map(|(name, text)| (name.as_str(), text.as_str())),
@@ -125,7 +133,8 @@ fn only_its_own_folder_knows_a_family() {
 
 #[test]
 fn every_room_is_named() {
-    for entry in fs::read_dir(src()).expect("the folder of the sources") {
+    let in_folder = |folder: PathBuf| fs::read_dir(folder).expect("a folder of sources");
+    for entry in folders().into_iter().flat_map(in_folder) {
         let path = entry.expect("a file or a folder").path();
         if path.is_dir() {
             let name = path
@@ -145,7 +154,8 @@ fn every_room_is_named() {
 fn files_of_rooms(sources: &Crate) -> BTreeMap<Module, Graph> {
     let rooms = sources.modules().filter(|module| {
         let folder: PathBuf = module.iter().collect();
-        src().join(folder).join("mod.rs").exists()
+        let file = folder.join("mod.rs");
+        folders().iter().any(|sources| sources.join(&file).exists())
     });
     let mut graphs: BTreeMap<Module, Graph> =
         rooms.map(|room| (room.clone(), Graph::new())).collect();

@@ -1,0 +1,102 @@
+//! The device of a model, as the options ask for it.
+
+use std::sync::Arc;
+
+use super::{EngineError, EngineOptions, PrecomposeChoice};
+use crate::gpu::{self, AdapterSummary, DeviceChoice, Gpu, GpuError, GpuOptions};
+
+/// The device that a model runs on.
+pub(super) enum Device {
+    /// The CPU reference, and why it was taken if it was not asked for.
+    Cpu { because: Option<GpuError> },
+    /// A GPU.
+    Gpu(Arc<Gpu>),
+}
+
+/// The first flag for something that only GPU kernels can do.
+fn gpu_flag(options: &GpuOptions, precompose: Option<PrecomposeChoice>) -> Option<&'static str> {
+    let composing = precompose.is_some_and(|choice| choice != PrecomposeChoice::Off);
+    let flags = [
+        (options.tier.is_some(), "--tier"),
+        (composing, "--precompose"),
+        (options.no_matrices, "--no-matrices"),
+        (options.serial_passes.is_some(), "--serial-passes"),
+        (options.packed_halves.is_some(), "--packed-halves"),
+        (options.checked, "--checked"),
+    ];
+    let given = flags.into_iter().find(|(given, _)| *given);
+    given.map(|(_, flag)| flag)
+}
+
+/// Refuses what only GPU kernels can do.
+pub fn check_cpu(
+    options: &GpuOptions,
+    precompose: Option<PrecomposeChoice>,
+) -> Result<(), EngineError> {
+    let Some(flag) = gpu_flag(options, precompose) else {
+        return Ok(());
+    };
+    Err(match (options.tier, precompose, flag) {
+        (Some(tier), _, "--tier") => EngineError::TierWithoutGpu { tier: tier.name() },
+        (_, Some(choice), "--precompose") => EngineError::PrecomposeWithoutGpu {
+            choice: choice.name(),
+        },
+        _ => EngineError::FlagWithoutGpu { flag },
+    })
+}
+
+/// The GPU that `options` ask for; `None` is the CPU reference.
+fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
+    let suits_cpu = check_cpu(&options.gpu, options.precompose);
+    if options.gpu.device == DeviceChoice::Cpu {
+        return suits_cpu.map(|()| None);
+    }
+    Ok(Some(GpuOptions {
+        // Flags for GPU kernels ask for some adapter, even if it is software.
+        hardware: suits_cpu.is_ok(),
+        tuned: true,
+        ..options.gpu.clone()
+    }))
+}
+
+/// Why the CPU reference is taken instead of what is wanted, or why that is an error.
+fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineError> {
+    let is_auto = options.gpu.device == DeviceChoice::Auto;
+    match gpu_flag(&options.gpu, options.precompose) {
+        None if is_auto && error.is_no_gpu() => Ok(error),
+        Some(flag) if error.advises_cpu() => Err(EngineError::NoGpuForFlag {
+            flag,
+            error: Box::new(error),
+        }),
+        _ => Err(error.into()),
+    }
+}
+
+/// The adapter on which a model would run, unopened; `None` is the CPU reference.
+///
+/// # Errors
+/// The errors of opening a model with these options, as far as they concern the device.
+pub async fn adapter(options: &EngineOptions) -> Result<Option<AdapterSummary>, EngineError> {
+    let Some(wanted) = wanted(options)? else {
+        return Ok(None);
+    };
+    match gpu::chosen(&wanted.device, wanted.hardware).await {
+        Ok(adapter) => Ok(Some(adapter)),
+        Err(error) => instead(options, error).map(|_| None),
+    }
+}
+
+impl Device {
+    /// The device that `options` mean.
+    pub(super) async fn open(options: &EngineOptions) -> Result<Self, EngineError> {
+        let Some(wanted) = wanted(options)? else {
+            return Ok(Self::Cpu { because: None });
+        };
+        match Gpu::open(&wanted).await {
+            Ok(gpu) => Ok(Self::Gpu(Arc::new(gpu))),
+            Err(error) => instead(options, error).map(|because| Self::Cpu {
+                because: Some(because),
+            }),
+        }
+    }
+}

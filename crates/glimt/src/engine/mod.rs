@@ -1,0 +1,306 @@
+//! Engine and Session: a model loaded on a device, and a conversation with it.
+//!
+//! [`Engine::open`] loads a model, and [`Engine::chat`] asks it. Step by step, [`Opened::new`] reads the file and opens the device; [`Engine::load`] puts the weights there; [`Engine::session`] starts a
+//! context; [`Session::generate`] continues it. What takes time is a
+//! future that never blocks: whoever may block calls [`Wait::wait`] of it. [`Engine::open`] and [`Engine::chat`] alone do so themselves. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
+//! reference, [`gpu`] the fast one.
+
+pub mod backend;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod bandwidth;
+#[cfg(not(target_arch = "wasm32"))]
+mod beside;
+pub mod chooser;
+pub mod cpu;
+pub mod device;
+mod ending;
+mod error;
+pub mod gpu;
+pub mod log_softmax;
+pub(crate) mod opened;
+pub mod perplexity;
+pub mod random;
+pub mod recommended;
+mod room;
+pub mod saved;
+pub mod scheduler;
+mod session;
+#[cfg(test)]
+mod testing;
+#[cfg(not(target_arch = "wasm32"))]
+mod warm;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+pub use crate::kernels::logit_bias::Biases;
+pub use crate::kernels::sampling::{self, Sampling};
+pub use device::adapter;
+pub use error::{EngineError, NoRoom};
+pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
+pub use opened::Opened;
+pub use room::available;
+#[cfg(not(target_arch = "wasm32"))]
+pub use room::check_gpu;
+#[cfg(any(test, feature = "testing"))]
+pub use room::{Place, Site};
+pub use saved::{SessionFile, SessionFileError};
+pub use session::{GenerateStats, Session, StopReason};
+#[cfg(not(target_arch = "wasm32"))]
+pub use warm::KeepWarm;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use crate::gpu::wait::Wait;
+pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
+
+use crate::gguf::Gguf;
+use crate::models::BatchSizes;
+use backend::Backend;
+use cpu::CpuBackend;
+use device::Device;
+use gpu::{GpuBackend, GpuModel};
+use saved::Identity;
+
+/// The model compiled into the program; its origin and licence are in assets/README.md.
+static EMBEDDED: &[u8] = include_bytes!("../../../../assets/tales-q4_k_m.gguf");
+
+/// The context where none is asked for, unless the model's is shorter: a cache for the 200000 tokens of
+/// GLM-4.7-Flash would take 10 GiB that most prompts never use.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// The source of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The story teller that is compiled into the program.
+    Embedded,
+    /// A GGUF file, or the first shard of a split one.
+    File(PathBuf),
+}
+
+impl ModelSource {
+    /// Whether this is the story teller, also if it is read from a file.
+    pub fn is_built_in(&self) -> bool {
+        let Self::File(path) = self else {
+            return true;
+        };
+        let length = std::fs::metadata(path).map(|found| found.len());
+        length.is_ok_and(|length| length == EMBEDDED.len() as u64)
+            && std::fs::read(path).is_ok_and(|bytes| bytes == EMBEDDED)
+    }
+
+    /// Opens the container.
+    pub fn open(&self) -> Result<Gguf, EngineError> {
+        Ok(match self {
+            Self::Embedded => Gguf::from_bytes(EMBEDDED, "built-in model")?,
+            Self::File(path) => Gguf::open(path)?,
+        })
+    }
+}
+
+impl From<&str> for ModelSource {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<PathBuf> for ModelSource {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+/// The options for loading a model.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// The device and the kernels. Without a tier it is the one that suits adapter and model, by measuring where both
+    /// tiers with subgroups can run. The results of `glimt tune` are used in any case.
+    pub gpu: GpuOptions,
+    /// The weights that decoding reads composed; `None` is
+    /// [`DEFAULT_PRECOMPOSE`] on a GPU.
+    pub precompose: Option<PrecomposeChoice>,
+    /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
+    /// memory.
+    pub ctx: Option<usize>,
+    /// Whether answers are asked for that may begin with thoughts, if the model's template knows them.
+    pub may_think: bool,
+    /// Whether marks of turns, calls and thoughts are also read in what users and tools say, and not only in what the chat template writes.
+    pub parse_special: bool,
+    /// Whether to load a model that has no room in memory, as far as anything tells.
+    pub force: bool,
+    /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
+    /// bindings have room for.
+    pub ubatch: Option<u32>,
+    /// How many sequences a [scheduler](scheduler::Scheduler) answers at once; `None` is one.
+    pub serving: Option<Serving>,
+}
+
+/// How many sequences a scheduler answers at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Serving {
+    /// Sequences at once, up to [`Serving::MOST`].
+    pub parallel: u32,
+    /// Rows of the cache that they share; `None` is what they need at most, as far as there is memory.
+    pub cache_tokens: Option<usize>,
+    /// Whether the CPU computes as many in turns, as far as there is memory; otherwise one after the other.
+    pub turns: bool,
+}
+
+impl Serving {
+    /// Sequences at once, at most: each needs a token in a step.
+    pub const MOST: u32 = 64;
+}
+
+/// How far loading is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of weights on the device.
+    pub done: u64,
+    /// Bytes of weights in all.
+    pub total: u64,
+}
+
+/// A model loaded on a device; what holds of it before ([`Opened`]) holds on.
+pub struct Engine {
+    opened: Opened,
+    /// On the GPU, where one is used.
+    weights: Option<Arc<GpuModel>>,
+    precomposed: Option<Precomposed>,
+    /// The identity of the model, once it was asked for.
+    identity: OnceLock<Identity>,
+}
+
+impl std::ops::Deref for Engine {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.opened
+    }
+}
+
+impl Engine {
+    /// Loads the weights of `opened`; `progress` is called as they reach a GPU. The CPU reads them in place.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`].
+    pub async fn load(
+        mut opened: Opened,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, EngineError> {
+        let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
+        let (weights, precomposed) = match &opened.device {
+            Device::Cpu { .. } => (None, None),
+            Device::Gpu(gpu) => {
+                let told = &mut |done, total| progress(LoadProgress { done, total });
+                let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
+                let (weights, precomposed) = match opened.batch_sizes() {
+                    Some(BatchSizes { sequences, .. }) => {
+                        let loaded = GpuModel::load_for(gpu, model, sequences, told);
+                        (loaded.await?, None)
+                    }
+                    None => {
+                        let n_ctx = opened.n_ctx();
+                        GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
+                    }
+                };
+                (Some(Arc::new(weights)), precomposed)
+            }
+        };
+        if let Some(weights) = &weights {
+            // In the tier that loading settled for.
+            opened.device = Device::Gpu(Arc::clone(&weights.gpu));
+        }
+        Ok(Self {
+            opened,
+            weights,
+            precomposed,
+            identity: OnceLock::new(),
+        })
+    }
+
+    /// The identity of the model, which is read when it is first asked for.
+    fn identity(&self) -> Result<&Identity, EngineError> {
+        if let Some(identity) = self.identity.get() {
+            return Ok(identity);
+        }
+        let identity = Identity::of(self)?;
+        Ok(self.identity.get_or_init(|| identity))
+    }
+
+    /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
+    pub fn precomposed(&self) -> Option<&Precomposed> {
+        self.precomposed.as_ref()
+    }
+
+    /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
+    /// device has no choice.
+    pub fn tier_trial(&self) -> Option<&TierTrial> {
+        self.weights.as_ref()?.tier_trial.as_ref()
+    }
+
+    /// Loads a model with the usual options: a file by its path, or [`ModelSource::Embedded`]. [`Opened::new`] and [`load`](Self::load)
+    /// do the same step by step. This waits until it is loaded.
+    ///
+    /// # Errors
+    /// The errors of [`Opened::new`] and [`load`](Self::load).
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn open(source: impl Into<ModelSource>) -> Result<Self, EngineError> {
+        let opened = Opened::new(&source.into(), &EngineOptions::default()).wait()?;
+        Self::load(opened, &mut |_| {}).wait()
+    }
+
+    /// Starts a context, empty.
+    ///
+    /// # Errors
+    /// The error that its cache does not fit.
+    pub async fn session(&self) -> Result<Session<'_>, EngineError> {
+        let n_ctx = self.n_ctx();
+        let backend: Box<dyn Backend + '_> = match &self.weights {
+            None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
+            Some(weights) => {
+                let weights = Arc::clone(weights);
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch).await?)
+            }
+        };
+        Ok(Session::new(self, backend))
+    }
+}
+
+/// The context length in tokens for what was asked (`None`: the default, 0: all), of a model made for `model` tokens.
+///
+/// # Errors
+/// [`EngineError::ContextTooLong`].
+pub fn context_length(asked: Option<usize>, model: usize) -> Result<usize, EngineError> {
+    match asked {
+        None => Ok(model.min(DEFAULT_CONTEXT)),
+        Some(0) => Ok(model),
+        Some(asked) if asked <= model => Ok(asked),
+        Some(asked) => Err(EngineError::ContextTooLong { asked, model }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_context_is_the_models_unless_asked_for_less() {
+        assert!(matches!(context_length(None, 2048), Ok(2048)));
+        assert!(matches!(context_length(None, 202_752), Ok(DEFAULT_CONTEXT)));
+        assert!(matches!(context_length(Some(0), 202_752), Ok(202_752)));
+        assert!(matches!(context_length(Some(2048), 2048), Ok(2048)));
+        let refused = context_length(Some(2049), 2048);
+        assert!(matches!(
+            refused,
+            Err(EngineError::ContextTooLong {
+                asked: 2049,
+                model: 2048
+            })
+        ));
+    }
+}

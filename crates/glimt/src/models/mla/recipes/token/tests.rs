@@ -1,0 +1,149 @@
+//! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
+
+use super::super::Forms;
+use super::super::steps::Steps;
+use crate::engine::ModelSource;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::{Call, State};
+use crate::gpu::interface::resolve;
+use crate::gpu::shader::Access;
+use crate::gpu::{Most, Step, Target, Tier};
+use crate::models::mla::{Model, Weights};
+use crate::models::{BatchSizes, Steps as _};
+use crate::synth::{self, Recipe, SynthOptions};
+use std::sync::Arc;
+
+/// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
+fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
+    let mut written: Vec<(Buffer, usize)> = vec![];
+    let level = |call: &&Call| {
+        let call = resolve(call, most).unwrap_or_else(|e| panic!("{e}"));
+        let bound = |buffer: &Buffer| call.bindings.iter().any(|b| b.buffer == *buffer);
+        let before = written.iter().filter(|(buffer, _)| bound(buffer));
+        let level = 1 + before.map(|(_, level)| *level).max().unwrap_or(0);
+        for (binding, access) in call.bindings.iter().zip(&call.spec.access) {
+            if *access == Access::Write {
+                written.push((binding.buffer.clone(), level));
+            }
+        }
+        level
+    };
+    calls.iter().map(level).collect()
+}
+
+/// The step of one token of `model` on `target`.
+fn record(target: &Target, model: &Model) -> Step {
+    let config = &model.config;
+    let (weights, ..) = Weights::plan(target, model).expect("it fits");
+    let forms = Forms::untried(target, config);
+    let steps = Steps::new(target, weights, forms, BatchSizes::of_one(16, 1));
+    let logits = Range::floats("logits", config.vocab_size as u64);
+    let token = steps.expect("a small cache").token(target, &[], &logits);
+    token.expect("its shapes suit")
+}
+
+/// A large GPU in this tier, in one mode.
+fn target(tier: Tier, serial_passes: bool, repeats_work: bool) -> Target {
+    let mut target = Target::h200();
+    target.tier = tier;
+    target.machine.serial_passes = serial_passes;
+    target.asked_to_repeat = Some(repeats_work);
+    target
+}
+
+#[test]
+fn a_layer_with_experts_is_seven_dependent_dispatches_or_nine() {
+    let gguf = ModelSource::Embedded.open().expect("it is in the program");
+    let model = Model::load(Arc::new(gguf)).expect("it is supported");
+    for tier in [Tier::Subgroup, Tier::Int8] {
+        for repeats_work in [true, false] {
+            let step = record(&target(tier, false, repeats_work), &model);
+            check_layers(&step, model.layers.len(), repeats_work);
+        }
+    }
+}
+
+fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
+    // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
+    let [saved, saved_dense] = if repeats_work { [2, 1] } else { [0, 0] };
+    // With few slices v_b joins them itself, with many a dispatch before it.
+    for (slices, dispatches, dense, experts) in [
+        (1, 11 - saved, 8 - saved_dense, 9 - saved),
+        (200, 12 - saved, 9 - saved_dense, 10 - saved),
+    ] {
+        // Every form of the attention has a dispatch for such a short context.
+        let state = State {
+            pos: 9,
+            tokens: 1,
+            slices,
+            ..State::default()
+        };
+        let held = step.calls.iter().filter(|call| call.when.holds(&state));
+        let calls: Vec<_> = held.collect();
+        let levels = levels(&calls, step.most);
+        let last = |layer: usize| {
+            let of_layer = calls.iter().zip(&levels);
+            let of_layer = of_layer.filter(|(call, _)| call.sublayer.layer() == Some(layer));
+            let levels = of_layer.map(|(_, level)| *level);
+            levels.max().expect("it has some")
+        };
+        assert_eq!(last(0), 1 + dense, "after the embedding");
+        for layer in 1..layers {
+            assert_eq!(last(layer) - last(layer - 1), experts, "layer {layer}");
+            let count = calls
+                .iter()
+                .filter(|call| call.sublayer.layer() == Some(layer));
+            // kv_a beside q_a, the cache's row beside the absorption.
+            assert_eq!(count.count(), dispatches, "layer {layer}");
+        }
+    }
+}
+
+/// A model of these sizes with two layers, the first of them dense.
+fn load_shape(name: &str) -> Model {
+    let model = name.parse().expect("a synthetic model");
+    let options = SynthOptions {
+        layers: Some(2),
+        ..Default::default()
+    };
+    let gguf = synth::without_matrices(model, Recipe::Q4_0, &options).expect("it is a model");
+    Model::load(Arc::new(gguf)).expect("it is supported")
+}
+
+/// Dispatches of the last layer, in a short context and in one whose slices a dispatch of its own joins.
+fn dispatches(step: &Step) -> [usize; 2] {
+    [(5, 1), (30_000, 200)].map(|(pos, slices)| {
+        let state = State {
+            pos,
+            slices,
+            tokens: 1,
+            ..State::default()
+        };
+        let of_layer = |call: &&Call| call.sublayer.layer() == Some(1) && call.when.holds(&state);
+        step.calls.iter().filter(of_layer).count()
+    })
+}
+
+#[test]
+fn a_layer_of_each_model_takes_so_many_dispatches_in_each_mode() {
+    // The dispatches in a short context by (serial, repeating): (false, false), (false, true), (true, false), (true, true).
+    for (name, expected) in [
+        ("glm-4.7-flash", [11, 9, 9, 7]),
+        ("deepseek-v2-lite", [10, 9, 8, 7]),
+        ("youtu-llm-2b", [10, 9, 8, 7]),
+    ] {
+        let model = load_shape(name);
+        for tier in [Tier::Subgroup, Tier::Int8] {
+            let modes = [(false, false), (false, true), (true, false), (true, true)];
+            for ((serial, repeats), expected) in modes.into_iter().zip(expected) {
+                let step = record(&target(tier, serial, repeats), &model);
+                assert_eq!(
+                    dispatches(&step),
+                    [expected, expected + 1],
+                    "{name}, {}, serial {serial}, repeating {repeats}",
+                    tier.name()
+                );
+            }
+        }
+    }
+}

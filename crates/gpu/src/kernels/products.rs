@@ -1,0 +1,392 @@
+//! Products as the CPU computes them, for any type of weights and any number of tokens: the twins of the kernels that multiply are made of
+//! these, and so is the reference.
+
+use super::expert_rows::slots_by_expert;
+use super::linear::{Batch, in_tasks, normed, rows_dot};
+use super::moe_combine::moe_combine;
+use crate::model::Weight;
+
+/// The surroundings of a product: how the input lies, what happens to it first, what is added last.
+#[derive(Debug, Clone, Copy)]
+pub struct MatvecOptions<'a> {
+    /// RMS norm of each input row first: its weight (cols) and epsilon. Only for weights of one group.
+    pub norm: Option<(&'a [f32], f32)>,
+    /// Added to the output, (T, groups * rows).
+    pub residual: Option<&'a [f32]>,
+    /// Floats from one token's input to the next.
+    pub x_stride: usize,
+    /// Floats from one group's input to the next: 0 where all groups read the same.
+    pub x_group_stride: usize,
+}
+
+impl<'a> MatvecOptions<'a> {
+    /// The input is (T, cols), nothing before, nothing after.
+    pub fn contiguous(cols: usize) -> Self {
+        Self::per_group(cols, 0)
+    }
+
+    /// The input is (T, stride), and group g (a head) reads `cols` values from `g * group_stride` on.
+    pub fn per_group(stride: usize, group_stride: usize) -> Self {
+        MatvecOptions {
+            norm: None,
+            residual: None,
+            x_stride: stride,
+            x_group_stride: group_stride,
+        }
+    }
+
+    /// The options of `self` with an RMS norm of the input.
+    pub fn with_norm(self, weight: &'a [f32], eps: f32) -> Self {
+        MatvecOptions {
+            norm: Some((weight, eps)),
+            ..self
+        }
+    }
+
+    /// The options of `self` with `residual` (T, groups * rows) added.
+    pub fn with_residual(self, residual: &'a [f32]) -> Self {
+        MatvecOptions {
+            residual: Some(residual),
+            ..self
+        }
+    }
+}
+
+/// `out` (T, groups * rows): out\[t\]\[g\]\[r\] = w\[g\]\[r\] . norm(x\[t * x_stride + g * x_group_stride ..\]\[..cols\]) + residual.
+///
+/// # Panics
+/// If a size does not fit the others: sizes come from a checked `Model`, never from input.
+pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>, out: &mut [f32]) {
+    let rows = w.groups * w.rows;
+    assert_eq!(
+        out.len(),
+        n_tokens * rows,
+        "output of {} for {n_tokens} tokens",
+        w.name
+    );
+    if n_tokens == 0 {
+        return;
+    }
+    let stride = options.x_stride;
+    let x = match options.norm {
+        None => x,
+        Some(_) => {
+            let one = (w.groups, stride) == (1, w.cols);
+            assert!(one, "norm before {}: one contiguous input", w.name);
+            &x[..n_tokens * w.cols]
+        }
+    };
+    let x = normed(x, options.norm);
+    let tokens = 0..n_tokens;
+    let batch = |group: usize| {
+        let input = |t: usize| &x[t * stride + group * options.x_group_stride..][..w.cols];
+        Batch {
+            group,
+            inputs: tokens.clone().map(input).collect(),
+            places: tokens.clone().map(|t| t * rows + group * w.rows).collect(),
+        }
+    };
+    let batches: Vec<_> = (0..w.groups).map(batch).collect();
+    in_tasks(&batches, [w.rows, w.cols], out, |batch, rows| {
+        rows_dot(w, batch.group, rows, &batch.inputs)
+    });
+    if let Some(residual) = options.residual {
+        assert_eq!(residual.len(), out.len(), "residual of {}", w.name);
+        out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+    }
+}
+
+/// The products of a batch by expert, so that an expert's rows are read once: slot (token * used + rank) of the (T, used) choices reads
+/// `cols` values of `x` from `input(slot)` on, and has `rows` values of the output.
+pub(super) fn by_expert<'a>(
+    slots: &[Vec<usize>],
+    [rows, cols]: [usize; 2],
+    x: &'a [f32],
+    input: impl Fn(usize) -> usize,
+) -> Vec<Batch<'a>> {
+    let chosen = slots
+        .iter()
+        .enumerate()
+        .filter(|(_, slots)| !slots.is_empty());
+    let batch = |(group, slots): (usize, &Vec<usize>)| Batch {
+        group,
+        inputs: slots
+            .iter()
+            .map(|slot| &x[input(*slot)..][..cols])
+            .collect(),
+        places: slots.iter().map(|slot| slot * rows).collect(),
+    };
+    chosen.map(batch).collect()
+}
+
+/// `x * sigmoid(x)`, finite for any finite x.
+pub(super) fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}
+
+/// `out` (T, used, ff) = silu(gate\[e\] norm(x\[t\])) * (up\[e\] norm(x\[t\])), with e = ids\[t\]\[s\].
+///
+/// `x` is (T, cols), `norm` the weight and epsilon of the RMS norm before. `ids` (T, used) names the expert of each slot;
+/// without it there is one group and used is 1.
+///
+/// # Panics
+/// If a size does not fit the others or an id is not below the number of experts.
+pub fn gate_up(
+    gate: &Weight,
+    up: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    norm: Option<(&[f32], f32)>,
+    ids: Option<&[u32]>,
+    out: &mut [f32],
+) {
+    assert_eq!(
+        (gate.groups, gate.rows, gate.cols),
+        (up.groups, up.rows, up.cols),
+        "{} and {}",
+        gate.name,
+        up.name
+    );
+    if n_tokens == 0 {
+        return;
+    }
+    let (rows, cols) = (gate.rows, gate.cols);
+    let fits = norm.is_none_or(|(weight, _)| weight.len() == cols);
+    assert!(fits, "norm before {}", gate.name);
+    let x = normed(&x[..n_tokens * cols], norm);
+    let slots = match ids {
+        Some(ids) => slots_by_expert(ids, gate.groups),
+        None => vec![(0..n_tokens).collect()],
+    };
+    let used = ids.map_or(1, |ids| ids.len() / n_tokens);
+    assert_eq!(
+        out.len(),
+        n_tokens * used * rows,
+        "output of {} for {n_tokens} tokens",
+        gate.name
+    );
+
+    let sizes = [rows, cols];
+    let batches = by_expert(&slots, sizes, &x, |slot| slot / used * cols);
+    in_tasks(&batches, sizes, out, |batch, rows| {
+        let [mut gates, ups] =
+            [gate, up].map(|w| rows_dot(w, batch.group, rows.clone(), &batch.inputs));
+        let pairs = gates.iter_mut().zip(ups);
+        pairs.for_each(|(g, u)| *g = silu(*g) * u);
+        gates
+    });
+}
+
+/// `out` (T, d) = residual (T, d) + sum over s of weights\[t\]\[s\] * down\[ids\[t\]\[s\]\] h\[t\]\[s\].
+///
+/// `h` is (T, used, ff); `ids` and `weights` are (T, used). The sum runs over the slots in order, then the residual is
+/// added: a fixed order of additions, so a result does not depend on the batch.
+///
+/// # Panics
+/// If a size does not fit the others or an id is not below the number of experts.
+pub fn moe_down(
+    down: &Weight,
+    h: &[f32],
+    ids: &[u32],
+    weights: &[f32],
+    n_tokens: usize,
+    residual: &[f32],
+    out: &mut [f32],
+) {
+    let (rows, cols) = (down.rows, down.cols);
+    assert_eq!(
+        ids.len(),
+        weights.len(),
+        "experts and weights of {}",
+        down.name
+    );
+    assert_eq!(h.len(), ids.len() * cols, "input of {}", down.name);
+    assert_eq!(
+        (out.len(), residual.len()),
+        (n_tokens * rows, n_tokens * rows),
+        "output and residual of {}",
+        down.name
+    );
+    if n_tokens == 0 {
+        return;
+    }
+    let (slots, sizes) = (slots_by_expert(ids, down.groups), [rows, cols]);
+    let mut by_slot = vec![0.0f32; ids.len() * rows];
+    let batches = by_expert(&slots, sizes, h, |slot| slot * cols);
+    in_tasks(&batches, sizes, &mut by_slot, |batch, rows| {
+        rows_dot(down, batch.group, rows, &batch.inputs)
+    });
+    moe_combine(&by_slot, weights, residual, rows, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::linear::rms_norm;
+    use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn plain_product_with_norm_and_residual() {
+        let mut rng = Rng::fresh();
+        for (ty, rows, cols, n_tokens) in [
+            (GgmlType::Q4_K, 301, 512, 3),
+            (GgmlType::Q8_0, 5, 96, 1),
+            (GgmlType::F32, 64, 32, 17),
+        ] {
+            let w = random_weight(&mut rng, ty, 1, rows, cols);
+            let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+            let residual = rng.normals(n_tokens * rows);
+            let mut out = vec![f32::NAN; n_tokens * rows];
+            let options = MatvecOptions::contiguous(cols)
+                .with_norm(&norm, 1e-6)
+                .with_residual(&residual);
+            matvec(&w, &x, n_tokens, options, &mut out);
+            for t in 0..n_tokens {
+                let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-6);
+                let exact: Vec<f64> = exact_rows(&w, 0, &input)
+                    .iter()
+                    .zip(&residual[t * rows..])
+                    .map(|(y, r)| y + f64::from(*r))
+                    .collect();
+                assert_close(&out[t * rows..][..rows], &exact, 1e-12, "token");
+            }
+        }
+    }
+
+    #[test]
+    fn each_head_reads_its_own_slice() {
+        let mut rng = Rng::fresh();
+        // Heads of nope 64 + rope 32: only the first 64 of each 96 are multiplied.
+        let (heads, rows, cols, head, n_tokens) = (3, 80, 64, 96, 4);
+        let w = random_weight(&mut rng, GgmlType::Q5_0, heads, rows, cols);
+        let x = rng.normals(n_tokens * heads * head);
+        let mut out = vec![f32::NAN; n_tokens * heads * rows];
+        matvec(
+            &w,
+            &x,
+            n_tokens,
+            MatvecOptions::per_group(heads * head, head),
+            &mut out,
+        );
+        for t in 0..n_tokens {
+            for h in 0..heads {
+                let exact = exact_rows(&w, h, &x[(t * heads + h) * head..][..cols]);
+                assert_close(
+                    &out[(t * heads + h) * rows..][..rows],
+                    &exact,
+                    1e-12,
+                    "head",
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_has_the_bits_of_single_tokens() {
+        let mut rng = Rng::fresh();
+        let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 130, 288);
+        let x = rng.normals(6 * 288);
+        let mut batch = vec![0.0; 6 * 130];
+        matvec(&w, &x, 6, MatvecOptions::contiguous(288), &mut batch);
+        for t in 0..6 {
+            let mut one = vec![0.0; 130];
+            matvec(
+                &w,
+                &x[t * 288..][..288],
+                1,
+                MatvecOptions::contiguous(288),
+                &mut one,
+            );
+            assert_eq!(one, batch[t * 130..][..130]);
+        }
+    }
+
+    fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
+        let gates = exact_rows(gate, expert, x);
+        gates
+            .iter()
+            .zip(exact_rows(up, expert, x))
+            .map(|(g, u)| exact_silu(*g) * u)
+            .collect()
+    }
+
+    #[test]
+    fn dense_with_norm() {
+        let mut rng = Rng::fresh();
+        let (rows, cols, n_tokens) = (150, 256, 3);
+        let gate = random_weight(&mut rng, GgmlType::Q4_K, 1, rows, cols);
+        let up = random_weight(&mut rng, GgmlType::Q6_K, 1, rows, cols);
+        let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+        let mut out = vec![f32::NAN; n_tokens * rows];
+        gate_up(
+            &gate,
+            &up,
+            &x,
+            n_tokens,
+            Some((&norm, 1e-5)),
+            None,
+            &mut out,
+        );
+        for t in 0..n_tokens {
+            let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-5);
+            assert_close(
+                &out[t * rows..][..rows],
+                &exact(&gate, &up, 0, &input),
+                1e-12,
+                "token",
+            );
+        }
+    }
+
+    #[test]
+    fn each_slot_uses_its_expert() {
+        let mut rng = Rng::fresh();
+        let (experts, used, rows, cols, n_tokens) = (8, 3, 70, 96, 5);
+        let gate = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+        let up = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+        let x = rng.normals(n_tokens * cols);
+        let ids: Vec<u32> = (0..n_tokens * used)
+            .map(|_| rng.below(experts) as u32)
+            .collect();
+        let mut out = vec![f32::NAN; n_tokens * used * rows];
+        gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut out);
+        for (slot, &id) in ids.iter().enumerate() {
+            let expected = exact(&gate, &up, id as usize, &x[slot / used * cols..][..cols]);
+            assert_close(&out[slot * rows..][..rows], &expected, 1e-12, "slot");
+        }
+    }
+
+    #[test]
+    fn silu_is_finite_at_the_ends() {
+        assert_eq!(silu(-200.0), 0.0);
+        assert_eq!(silu(200.0), 200.0);
+    }
+
+    #[test]
+    fn weighted_sum_of_the_chosen_experts() {
+        let mut rng = Rng::fresh();
+        for (ty, cols) in [(GgmlType::Q6_K, 256), (GgmlType::Q5_0, 352)] {
+            let (experts, used, rows, n_tokens) = (8, 3, 90, 4);
+            let down = random_weight(&mut rng, ty, experts, rows, cols);
+            let h = rng.normals(n_tokens * used * cols);
+            let ids: Vec<u32> = (0..n_tokens * used)
+                .map(|_| rng.below(experts) as u32)
+                .collect();
+            let weights: Vec<f32> = (0..n_tokens * used).map(|_| rng.uniform()).collect();
+            let residual = rng.normals(n_tokens * rows);
+            let mut out = vec![f32::NAN; n_tokens * rows];
+            moe_down(&down, &h, &ids, &weights, n_tokens, &residual, &mut out);
+
+            let mut exact: Vec<f64> = residual.iter().map(|r| f64::from(*r)).collect();
+            for (slot, (&id, &weight)) in ids.iter().zip(&weights).enumerate() {
+                let y = exact_rows(&down, id as usize, &h[slot * cols..][..cols]);
+                let sums = &mut exact[slot / used * rows..][..rows];
+                sums.iter_mut()
+                    .zip(y)
+                    .for_each(|(sum, y)| *sum += f64::from(weight) * y);
+            }
+            assert_close(&out, &exact, 1e-12, ty.name());
+        }
+    }
+}
