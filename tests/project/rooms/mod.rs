@@ -40,11 +40,12 @@ const ROOMS: [&str; 23] = [
     "cli",
 ];
 
-/// The sources of the program and of each library.
+/// The sources of the program and of each library. The laboratory is no part of them.
 fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let libraries = fs::read_dir(root.join("crates")).expect("the folder of the libraries");
     let libraries = libraries.map(|entry| entry.expect("a folder").path());
+    let libraries = libraries.filter(|folder| !folder.ends_with("lab"));
     let all = [root.to_owned()].into_iter().chain(libraries);
     all.map(|folder| folder.join("src")).collect()
 }
