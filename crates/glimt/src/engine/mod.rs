@@ -43,6 +43,8 @@ pub use opened::Opened;
 pub use room::available;
 #[cfg(not(target_arch = "wasm32"))]
 pub use room::check_gpu;
+#[cfg(any(test, feature = "testing"))]
+pub use room::{Place, Site};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
 #[cfg(not(target_arch = "wasm32"))]

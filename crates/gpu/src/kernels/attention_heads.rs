@@ -19,7 +19,7 @@ pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
 
 impl Shape {
     /// The shape for blocks of these sizes, with so many bytes of workgroup memory; `None` where none suits.
-    pub(super) fn of(dims: MlaDims, memory: u32) -> Option<Self> {
+    pub fn of(dims: MlaDims, memory: u32) -> Option<Self> {
         // Takes the choice that leaves the fewest threads without a head: the second for GLM's 20 heads, the first for 16.
         let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
         let heads = HEADS_OF_THREAD.into_iter().min_by_key(idle)?;

@@ -55,8 +55,6 @@ use crate::gpu::call::{Call, Flops};
 use crate::gpu::memory::{GpuWeight, Piece};
 pub use dims::{KvDims, MlaDims};
 
-#[cfg(test)]
-mod instructions;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

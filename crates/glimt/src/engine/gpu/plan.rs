@@ -146,8 +146,4 @@ fn bytes<'a>(
 
 pub mod expected;
 #[cfg(test)]
-mod known;
-#[cfg(test)]
-mod mutants;
-#[cfg(test)]
 mod tests;

@@ -1,7 +1,6 @@
 //! Protects prompts that are cut into submissions: the same logits wherever they are cut.
 
 mod lost;
-mod waves;
 
 use super::measure::Separation;
 use super::pace::{Kind, Paces};
