@@ -16,7 +16,6 @@ pub mod batch_matvec;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod choices;
-pub mod compose;
 mod coop;
 pub mod copy_rows;
 mod dims;

@@ -4,6 +4,7 @@ mod config;
 mod error;
 mod feed_forward;
 pub(crate) mod keys;
+pub mod pairs;
 mod rope;
 pub(crate) mod tensors;
 mod weight;

@@ -3,7 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod composed;
+mod precomposed;
 mod sessions;
 
 use std::ops::ControlFlow;

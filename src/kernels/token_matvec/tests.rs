@@ -440,40 +440,25 @@ fn queries_leave_rotated() {
             let mut twin = token_matvec(&w, &given.values, 0, rms, None);
             let (angles, _) = table[pos * rope..][..rope].as_chunks();
             rotate_rows(&mut twin, first_row, rope, angles);
-            let y = output(gpu, rows);
-            let weight = gpu_weight(gpu, &w);
-            let call = GpuTokenMatvec::new(
-                &weight,
-                activation(gpu),
-                Input::Prepared(given.upload(gpu, 1e-5), 0),
-            )
-            .bind("y", &Range::whole(&y));
-            let rotation = Rotation {
+            let (y, weight) = (output(gpu, rows), gpu_weight(gpu, &w));
+            let x = Input::Prepared(given.upload(gpu, 1e-5), 0);
+            let mut product = GpuTokenMatvec::new(&weight, activation(gpu), x);
+            product = product.bind("y", &Range::whole(&y));
+            product.rotation = Some(Rotation {
                 table: Range::whole(&upload(gpu, &table)),
                 first_row: first_row as u32,
                 rope: rope as u32,
-            };
+            });
             let state = State {
                 pos: pos as u32,
                 tokens: 1,
                 ..State::default()
             };
-            run(
-                gpu,
-                &call
-                    .rotated(rotation)
-                    .calls(gpu)
-                    .unwrap_or_else(|e| panic!("{e}")),
-                &state,
-            );
+            let calls = product.calls(gpu).unwrap_or_else(|e| panic!("{e}"));
+            run(gpu, &calls, &state);
             let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            let what = format!("{} {rows} x {cols}", ty.name());
-            assert_close(
-                &download(gpu, &y, rows),
-                &exact,
-                sums_nmse(activation(gpu)),
-                &what,
-            );
+            let found = download(gpu, &y, rows);
+            assert_close(&found, &exact, sums_nmse(activation(gpu)), ty.name());
         }
     }
 }

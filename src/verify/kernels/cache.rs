@@ -1,11 +1,9 @@
-//! The kernels before and behind the products: rows of the vocabulary and of the cache, the choice of a token, copies, and composed
-//! weights.
+//! The kernels before and behind the products: rows of the vocabulary and of the cache, the choice of a token, and copies.
 
 use super::lab::{Compared, Lab, state, wide};
 use super::{DIMS, EPS};
 use crate::gpu::buffer::Role;
 use crate::gpu::call::{Extent, State};
-use crate::kernels::compose::{Composition, GpuCompose, Pair, compose};
 use crate::kernels::copy_rows::{self, Copied};
 use crate::kernels::embed::{self, embed as embed_twin};
 use crate::kernels::logit_bias::{self, Biases};
@@ -13,8 +11,7 @@ use crate::kernels::rope_cache::{self, CacheRow, GpuRopeCache};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
-use crate::model::Weight;
-use crate::quant::{GgmlType, SMALL_BLOCK, dequantize_row};
+use crate::quant::GgmlType;
 use half::f16;
 
 pub(super) fn embed(lab: &mut Lab<'_>) {
@@ -157,50 +154,4 @@ pub(super) fn copies(lab: &mut Lab<'_>) {
         lab.run(vec![call], state(copies.len(), 0))?;
         Ok(vec![lab.same(&on_gpu, &cache)?])
     });
-}
-
-/// The product of two weights as a weight.
-pub(super) fn composition(lab: &mut Lab<'_>) {
-    let composition = Composition {
-        pair: Pair::Qk,
-        heads: 2,
-        rows: 96,
-        depth: 64,
-        cols: 128,
-        kept: 32,
-    };
-    lab.check("q8_0 by q4_0, 2 heads", |lab| {
-        let c = &composition;
-        let left = lab.weight(GgmlType::Q8_0, [c.heads, c.rows, c.depth]);
-        let rows = c.heads * (c.depth + c.kept);
-        let right = lab.weight(GgmlType::Q4_0, [1, rows, c.cols]);
-        let ty = GgmlType::Q8_0;
-        let twin = compose(c, [&left, &right], ty);
-        let out = c.product(ty);
-        let [codes, scales] = [&out.pieces[0].quants, &out.pieces[0].scales];
-        let call = GpuCompose {
-            composition,
-            left: &lab.load(&[&left])?[0],
-            right: &lab.load(&[&right])?[0],
-            out: &out,
-        };
-        lab.run(call.calls()?, State::default())?;
-        let blocks = c.out_rows() * c.out_cols() / SMALL_BLOCK;
-        let codes: Vec<[i8; SMALL_BLOCK]> = lab.read(codes, blocks)?;
-        let scales: Vec<f16> = lab.read(scales, blocks)?;
-        let blocks = codes.iter().zip(scales);
-        let found: Vec<f32> = blocks
-            .flat_map(|(codes, d)| codes.map(|code| f32::from(code) * f32::from(d)))
-            .collect();
-        // Where a value is midway between two codes it may become the other one.
-        Ok(vec![Compared::new(&found, &values(&twin), 1e-5)])
-    });
-}
-
-fn values(w: &Weight) -> Vec<f32> {
-    let mut all = vec![0.0; w.rows * w.cols];
-    for (row, values) in all.chunks_exact_mut(w.cols).enumerate() {
-        dequantize_row(w.ty, w.row(0, row), values);
-    }
-    all
 }

@@ -95,7 +95,7 @@ pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
             experts::moe_down_of_several,
         ],
     };
-    let of_all: [Group; 14] = [
+    let of_all: [Group; 15] = [
         batch::products,
         batch::choice,
         batch::experts,
@@ -110,8 +110,9 @@ pub(super) fn groups(gpu: &Gpu) -> Vec<Group> {
         prompt_attention::all,
         experts::router,
         cache::choice,
+        cache::copies,
     ];
-    [of_tier, &of_all, &[cache::copies, cache::composition]].concat()
+    [of_tier, &of_all].concat()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::gpu::{GpuError, Most};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::products::{MatvecOptions, matvec};
-use crate::kernels::rope_cache::{CacheRow, Rotation, rope_cache, rotate_rows};
+use crate::kernels::rope_cache::{CacheRow, rope_cache};
 use crate::kernels::sequences::{PAGE, Record, Sequences};
 use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_absorb::{GpuTokenAbsorb, token_absorb};
@@ -48,7 +48,6 @@ pub(super) fn products(lab: &mut Lab<'_>) {
         product(lab, ty);
     }
     heads(lab);
-    rotated(lab);
     stream(lab);
     partial_logits(lab);
 }
@@ -89,32 +88,6 @@ fn heads(lab: &mut Lab<'_>) {
         let x = Input::Prepared(input, units as u32);
         let product = GpuTokenMatvec::new(weight, form(lab), x).bind("y", &y);
         lab.run(product.calls(lab.gpu)?, state(1, 0))?;
-        Ok(vec![lab.floats(&y, &twin, limit(form(lab)))?])
-    });
-}
-
-/// With rotated rows behind the others.
-fn rotated(lab: &mut Lab<'_>) {
-    let (rows, first, rope, cols, pos, n_ctx) = (576, 448, 64, 256, 5, 7);
-    lab.check(format!("q8_0 {rows}x{cols}, rotated"), |lab| {
-        let w = lab.weight(GgmlType::Q8_0, [1, rows, cols]);
-        let x = Normed::new(lab, 1, cols);
-        let table = lab.normals(n_ctx * rope);
-        let (values, rms) = x.token(0);
-        let mut twin = token_matvec(&w, values, 0, Some(rms), None);
-        let (angles, _) = table[pos * rope..][..rope].as_chunks();
-        rotate_rows(&mut twin, first, rope, angles);
-        let y = lab.room(rows);
-        let weight = &lab.load(&[&w])?[0];
-        let rotation = Rotation {
-            table: lab.given(&table),
-            first_row: first as u32,
-            rope: rope as u32,
-        };
-        let product = GpuTokenMatvec::new(weight, form(lab), Input::Prepared(x.input(lab), 0))
-            .bind("y", &y)
-            .rotated(rotation);
-        lab.run(product.calls(lab.gpu)?, state(1, pos))?;
         Ok(vec![lab.floats(&y, &twin, limit(form(lab)))?])
     });
 }
