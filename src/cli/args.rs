@@ -149,7 +149,7 @@ pub(super) fn gpu_layers(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Where and how to run, and which weights decoding reads composed.
+/// Where and how to run.
 #[derive(Args)]
 pub(super) struct EngineArgs {
     #[command(flatten)]
@@ -222,7 +222,7 @@ impl KernelArgs {
     }
 }
 
-/// Which weights decoding reads composed.
+/// The weights to multiply at load.
 #[derive(Args)]
 pub(super) struct PrecomposeArgs {
     /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query

@@ -35,7 +35,7 @@ pub(super) fn open_for(
 ) -> Result<Opened, CliError> {
     let options = EngineOptions {
         gpu: engine.device.options(),
-        precompose: engine.precompose.choice,
+        precompose: engine.precompose.choice.unwrap_or_default(),
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
@@ -161,7 +161,7 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         detail(format_args!("{trial}"));
     }
     if let Some(precomposed) = engine.precomposed() {
-        detail(format_args!("{precomposed}"));
+        detail(format_args!("{}", precomposed.line));
     }
     Ok(engine)
 }

@@ -250,25 +250,6 @@ fn what_cannot_be_computed_is_refused() {
             n_ctx: 8
         })
     ));
-    // Factors that lie in several bindings cannot be composed: refused, or left out of the choice.
-    let options = GpuOptions {
-        max_binding: Some(150_000),
-        ..Default::default()
-    };
-    let cut = Arc::new(Gpu::open(&options).wait().expect("an adapter"));
-    let load = |choice| {
-        GpuModel::load_precomposed(Arc::clone(&cut), embedded(), choice, 8, &mut |_, _| {})
-            .wait()
-            .map(|(_, told)| told.expect("it is not off"))
-    };
-    let error = load(PrecomposeChoice::Qk).expect_err("several bindings");
-    assert!(
-        matches!(error, GpuError::CannotPrecompose { .. }),
-        "{error}"
-    );
-    let told = load(PrecomposeChoice::Auto).expect("it leaves them out");
-    assert_eq!(told.kept, PrecomposeChoice::Off, "{told}");
-    assert!(!told.left_out.is_empty(), "{told}");
     let refused = GpuOptions {
         max_binding: Some(1000),
         ..Default::default()

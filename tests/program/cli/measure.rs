@@ -133,55 +133,25 @@ fn bench_measures_the_cpu_reference_on_a_file() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn composed_weights_are_chosen_measured_and_told() {
-    let told = |args: &[&str]| {
-        let output = run(args);
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        let lines = stderr(&output).lines();
-        let told: Vec<_> = lines.filter(|l| l.starts_with("precompose: ")).collect();
-        (told.join("\n"), stdout(&output).to_owned())
-    };
-    let (line, answer) = told(&[
-        "generate",
-        "--precompose",
-        "auto",
-        "--raw",
-        "--temp",
-        "0",
-        "-n",
-        "8",
-        "Once upon",
-    ]);
-    let choice = line
-        .strip_prefix("precompose: ")
-        .and_then(|rest| rest.split_once(", "))
-        .unwrap_or_else(|| panic!("{line}"));
-    let names = ["off", "qk", "vo", "both"];
-    assert!(names.contains(&choice.0), "{line}");
-    for expected in ["MiB more, NMSE of the logits ", "ms per token: off "] {
-        assert!(line.contains(expected), "{line}");
+fn products_of_weights_are_chosen_measured_and_told() {
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    let output = run(&words("generate --precompose auto --raw -vn1 Once"));
+    let told = stderr(&output);
+    for expected in "precompose: | MiB more; ms| off | qk | vo | both ".split('|') {
+        assert!(told.contains(expected), "{expected} in {told}");
     }
-    for candidate in &names[1..] {
-        assert!(line.contains(&format!(", {candidate} ")), "{line}");
-    }
-    assert!(!answer.is_empty());
-    // Made on the device.
-    let bench = ["bench", "-p", "0", "-n", "4", "-r", "1", "-o", "jsonl"];
-    let mut dispatches = vec![];
-    for choice in ["off", "both"] {
-        let args = [&bench[..], &TINY, &["--precompose", choice]].concat();
-        let (line, row) = told(&args);
-        let row = json(&row);
+    let [off, both] = ["off", "both"].map(|choice| {
+        let bench = words("bench -p 0 -n 4 -r 1 -o jsonl --precompose");
+        let row = json(&text(&[&bench[..], &[choice], &TINY].concat()));
         assert_eq!(row["precompose"], choice);
-        assert_eq!(line.is_empty(), choice == "off", "{line}");
-        dispatches.push(row["dispatches_per_token"].as_u64().expect("a number"));
-    }
+        row["dispatches_per_token"].as_u64().expect("a number")
+    });
     // Without `vo` no dispatch joins the attention's slices, so that it saves none.
-    assert_eq!(dispatches[0] - dispatches[1], 4, "one in each of 4 layers");
-    let profile = ["profile", "-n", "1", "-o", "json", "--precompose", "vo"];
-    let (line, profile) = told(&[&profile[..], &TINY].concat());
-    assert_eq!(json(&profile)["precompose"], line);
-    assert!(line.starts_with("precompose: vo, "), "{line}");
+    assert_eq!(off - both, 4, "one in each of 4 layers");
+    let profile = words("profile -n 1 -o json --precompose vo");
+    let line = &json(&text(&[&profile[..], &TINY].concat()))["precompose"];
+    let told = line.as_str().expect("a text");
+    assert!(told.starts_with("precompose: vo, "), "{told}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub use crate::kernels::logit_bias::Biases;
 pub use crate::kernels::sampling::{self, Sampling};
 pub use device::adapter;
 pub use error::{EngineError, NoRoom};
-pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
+pub use gpu::{MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use room::available;
 #[cfg(not(target_arch = "wasm32"))]
@@ -122,9 +122,8 @@ pub struct EngineOptions {
     /// The device and the kernels. Without a tier it is the one that suits adapter and model, by measuring where both
     /// tiers with subgroups can run. The results of `glimt tune` are used in any case.
     pub gpu: GpuOptions,
-    /// The weights that decoding reads composed; `None` is
-    /// [`DEFAULT_PRECOMPOSE`] on a GPU.
-    pub precompose: Option<PrecomposeChoice>,
+    /// The weights of which a GPU gets products besides.
+    pub precompose: PrecomposeChoice,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
@@ -175,7 +174,6 @@ pub(crate) struct Loaded {
     opened: Opened,
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
-    precomposed: Option<Precomposed>,
     /// The identity of the model, once it was asked for.
     identity: OnceLock<Identity>,
 }
@@ -197,23 +195,21 @@ impl Engine {
         mut opened: Opened,
         progress: &mut (dyn FnMut(LoadProgress) + Send),
     ) -> Result<Self, EngineError> {
-        let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
-        let (weights, precomposed) = match &opened.device {
-            Device::Cpu { .. } => (None, None),
+        let weights = match &opened.device {
+            Device::Cpu { .. } => None,
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
-                let (weights, precomposed) = match opened.batch_sizes() {
+                let weights = match opened.batch_sizes() {
                     Some(BatchSizes { sequences, .. }) => {
-                        let loaded = GpuModel::load_for(gpu, model, sequences, told);
-                        (loaded.await?, None)
+                        GpuModel::load_for(gpu, model, sequences, told).await?
                     }
                     None => {
-                        let n_ctx = opened.n_ctx();
+                        let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
                         GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
                     }
                 };
-                (Some(Arc::new(weights)), precomposed)
+                Some(Arc::new(weights))
             }
         };
         if let Some(weights) = &weights {
@@ -223,7 +219,6 @@ impl Engine {
         Ok(Self(Arc::new(Loaded {
             opened,
             weights,
-            precomposed,
             identity: OnceLock::new(),
         })))
     }
@@ -239,7 +234,7 @@ impl Engine {
 
     /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
-        self.0.precomposed.as_ref()
+        self.0.weights.as_ref()?.precomposed.as_ref()
     }
 
     /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the

@@ -18,7 +18,6 @@ pub mod cases;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod choices;
-pub mod compose;
 mod coop;
 pub mod copy_rows;
 mod dims;

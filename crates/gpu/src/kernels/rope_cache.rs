@@ -79,26 +79,16 @@ pub fn rope_cache(
 pub struct Rotation {
     /// Cosine and sine, (n_ctx, rope / 2).
     pub table: Range,
-    /// The first row that is rotated, even.
+    /// The first row that is rotated, even. All from there on are whole heads.
     pub first_row: u32,
     /// Rows of a head, even.
     pub rope: u32,
 }
 
 impl Rotation {
-    /// Binds it, for the `rows` of the product `what`, as `rotated.wgsl` names it. Panics unless the rows from the first on are whole heads.
-    pub(super) fn bind(&self, call: Call, rows: u32, what: &str) -> Call {
-        assert!(
-            self.first_row.is_multiple_of(2)
-                && self.rope.is_multiple_of(2)
-                && self.first_row <= rows
-                && (rows - self.first_row).is_multiple_of(self.rope),
-            "{what}: {rows} rows, rotated from {} on by {}",
-            self.first_row,
-            self.rope
-        );
-        call.flag("ROTATE", true)
-            .number("ROTATED", self.first_row)
+    /// Binds it as `rotated.wgsl` names it.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.number("ROTATED", self.first_row)
             .number("ROPE", self.rope)
             .bind("angles", &self.table)
             .word("pos", Word::Pos)

@@ -4,11 +4,12 @@ use glimt::engine::gpu::plan::Plan;
 use glimt::gpu::buffer::Range;
 use glimt::gpu::call::Call;
 use glimt::gpu::interface;
+use glimt::gpu::memory::Loader;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::target::profiles;
 use glimt::gpu::{Step, Target, Tier};
-use glimt::kernels::compose::{GpuCompose, Pair, kept_as};
 use glimt::kernels::{mark, read};
+use glimt::model::pairs::Pair;
 use glimt::model::{Convert, Weight};
 use glimt::models::mla::{Layer, Model};
 use glimt::models::{self, BatchSizes};
@@ -105,36 +106,25 @@ fn model(name: ModelName, types: [GgmlType; 2]) -> Model {
     model
 }
 
-/// The step of one token whose weights are composed, and what composes them.
-fn composed(target: &Target, model: &Model) -> [Step; 2] {
+/// The step of one token by products of weights.
+fn precomposed(target: &Target, model: &Model) -> Step {
     let placed = models::Model::place(model, target).expect("it fits");
     let mut weights = placed.weights;
-    let mut composing = vec![];
     for pair in Pair::ALL {
-        let factors = weights.factors(pair);
-        let mut products = vec![];
-        for (composition, [left, right]) in factors {
-            let out = composition.product(kept_as(left.ty, right.ty));
-            let compose = GpuCompose {
-                composition,
-                left,
-                right,
-                out: &out,
-            };
-            // Factors in several bindings are refused by name, and stay as they are.
-            composing.extend(compose.calls().into_iter().flatten());
-            products.push(out);
+        for factors in models::Model::factors(model, pair) {
+            let product = factors.product().expect("there is nothing to read");
+            let mut loader = Loader::new(target);
+            loader.add(&product).expect("it fits");
+            weights.products()[pair as usize].extend(loader.places());
         }
-        *weights.composed(pair) = products;
     }
     let recipes = weights
         .untried(target)
         .steps(target, BatchSizes::of_one(4096, 1));
     let recipes = recipes.expect("a cache");
     let logits = Range::floats("logits", model.config.vocab_size as u64);
-    let step = recipes.token(target, &Pair::ALL, &logits);
-    let composing = Step::of(glimt::gpu::Most::token(1), composing);
-    [step.expect("its shapes suit"), composing]
+    let step = recipes.token(target, &logits);
+    step.expect("its shapes suit")
 }
 
 /// Every step of `model` on `target`.
@@ -146,7 +136,7 @@ fn steps(target: &Target, model: &Model) -> Vec<Step> {
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
     let steps = session.steps.into_iter().chain(batch.steps);
     let steps = steps.map(|(_, step)| step);
-    steps.chain(composed(target, model)).collect()
+    steps.chain([precomposed(target, model)]).collect()
 }
 
 /// For whom `target` asks for a pipeline, with the tier's place among [`TIERS`].

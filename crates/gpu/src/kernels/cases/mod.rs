@@ -8,7 +8,6 @@ pub(crate) mod attention_merge;
 pub(crate) mod batch_combine;
 pub(crate) mod batch_experts;
 pub(crate) mod batch_matvec;
-pub(crate) mod compose;
 pub(crate) mod copy_rows;
 pub(crate) mod embed;
 pub(crate) mod expand_kv;
@@ -152,7 +151,6 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         logit_bias::cases(),
         sample::cases(),
         copy_rows::cases(),
-        compose::cases(),
     ];
     let all = of_tokens.into_iter().chain(of_all).flatten();
     all.filter(|case| case.runs == Runs::Verified).collect()

@@ -203,9 +203,9 @@ fn rotated(
         first_row: first_row as u32,
         rope: rope as u32,
     };
-    let product = GpuTokenMatvec::new(&weight, lab.form(), Input::Prepared(x.input(lab), 0))
-        .bind("y", &y)
-        .rotated(rotation);
+    let mut product =
+        GpuTokenMatvec::new(&weight, lab.form(), Input::Prepared(x.input(lab), 0)).bind("y", &y);
+    product.rotation = Some(rotation);
     lab.run(product.calls(lab.gpu)?, state(1, pos))?;
     Ok(vec![lab.floats(&y, &twin, lab.limit())?])
 }
