@@ -15,7 +15,7 @@ use glimt::gpu::geometry::{Geometry, Made, Site};
 use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::sample;
 use glimt::kernels::sequences::PAGE;
-use glimt::models::BatchSizes;
+use glimt::recipes::BatchSizes;
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -30,6 +30,7 @@ pub(crate) mod plural;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod profile;
 pub mod quant;
+pub mod recipes;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod server;
 pub mod synth;

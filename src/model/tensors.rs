@@ -13,7 +13,7 @@ const ROW_UNIT: usize = 32;
 /// The tensors of a file, by name. No weight is copied but the vectors.
 pub(crate) struct Tensors<'a> {
     pub gguf: &'a Arc<Gguf>,
-    config: &'a Config,
+    pub config: &'a Config,
     /// The tensors of the file that were asked for, one flag for each.
     used: RefCell<Vec<bool>>,
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 22] = [
+const ROOMS: [&str; 23] = [
     "files",
     "effort",
     "plural",
@@ -27,6 +27,7 @@ const ROOMS: [&str; 22] = [
     "synth",
     "gpu",
     "kernels",
+    "recipes",
     "models",
     "engine",
     "chat",

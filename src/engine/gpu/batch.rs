@@ -17,7 +17,7 @@ use crate::kernels::compose::Pair;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE};
-use crate::models::{BatchSizes, Sessions, Steps};
+use crate::recipes::{BatchSizes, Sessions, Steps};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
@@ -83,7 +83,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The words of a step over `tokens` tokens of the sequence from `pos` on.
-    pub(super) fn state(self, recipes: &dyn Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
+    pub(super) fn state(self, recipes: &Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
         State {
             first_page: self.first_page,
             first_id: self.first_id,
@@ -126,7 +126,7 @@ struct Listed {
 /// A model on a GPU with the cache of one sequence or of several.
 pub struct GpuBatch {
     pub(super) model: Arc<GpuModel>,
-    pub(super) recipes: Box<dyn Steps>,
+    pub(super) recipes: Steps,
     sizes: BatchSizes,
     /// (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last of a prompt.
     pub(super) logits: Range,
@@ -203,7 +203,7 @@ pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
 }
 
 /// Tokens of a step of several sequences at most on a device: the usual number, or fewer where its bindings are small, but at least `least`.
-pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) -> u32 {
+pub(crate) fn step_tokens(target: &Target, sessions: &Sessions, least: u32) -> u32 {
     let fits =
         |tokens: &u32| sessions.widest_of_batch(target.machine, *tokens) <= target.max_binding;
     let usual = target.machine.tuned.batch_tokens;
@@ -214,7 +214,7 @@ pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) 
 
 /// The recipes and buffers for the choice of tokens after a step.
 pub(super) struct Chosen<'a> {
-    pub recipes: &'a dyn Steps,
+    pub recipes: &'a Steps,
     pub vocab: u32,
     pub logits: &'a Range,
     pub choices: &'a Range,
@@ -242,7 +242,7 @@ impl GpuModel {
     /// Tokens of a step of up to `sequences` sequences at most.
     pub fn batch_tokens(&self, sequences: u32) -> u32 {
         let sessions = self.weights.untried(&self.gpu);
-        step_tokens(&self.gpu, &*sessions, sequences)
+        step_tokens(&self.gpu, &sessions, sequences)
     }
 }
 
@@ -254,13 +254,13 @@ impl GpuBatch {
     pub async fn new(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
-        Self::of(model, &*sessions, sizes).await
+        Self::of(model, &sessions, sizes).await
     }
 
     /// A batch of these sizes with an empty cache, in the forms of `sessions`.
     pub(super) async fn of(
         model: Arc<GpuModel>,
-        sessions: &dyn Sessions,
+        sessions: &Sessions,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
@@ -280,7 +280,7 @@ impl GpuBatch {
         let biases = BiasRows::new(&gpu, drawn).await?;
         let results = Results::new(&gpu, RING, drawn).await?;
         let chosen = Chosen {
-            recipes: &*recipes,
+            recipes: &recipes,
             vocab,
             logits: &logits,
             choices: &choices,
@@ -288,12 +288,12 @@ impl GpuBatch {
             results: &results.ring,
         };
         let mut prompt = Prompt::new(&model, sizes.chunk);
-        prompt.reserve(&model, &*recipes, sizes.pages == 0).await?;
+        prompt.reserve(&model, &recipes, sizes.pages == 0).await?;
         Ok(Self {
             token: Token::new(&gpu, &chosen, sizes).await?,
             copies: match sizes.pages {
                 0 => None,
-                _ => Some(Copies::new(&gpu, &*recipes, sizes).await?),
+                _ => Some(Copies::new(&gpu, &recipes, sizes).await?),
             },
             logits,
             choices,
@@ -370,7 +370,7 @@ impl GpuBatch {
     /// The words of a step over `tokens` tokens of a sequence from `pos` on.
     pub(super) fn state(&self, sequence: u32, pos: usize, tokens: usize) -> State {
         self.place(sequence)
-            .state(&*self.recipes, self.gpu(), pos, tokens)
+            .state(&self.recipes, self.gpu(), pos, tokens)
     }
 
     fn write_words(&self, range: &Range, at: usize, words: &[u32]) {
@@ -400,7 +400,7 @@ impl GpuBatch {
     /// The buffers that the choice of tokens reads and writes.
     fn chosen(&self) -> Chosen<'_> {
         Chosen {
-            recipes: &*self.recipes,
+            recipes: &self.recipes,
             vocab: self.model.model.config().vocab_size as u32,
             logits: &self.logits,
             choices: &self.choices,

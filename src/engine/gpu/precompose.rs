@@ -409,7 +409,7 @@ impl<'a> Lab<'a> {
 
     /// Milliseconds per token by each of `steps`.
     async fn times(&self, steps: &[Recording]) -> Result<Vec<f64>, GpuError> {
-        let (gpu, recipes) = (&self.model.gpu, &*self.trial.recipes);
+        let (gpu, recipes) = (&self.model.gpu, &self.trial.recipes);
         let rows = self.trial.n_ctx as u32;
         random::fill_cache(gpu, recipes, u64::from(rows), u64::from(rows)).await?;
         let most = (rows / 2).max(1);

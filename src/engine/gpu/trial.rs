@@ -6,11 +6,11 @@ use crate::gpu::buffer::Range;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::compose::Pair;
-use crate::models::{BatchSizes, Steps};
+use crate::recipes::{BatchSizes, Steps};
 
 /// The buffers that compared steps share.
 pub(super) struct TokenTrial {
-    pub recipes: Box<dyn Steps>,
+    pub recipes: Steps,
     /// Positions of the context.
     pub n_ctx: usize,
     pub logits: Range,

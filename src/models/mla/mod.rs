@@ -1,8 +1,8 @@
 //! Models with multi-head latent attention (DeepSeek-V2 paper, section 2.1) and, mostly, a mixture of experts: GLM-4.7-Flash,
 //! DeepSeek-V2-Lite, Youtu-LLM.
 //!
-//! [`Config`] reads the sizes, [`Model`] finds the weights, [`Reference`] computes on the CPU, [`Weights`] has their places on a device,
-//! and `recipes` are the steps there.
+//! [`Config`] reads the sizes, [`Model`] finds the weights, [`Reference`] computes on the CPU, and `recipes` is the attention in the steps of a
+//! device.
 
 mod config;
 mod layer;
@@ -12,19 +12,18 @@ mod recipes;
 mod reference;
 #[cfg(test)]
 pub(crate) mod testing;
-mod weights;
 
 pub use config::Config;
-pub use layer::{Layer, Query};
+pub use layer::{Attention, Layer, Query};
 pub use load::Model;
 pub use reference::Reference;
-pub use weights::{GpuLayer, Weights};
 
-use super::{Family, OutOfMemory, Placed};
+use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::compose::Pair;
 use crate::model;
+use crate::recipes::Placed;
 use std::sync::Arc;
 
 /// The family.
@@ -78,7 +77,7 @@ impl super::Model for Model {
     }
 
     fn composed_bytes(&self, pair: Pair) -> u64 {
-        pair.bytes(self)
+        pairs::bytes(pair, self)
     }
 
     fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn super::Reference>, OutOfMemory> {
@@ -86,11 +85,72 @@ impl super::Model for Model {
     }
 
     fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError> {
-        let (weights, loader, matrices) = Weights::plan(target, self)?;
-        Ok(Placed {
-            weights: Box::new(weights),
-            loader,
-            matrices,
+        check_sizes(&self.config)?;
+        Placed::new(
+            target,
+            &self.config,
+            &self.weights,
+            |attention, places| attention.convert(places),
+            |attention, made| attention.convert(made),
+            |layers| Arc::new(recipes::Weights::new(&self.config, layers)),
+        )
+    }
+}
+
+/// Widest latent of the attention kernel: 8 values for each of its 256 threads.
+const MAX_KV_LORA: usize = 2048;
+
+/// Refuses models of sizes that the kernels of the attention cannot index: their constructors assert what is checked here.
+///
+/// # Errors
+/// [`GpuError::UnsupportedSize`].
+fn check_sizes(config: &Config) -> Result<(), GpuError> {
+    let refuse = |key, found, supported| {
+        Err(GpuError::UnsupportedSize {
+            key,
+            found,
+            supported,
         })
+    };
+    let (latent, rope) = (config.kv_lora_rank, config.qk_rope_head_dim);
+    if latent > MAX_KV_LORA {
+        let supported = format!("{MAX_KV_LORA} at most");
+        return refuse("attention.kv_lora_rank", latent, supported);
+    }
+    for (key, found) in [
+        ("attention.kv_lora_rank", latent),
+        ("rope.dimension_count", rope),
+    ] {
+        if !found.is_multiple_of(8) {
+            return refuse(key, found, "multiples of 8".to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+
+    #[test]
+    fn sizes_that_the_attention_cannot_index_are_refused() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let config = Config::from_gguf(&gguf).expect("it is supported");
+        assert!(check_sizes(&config).is_ok());
+        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
+            let mut config = config.clone();
+            change(&mut config);
+            let error = check_sizes(&config).expect_err(key).to_string();
+            assert!(
+                error.contains(key) && error.contains("--device cpu"),
+                "{error}"
+            );
+        };
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = MAX_KV_LORA + 8);
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = 500);
+        refused("rope.dimension_count", &|c| c.qk_rope_head_dim = 20);
     }
 }

@@ -1,28 +1,47 @@
 //! Which weights of a block with multi-head latent attention are composed: those with nothing between them.
 
-use super::{Config, Layer, Model};
+use super::{Attention, Config, Model};
+use crate::gpu::buffer::Range;
+use crate::gpu::memory::GpuWeight;
 use crate::kernels::compose::{Composition, Pair, kept_as};
+use crate::recipes::{Factors, GpuBlock};
 
-impl Pair {
-    /// The left and the right factor in `layer`.
-    pub fn factors<W, V>(self, layer: &Layer<W, V>) -> [&W; 2] {
-        match self {
-            Self::Qk => [&layer.attn_k_b, layer.query_heads()],
-            Self::Vo => [&layer.attn_output, &layer.attn_v_b],
-        }
+/// The left and the right factor of `pair` in an attention that is followed by `attn_output`.
+fn factors_of<'a, W, V>(
+    pair: Pair,
+    attention: &'a Attention<W, V>,
+    attn_output: &'a W,
+) -> [&'a W; 2] {
+    match pair {
+        Pair::Qk => [&attention.attn_k_b, attention.query_heads()],
+        Pair::Vo => [attn_output, &attention.attn_v_b],
     }
+}
 
-    /// Bytes that the products of all layers take on a device.
-    pub fn bytes(self, model: &Model) -> u64 {
-        let composition = Composition::of(self, &model.config);
-        let layers = model.layers.iter();
-        layers
-            .map(|layer| {
-                let [left, right] = self.factors(layer);
-                composition.bytes(kept_as(left.ty, right.ty))
-            })
-            .sum()
-    }
+/// The factors of `pair` in each layer, and their composition.
+pub fn factors<'a>(
+    config: &Config,
+    pair: Pair,
+    layers: &'a [Attention<GpuWeight, Range>],
+    blocks: &'a [GpuBlock],
+) -> Vec<Factors<'a>> {
+    let composition = Composition::of(pair, config);
+    let layers = layers.iter().zip(blocks);
+    layers
+        .map(|(attention, block)| (composition, factors_of(pair, attention, &block.attn_output)))
+        .collect()
+}
+
+/// Bytes that the products of `pair` in all layers take on a device.
+pub fn bytes(pair: Pair, model: &Model) -> u64 {
+    let composition = Composition::of(pair, &model.config);
+    let layers = model.layers.iter();
+    layers
+        .map(|layer| {
+            let [left, right] = factors_of(pair, &layer.attention, &layer.attn_output);
+            composition.bytes(kept_as(left.ty, right.ty))
+        })
+        .sum()
 }
 
 impl Composition {
@@ -75,7 +94,7 @@ mod tests {
                 let c = Composition::of(pair, &model.config);
                 assert_eq!((c.out_rows(), c.out_cols()), (rows, cols));
                 for layer in &model.layers {
-                    let [left, right] = pair.factors(layer);
+                    let [left, right] = factors_of(pair, &layer.attention, &layer.attn_output);
                     assert_eq!(kept_as(left.ty, right.ty), GgmlType::Q8_0);
                     assert_eq!(right.cols, c.cols);
                     assert_eq!(right.groups * right.rows, c.heads * c.right_row());
@@ -84,7 +103,7 @@ mod tests {
                     assert_eq!(left.groups * left.rows, last * c.out_row() + c.rows);
                 }
                 let weights = model.layers.len() * rows * cols;
-                assert_eq!(pair.bytes(&model), (weights / 32 * 34) as u64);
+                assert_eq!(bytes(pair, &model), (weights / 32 * 34) as u64);
             }
         }
     }
