@@ -6,47 +6,56 @@ mod product;
 
 pub use product::Product;
 
-use super::{BeforeNorm, Given, GpuBlock, Weights};
+use super::{Body, Given, GpuBlock};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::compose::Pair;
-use crate::kernels::token::{TokenInput, unsupported};
+use crate::kernels::token::{TokenInput, TokenOutput};
 use crate::kernels::{embed, token_embed};
 use crate::model::Ffn;
 use crate::quant::activation::Activation;
 use feed_forward::RouterLogits;
 use std::collections::HashMap;
 
-/// Where a step leaves its hidden states: the last norm is done, or its sums of squares are beside them.
+/// Values before a norm, as one product leaves them for the next.
 #[derive(Clone)]
-pub struct Hidden {
-    stream: BeforeNorm,
-    /// Whether the last norm is done.
-    normed: bool,
+pub struct BeforeNorm {
+    /// Times the weight of the norm, prepared.
+    pub(super) values: Range,
+    /// The sums of the squares of every 16 values.
+    squares: Range,
+    /// The weight of the norm.
+    norm: Range,
 }
 
-impl Hidden {
-    /// The hidden states of steps of up to `tokens` tokens, or of the steps of [`one`](is_one). The last layer says whether it norms what it
-    /// leaves.
-    pub(super) fn new(target: &Target, weights: &Weights, tokens: u32, one: bool) -> Self {
-        let n = tokens * weights.config.embedding_length as u32;
-        let last = weights.layers.last();
-        let names = ["hidden states", "squares of hidden states"];
-        Self {
-            stream: BeforeNorm::new(names, target.activation(), n),
-            normed: !one && last.is_none_or(|layer| matches!(layer.ffn, Ffn::Moe(_))),
+impl BeforeNorm {
+    /// The output of the first product.
+    pub fn output(&self) -> TokenOutput {
+        TokenOutput {
+            values: self.values.clone(),
+            norm: Some((self.norm.clone(), self.squares.clone())),
         }
     }
 
-    /// The input of the head.
-    fn input(&self, eps: f32) -> TokenInput {
-        match self.normed {
-            true => TokenInput::of(self.stream.values.clone()),
-            false => self.stream.input(eps),
+    /// The input of the next product.
+    pub fn input(&self, eps: f32) -> TokenInput {
+        TokenInput {
+            values: self.values.clone(),
+            rms: Some((self.squares.clone(), eps)),
         }
+    }
+}
+
+/// Room for the hidden states of up to `tokens` tokens, prepared for the head.
+pub(super) fn hidden(target: &Target, body: &Body, tokens: u32) -> BeforeNorm {
+    let n = tokens * body.config.embedding_length as u32;
+    BeforeNorm {
+        values: Range::prepared("hidden states", target.activation(), n),
+        squares: Range::floats("squares of hidden states", u64::from(n / 16)),
+        norm: body.output_norm.clone(),
     }
 }
 
@@ -55,45 +64,20 @@ pub(super) fn is_one(target: &Target, most: u32) -> bool {
     most == 1 && target.tier.has_subgroups()
 }
 
-/// The step over up to `most` tokens, which leaves their hidden states: prepared for a [`head`], and in f32 before the last norm (tokens, d)
-/// where that has a place.
+/// The step from the hidden states `x` of up to `most` tokens to their logits (tokens, vocab).
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
-pub(super) fn step(
-    given: Given<'_>,
-    most: u32,
-    hidden: &Hidden,
-    floats: Option<&Range>,
-) -> Result<Step, GpuError> {
-    given.attention.check(given.target)?;
-    if !given.width().is_multiple_of(32) {
-        let missing = format!(
-            "a kernel for hidden states of {}, no multiple of 32",
-            given.width()
-        );
-        return Err(unsupported(given.target, &missing));
-    }
-    let mut step = Few::new(given, most);
-    step.layers(hidden, floats)?;
-    Ok(step.done())
-}
-
-/// The step from the hidden states of up to `most` tokens to their logits (tokens, vocab).
-///
-/// # Errors
-/// The errors of [`step`].
 pub(super) fn head(
     given: Given<'_>,
     most: u32,
-    hidden: &Hidden,
+    x: &TokenInput,
     logits: &Range,
 ) -> Result<Step, GpuError> {
     let mut step = Few::new(given, most);
-    let x = hidden.input(given.eps());
     step.record(&Product {
         y: Some(logits.clone()),
-        ..Product::of(&given.weights.output, &x)
+        ..Product::of(&given.body.output, x)
     })?;
     Ok(step.done())
 }
@@ -102,20 +86,15 @@ pub(super) fn head(
 /// tokens. They become the `hidden` states that a step of few tokens leaves.
 ///
 /// # Errors
-/// The errors of [`step`].
+/// The errors of [`head`].
 pub(super) fn head_of_floats(
     given: Given<'_>,
     most: u32,
     [floats, logits]: [&Range; 2],
-    hidden: &Hidden,
+    hidden: &BeforeNorm,
 ) -> Result<Step, GpuError> {
-    let norm = &given.weights.output_norm;
-    let norm = combine(given, floats, norm, &hidden.stream.values);
-    let hidden = Hidden {
-        normed: true,
-        ..hidden.clone()
-    };
-    let head = head(given, most, &hidden, logits)?;
+    let norm = combine(given, floats, &hidden.norm, &hidden.values);
+    let head = head(given, most, &TokenInput::of(hidden.values.clone()), logits)?;
     Ok(Step::of(head.most, [norm.call()]).then(&head.calls))
 }
 
@@ -134,17 +113,17 @@ fn combine(given: Given<'_>, residual: &Range, norm: &Range, values: &Range) -> 
 }
 
 /// The residual stream between two sublayers, a row for each token.
-struct Stream {
+pub(super) struct Stream {
     /// (tokens, d) f32.
     x: Range,
     /// x times the weight of the norm that comes next, prepared, with its sums of squares; or already normed.
-    values: TokenInput,
+    pub(super) values: TokenInput,
 }
 
 /// The place of the stream behind a sublayer.
-struct Place {
-    x: Range,
-    prepared: BeforeNorm,
+pub(super) struct Place {
+    pub(super) x: Range,
+    pub(super) prepared: BeforeNorm,
 }
 
 impl Place {
@@ -174,7 +153,7 @@ pub struct Few<'a> {
 }
 
 impl<'a> Few<'a> {
-    fn new(given: Given<'a>, most: u32) -> Self {
+    pub(super) fn new(given: Given<'a>, most: u32) -> Self {
         // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match given.context.sequences {
             Some(_) => most <= given.target.machine.tuned.own_buffers_of_batch,
@@ -190,7 +169,7 @@ impl<'a> Few<'a> {
         }
     }
 
-    fn done(self) -> Step {
+    pub(super) fn done(self) -> Step {
         Step::of(self.given.context.most(self.most), self.calls)
     }
 
@@ -203,7 +182,7 @@ impl<'a> Few<'a> {
 
     /// The weight that stands for a pair of layer `i`. None but steps of one token read such.
     pub fn composed(&self, pair: Pair, i: usize) -> Option<&'a GpuWeight> {
-        let product = self.given.weights.composed[pair as usize].get(i);
+        let product = self.given.body.composed[pair as usize].get(i);
         product.filter(|_| self.most == 1 && self.given.composed.contains(&pair))
     }
 
@@ -248,87 +227,69 @@ impl<'a> Few<'a> {
         Range::prepared(name, self.activation, self.most * width)
     }
 
-    /// A row of `width` prepared values before a norm for each token.
-    pub fn before_norm(&mut self, [values, squares]: [&'static str; 2], width: u32) -> BeforeNorm {
+    /// A row of `width` prepared values for each token, before the norm with this weight.
+    pub fn before_norm(
+        &mut self,
+        [values, squares]: [&'static str; 2],
+        width: u32,
+        norm: &Range,
+    ) -> BeforeNorm {
         BeforeNorm {
             values: self.values(values, width),
             squares: self.floats(squares, width / 16),
+            norm: norm.clone(),
         }
     }
 
-    /// The dispatches from token ids to hidden states.
-    fn layers(&mut self, hidden: &Hidden, floats: Option<&Range>) -> Result<(), GpuError> {
-        let weights = self.given.weights;
-        let norms = weights.layers.iter().map(|layer| &layer.attn_norm);
-        let norms: Vec<&Range> = norms.chain([&weights.output_norm]).collect();
-        let mut stream = self.embedding(norms[0]);
-        for (i, layer) in weights.layers.iter().enumerate() {
-            let begin = self.calls.len();
-            let (after, logits) = self.attention(i, layer, &stream)?;
-            let middle = self.calls.len();
-            let is_last = i + 1 == weights.layers.len();
-            let width = self.given.width();
-            let next = match is_last {
-                false => Place {
-                    x: self.floats("after ffn", width),
-                    prepared: self.before_norm(["prepared after ffn", "ffn squares"], width),
-                },
-                true => Place {
-                    x: match floats {
-                        Some(floats) => floats.clone(),
-                        None => self.floats("after ffn", width),
-                    },
-                    prepared: hidden.stream.clone(),
-                },
-            };
-            let output = next.prepared.output(norms[i + 1]);
-            stream = self.feed_forward(layer, &after, logits, (&next, output), is_last)?;
-            super::belong_to_layer(&mut self.calls, i, begin, middle);
+    /// The place of the stream behind a sublayer, before the norm with this weight.
+    pub(super) fn place(&mut self, [x, values, squares]: [&'static str; 3], norm: &Range) -> Place {
+        let width = self.given.width();
+        Place {
+            x: self.floats(x, width),
+            prepared: self.before_norm([values, squares], width, norm),
         }
-        Ok(())
     }
 
     /// The stream before the first layer, whose norm has this weight.
-    fn embedding(&mut self, norm: &Range) -> Stream {
-        let (given, width) = (self.given, self.given.width());
+    pub(super) fn embedding(&mut self, norm: &Range) -> Stream {
+        let given = self.given;
         let (sequences, history) = (given.context.sequences.as_ref(), &given.context.history);
-        let token_embd = &given.weights.token_embd;
-        let x = self.floats("embedding", width);
-        let prepared = self.before_norm(["embedding values", "embedding squares"], width);
+        let (token_embd, activation) = (&given.body.token_embd, self.activation);
+        let place = self.place(["embedding", "embedding values", "embedding squares"], norm);
+        let x = &place.x;
         if self.one {
-            let output = prepared.output(norm);
-            let calls =
-                token_embed::calls(sequences, token_embd, history, &x, &output, self.activation);
+            let output = place.prepared.output();
+            let calls = token_embed::calls(sequences, token_embd, history, x, &output, activation);
             self.calls.extend(calls);
-            return Place { x, prepared }.stream(given.eps());
+            return place.stream(given.eps());
         }
         self.calls
-            .extend(embed::calls(sequences, token_embd, history, &x));
-        let values = prepared.values;
-        self.calls.push(combine(given, &x, norm, &values).call());
+            .extend(embed::calls(sequences, token_embd, history, x));
+        let values = &place.prepared.values;
+        self.calls.push(combine(given, x, norm, values).call());
         Stream {
-            x,
-            values: TokenInput::of(values),
+            values: TokenInput::of(values.clone()),
+            x: place.x,
         }
     }
 
-    /// The stream after the attention, and the experts' logits where they are made beside it.
-    fn attention(
+    /// The stream after the attention of a layer, which a weight makes of `values`, and the experts' logits where they are made beside it.
+    pub(super) fn after_attention(
         &mut self,
-        i: usize,
         layer: &GpuBlock,
+        (weight, values): (&GpuWeight, Range),
         stream: &Stream,
     ) -> Result<(Stream, Option<RouterLogits>), GpuError> {
-        let (weight, values) = self.given.attention.few(self, i, &stream.values)?;
-        let width = self.given.width();
-        let after = Place {
-            x: self.floats("after attention", width),
-            prepared: self.before_norm(["prepared after attention", "attention squares"], width),
-        };
+        let names = [
+            "after attention",
+            "prepared after attention",
+            "attention squares",
+        ];
+        let after = self.place(names, &layer.ffn_norm);
         let product = Product {
             residual: Some(stream.x.clone()),
             y: Some(after.x.clone()),
-            prepared: Some(after.prepared.output(&layer.ffn_norm)),
+            prepared: Some(after.prepared.output()),
             ..Product::of(weight, &TokenInput::of(values))
         };
         let logits = match &layer.ffn {

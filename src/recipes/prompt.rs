@@ -17,27 +17,6 @@ use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::quant::activation::Activation;
 
-/// The step over `least` to `most_tokens` tokens, which leaves hidden states in the chunk's `after_ffn`.
-pub(crate) fn step(given: Given<'_>, chunk: &Chunk, least: u32, most_tokens: u32) -> Step {
-    let mut recipe = Prompt::new(given, chunk, most_tokens);
-    let weights = given.weights;
-    let mut x = chunk.embedding.clone();
-    recipe.calls.extend(embed::calls(
-        given.context.sequences.as_ref(),
-        &weights.token_embd,
-        &given.context.history,
-        &x,
-    ));
-    for (i, layer) in weights.layers.iter().enumerate() {
-        let begin = recipe.calls.len();
-        let after = recipe.attention(i, layer, &x, least);
-        let middle = recipe.calls.len();
-        x = recipe.feed_forward(layer, after);
-        super::belong_to_layer(&mut recipe.calls, i, begin, middle);
-    }
-    recipe.done()
-}
-
 /// The step from the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of
 /// decoding in the tiers that have one, on floats, as exact as the rest of a prompt.
 ///
@@ -51,7 +30,7 @@ pub(super) fn last_logits(
 ) -> Result<Step, GpuError> {
     let most = given.context.most(tokens);
     let hidden = &chunk.after_ffn;
-    let (w, norm) = (&given.weights.output, &given.weights.output_norm);
+    let (w, norm) = (&given.body.output, &given.body.output_norm);
     let row = Range::floats("last row", u64::from(w.cols));
     let rows = GpuRowsF16 {
         norm: Some((norm.clone(), given.eps())),
@@ -88,8 +67,8 @@ pub(super) fn logits_of_slices(
     logits: &Range,
 ) -> Step {
     let mut recipe = Prompt::new(given, chunk, tokens);
-    let w = &given.weights.output;
-    let norm = Some(&given.weights.output_norm);
+    let w = &given.body.output;
+    let norm = Some(&given.body.output_norm);
     let (x, rows) = recipe.rows(
         &chunk.normed,
         &PartialSums::whole(&slices[0]),
@@ -152,7 +131,7 @@ impl PartialSums {
 
 /// The residual stream between the two sublayers of a layer. If `unsummed` holds partial sums and a residual, the next norm adds them up
 /// and writes the result to `x`. Otherwise `x` has the rows already.
-struct Between {
+pub(super) struct Between {
     x: Range,
     unsummed: Option<(PartialSums, Range)>,
 }
@@ -169,7 +148,7 @@ impl<'a> Prompt<'a> {
         }
     }
 
-    fn done(self) -> Step {
+    pub(super) fn done(self) -> Step {
         Step::of(self.given.context.most(self.max_tokens), self.calls)
     }
 
@@ -285,12 +264,25 @@ impl<'a> Prompt<'a> {
         }
     }
 
-    fn attention(&mut self, i: usize, layer: &GpuBlock, x: &Range, least: u32) -> Between {
-        let chunk = self.chunk;
+    /// The stream before the first layer.
+    pub(super) fn embedding(&mut self) -> Range {
+        let Given { body, context, .. } = self.given;
+        let (sequences, x) = (context.sequences.as_ref(), &self.chunk.embedding);
+        let calls = embed::calls(sequences, &body.token_embd, &context.history, x);
+        self.calls.extend(calls);
+        x.clone()
+    }
+
+    /// The normed rows of the stream that the attention of a layer reads.
+    pub(super) fn before_attention(&mut self, layer: &GpuBlock, x: &Range) -> Rows {
         let (norm, width) = (Some(&layer.attn_norm), self.given.width());
-        let input = self.input(&chunk.normed, &PartialSums::whole(x), width, 1, norm);
-        self.given.attention.many(self, i, &input, least);
-        let w = &layer.attn_output;
+        let x = PartialSums::whole(x);
+        self.input(&self.chunk.normed, &x, width, 1, norm)
+    }
+
+    /// The stream after the attention of a layer, which has left its values.
+    pub(super) fn after_attention(&mut self, layer: &GpuBlock, x: &Range) -> Between {
+        let (chunk, w) = (self.chunk, &layer.attn_output);
         let values = self.plain_input(&chunk.inner, &chunk.values, w.cols);
         let after = &chunk.after_attention;
         if self.product_split_k(w) == 1 {

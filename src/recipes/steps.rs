@@ -1,7 +1,10 @@
-//! What the engine asks of a model on a device: sessions whose kernels are chosen, and the steps of one sequence or several with their buffers.
+//! The steps of one sequence or of several, with the buffers that they share.
 
-use super::few::{self, Hidden};
-use super::{Attention, BatchSizes, Chunk, ChunkSize, Context, FEW, Given, Weights, chunk, prompt};
+use super::few::{self, BeforeNorm};
+use super::{
+    Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, frame,
+    prompt,
+};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
@@ -10,90 +13,60 @@ use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::compose::Pair;
 use crate::kernels::gemm::Form;
 use crate::kernels::sequences::Sequences;
+use crate::kernels::token::TokenInput;
+use crate::model::Ffn;
 use std::sync::Arc;
-
-/// A model on a device whose kernels are chosen: what makes sessions.
-pub struct Sessions {
-    pub(super) weights: Weights,
-    pub(super) products: Form,
-}
-
-impl Sessions {
-    /// Bytes of a position in the cache of a layer.
-    pub fn cache_row_bytes(&self) -> u64 {
-        self.weights.attention.cache_row() as u64 * 2
-    }
-
-    /// Bytes of the largest binding of a chunk of so many tokens.
-    pub fn widest(&self, machine: Machine, tokens: u32) -> u64 {
-        self.widest_of(machine, tokens, false)
-    }
-
-    /// Bytes of the largest binding of a step of so many tokens of several sequences.
-    pub fn widest_of_batch(&self, machine: Machine, tokens: u32) -> u64 {
-        self.widest_of(machine, tokens, true)
-    }
-
-    fn widest_of(&self, machine: Machine, tokens: u32, several: bool) -> u64 {
-        let size = self.chunk_size(machine, tokens);
-        let attention = &self.weights.attention;
-        let common = chunk::widest(size, &self.weights.config, attention.values());
-        common.max(attention.widest(size, several))
-    }
-
-    fn chunk_size(&self, machine: Machine, tokens: u32) -> ChunkSize {
-        ChunkSize {
-            machine,
-            products: self.products,
-            tokens,
-        }
-    }
-
-    /// The steps of one sequence, or of several.
-    ///
-    /// # Errors
-    /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
-    pub fn steps(&self, target: &Target, sizes: BatchSizes) -> Result<Steps, GpuError> {
-        let Weights {
-            config, attention, ..
-        } = &self.weights;
-        let rows = [config.block_count, attention.cache_row()];
-        let context = Context::new(target, rows, self.products, sizes)?;
-        let tokens = sizes.of_several().max(sizes.chunk);
-        let chunk = self.chunk_size(target.machine, tokens);
-        let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
-        let hidden = |tokens, one| Hidden::new(target, &self.weights, tokens, one);
-        Ok(Steps {
-            hidden: hidden(few.max(sizes.most_drawn()), false),
-            last: hidden(1, true),
-            chunk: Chunk::new(chunk, config, attention.values()),
-            attention: attention.sized(target, chunk, sizes),
-            alone: context.alone(),
-            context,
-            weights: self.weights.clone(),
-            sizes,
-        })
-    }
-}
 
 /// The steps of one sequence or of several, for any device that takes their kernels, and the buffers that they share.
 pub struct Steps {
-    pub(crate) weights: Weights,
+    pub(crate) body: Body,
     pub(crate) attention: Arc<dyn Attention>,
     /// The context of steps whose tokens belong to any sequences.
     pub(crate) context: Context,
     /// The context of steps whose tokens belong to one sequence and follow each other.
     pub(crate) alone: Context,
     /// Where the last layer of few tokens leaves its output, prepared.
-    hidden: Hidden,
+    hidden: BeforeNorm,
     /// Where the last layer of one token leaves its output, in the tiers with subgroups.
-    last: Hidden,
+    last: BeforeNorm,
     /// The buffers of other steps, whose output is in f32. A device makes them if it records such a step.
-    pub(crate) chunk: Chunk,
+    chunk: Chunk,
     sizes: BatchSizes,
 }
 
 impl Steps {
+    /// The steps of these sizes.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
+    pub(super) fn new(
+        target: &Target,
+        body: &Body,
+        products: Form,
+        attention: &dyn AttentionWeights,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let rows = [body.config.block_count, attention.cache_row()];
+        let context = Context::new(target, rows, products, sizes)?;
+        let size = ChunkSize {
+            machine: target.machine,
+            products,
+            tokens: sizes.of_several().max(sizes.chunk),
+        };
+        let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
+        let hidden = |tokens| few::hidden(target, body, tokens);
+        Ok(Self {
+            hidden: hidden(few.max(sizes.most_drawn())),
+            last: hidden(1),
+            chunk: Chunk::new(size, &body.config, attention.values()),
+            attention: attention.sized(target, size, sizes),
+            alone: context.alone(),
+            context,
+            body: body.clone(),
+            sizes,
+        })
+    }
+
     /// The input of recipes for steps of up to `most` tokens of any sequences.
     fn given<'a>(&'a self, target: &'a Target, most: u32) -> Given<'a> {
         Given {
@@ -106,12 +79,11 @@ impl Steps {
     }
 
     /// The input of recipes for steps of one sequence.
-    pub(crate) fn given_alone<'a>(&'a self, target: &'a Target) -> Given<'a> {
+    fn given_alone<'a>(&'a self, target: &'a Target) -> Given<'a> {
         Given {
             target,
-            weights: &self.weights,
+            body: &self.body,
             context: &self.alone,
-            attention: &*self.attention,
             composed: &[],
         }
     }
@@ -141,9 +113,10 @@ impl Steps {
             composed,
             ..self.given(target, most)
         };
+        let attention = &*self.attention;
         match is_few(target, most) {
-            true => few::step(given, most, self.hidden_of(target, most), None),
-            false => Ok(prompt::step(given, &self.chunk, 1, most)),
+            true => frame::few(given, attention, most, self.hidden_of(target, most), None),
+            false => Ok(frame::prompt(given, attention, &self.chunk, 1, most)),
         }
     }
 
@@ -160,10 +133,17 @@ impl Steps {
         logits: &Range,
     ) -> Result<Step, GpuError> {
         let (given, hidden) = (self.given(target, of), self.hidden_of(target, of));
-        match is_few(target, of) {
-            true => few::head(given, most, hidden, logits),
-            false => few::head_of_floats(given, most, [&self.chunk.after_ffn, logits], hidden),
+        if !is_few(target, of) {
+            return few::head_of_floats(given, most, [&self.chunk.after_ffn, logits], hidden);
         }
+        let last = self.body.layers.last();
+        let ends_with_experts = last.is_none_or(|layer| matches!(layer.ffn, Ffn::Moe(_)));
+        // The experts of several tokens norm what the last layer leaves.
+        let x = match ends_with_experts && !few::is_one(target, of) {
+            true => TokenInput::of(hidden.values.clone()),
+            false => hidden.input(given.eps()),
+        };
+        few::head(given, most, &x, logits)
     }
 
     /// The step from one token to its logits (vocab).
@@ -185,12 +165,12 @@ impl Steps {
     /// # Errors
     /// The errors of [`step`](Self::step).
     pub fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
-        let (given, chunk) = (self.given_alone(target), &self.chunk);
+        let (given, attention) = (self.given_alone(target), &*self.attention);
         if most > FEW {
-            return Ok(prompt::step(given, chunk, least, most));
+            return Ok(frame::prompt(given, attention, &self.chunk, least, most));
         }
-        let hidden = Hidden::new(target, &self.weights, most, false);
-        few::step(given, most, &hidden, Some(&chunk.after_ffn))
+        let hidden = few::hidden(target, &self.body, most);
+        frame::few(given, attention, most, &hidden, Some(self.hidden()))
     }
 
     /// The hidden states that [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
@@ -231,7 +211,7 @@ impl Steps {
     }
 
     /// Where a step of up to `most` tokens leaves its hidden states prepared.
-    fn hidden_of(&self, target: &Target, most: u32) -> &Hidden {
+    fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
         match few::is_one(target, most) {
             true => &self.last,
             false => &self.hidden,

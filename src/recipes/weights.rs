@@ -1,36 +1,21 @@
-//! The places of a model's weights on a device.
+//! What the engine asks of a model on a device: weights, and sessions whose kernels are chosen.
 
-use super::places::{Made, Number, Places, Span};
-use super::{AttentionWeights, Factors, Sessions};
-use crate::gpu::buffer::Range;
+use super::places::{Made, Places};
+use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Factors, Steps, chunk};
+use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::compose::Pair;
 use crate::kernels::gemm::Form;
-use crate::kernels::router::MAX_EXPERTS;
-use crate::kernels::sample::MAX_VOCAB;
-use crate::model::{Block, Config, Convert, Transformer};
+use crate::model::{Config, Transformer};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// What all families have of a block on a device.
-pub type GpuBlock = Block<(), GpuWeight, Range>;
-
 /// The weights of a model as steps bind them: their places, before a device has made them and after.
-#[derive(Clone)]
 pub struct Weights {
-    pub(crate) config: Config,
-    /// All norms and biases.
-    pub vectors: Range,
-    pub(super) token_embd: GpuWeight,
-    /// The blocks without their attention.
-    pub layers: Vec<GpuBlock>,
-    /// The attention of all blocks.
-    pub(crate) attention: Arc<dyn AttentionWeights>,
-    /// Precomposed weights by [`Pair`] and layer; none of a pair that is not composed.
-    pub(crate) composed: [Vec<GpuWeight>; 2],
-    pub(super) output_norm: Range,
-    pub(super) output: GpuWeight,
+    /// All but those of the attention.
+    pub body: Body,
+    attention: Arc<dyn AttentionWeights>,
 }
 
 /// The places of a model's weights on a device, and what fills them.
@@ -44,8 +29,8 @@ pub struct Placed<'a> {
 }
 
 impl<'a> Placed<'a> {
-    /// Where the weights of `model` will lie on a device. A family says how its tensors get `places` and are `made` of these, and what its
-    /// `attention` is.
+    /// Where the weights of `model` will lie on a device. A family says how the tensors of its attention get `places` and are `made` of these,
+    /// and what the `attention` of all layers is.
     ///
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
@@ -57,41 +42,20 @@ impl<'a> Placed<'a> {
         made: impl Fn(&P, &mut Made) -> Result<G, Infallible>,
         attention: impl FnOnce(Vec<G>) -> Arc<dyn AttentionWeights>,
     ) -> Result<Self, GpuError> {
-        check_sizes(config)?;
-        let mut all = Places::new(target);
-        let token_embd = all.weight(&model.token_embd)?;
-        let output = match model.tied {
-            true => token_embd,
-            false => all.weight(&model.output)?,
-        };
-        let layers = model.layers.iter();
-        let layers = layers.map(|layer| layer.convert(&mut all, &places));
-        let layers: Vec<Block<P, Number, Span>> = layers.collect::<Result<_, _>>()?;
-        let output_norm = all.vectors.add(&model.output_norm);
-        let (loader, mut all) = all.made();
         let mut of_layers = vec![];
-        let layers = layers.iter().map(|layer| {
-            let Ok(layer) = layer.convert(&mut all, |own, all| {
-                of_layers.push(made(own, all)?);
-                Ok(())
-            });
-            layer
-        });
-        let layers = layers.collect();
+        let made = |own: &P, all: &mut Made| {
+            let Ok(made) = made(own, all);
+            of_layers.push(made);
+        };
+        let (body, loader, matrices) = Body::place(target, config, model, places, made)?;
         let weights = Weights {
-            config: config.clone(),
-            vectors: all.vectors(),
-            token_embd: all.weights[token_embd].clone(),
-            layers,
+            body,
             attention: attention(of_layers),
-            composed: Default::default(),
-            output_norm: all.vectors_at(output_norm),
-            output: all.weights[output].clone(),
         };
         Ok(Self {
             weights,
             loader,
-            matrices: all.weights,
+            matrices,
         })
     }
 }
@@ -99,12 +63,12 @@ impl<'a> Placed<'a> {
 impl Weights {
     /// The two weights that `pair` multiplies in each block, and their composition; nothing where blocks have no such weights.
     pub fn factors(&self, pair: Pair) -> Vec<Factors<'_>> {
-        self.attention.factors(&self.layers, pair)
+        self.attention.factors(&self.body.layers, pair)
     }
 
     /// The products of `pair`, of each block or of none.
     pub fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight> {
-        &mut self.composed[pair as usize]
+        &mut self.body.composed[pair as usize]
     }
 
     /// Sessions whose kernels trials on the device choose.
@@ -126,62 +90,44 @@ impl Weights {
     }
 
     fn with(&self, products: Form, attention: Arc<dyn AttentionWeights>) -> Sessions {
-        let weights = Self {
+        Sessions {
+            body: self.body.clone(),
+            products,
             attention,
-            ..self.clone()
-        };
-        Sessions { weights, products }
-    }
-}
-
-/// Refuses models of sizes that the kernels cannot index: their constructors assert what is checked here.
-///
-/// # Errors
-/// [`GpuError::UnsupportedSize`].
-fn check_sizes(config: &Config) -> Result<(), GpuError> {
-    let experts = config.experts.as_ref().map_or(0, |e| e.count);
-    for (key, found, limit) in [
-        ("vocab_size", config.vocab_size, MAX_VOCAB),
-        ("expert_count", experts, MAX_EXPERTS),
-    ] {
-        if found > limit {
-            return Err(GpuError::UnsupportedSize {
-                key,
-                found,
-                supported: format!("{limit} at most"),
-            });
         }
     }
-    Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::ModelSource;
-    use crate::model::Gating;
-    use crate::model::keys::Keys;
+/// A model on a device whose kernels are chosen: what makes sessions.
+pub struct Sessions {
+    body: Body,
+    products: Form,
+    attention: Arc<dyn AttentionWeights>,
+}
 
-    #[test]
-    fn sizes_that_the_kernels_cannot_index_are_refused() {
-        let gguf = ModelSource::Embedded
-            .open()
-            .expect("it is part of the program");
-        let keys = Keys::of(&gguf).expect("it names its architecture");
-        let config = Config::read(&gguf, &keys, |_, _| Gating::Softmax).expect("it is supported");
-        assert!(check_sizes(&config).is_ok());
-        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
-            let mut config = config.clone();
-            change(&mut config);
-            let error = check_sizes(&config).expect_err(key).to_string();
-            assert!(
-                error.contains(key) && error.contains("--device cpu"),
-                "{error}"
-            );
+impl Sessions {
+    /// Bytes of a position in the cache of a layer.
+    pub fn cache_row_bytes(&self) -> u64 {
+        self.attention.cache_row() as u64 * 2
+    }
+
+    /// Bytes of the largest binding of a step of so many tokens, of `several` sequences or of one.
+    pub fn widest(&self, machine: Machine, tokens: u32, several: bool) -> u64 {
+        let size = ChunkSize {
+            machine,
+            products: self.products,
+            tokens,
         };
-        refused("vocab_size", &|c| c.vocab_size = MAX_VOCAB + 1);
-        refused("expert_count", &|c| {
-            c.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
-        });
+        let attention = &self.attention;
+        let common = chunk::widest(size, &self.body.config, attention.values());
+        common.max(attention.widest(size, several))
+    }
+
+    /// The steps of one sequence, or of several.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
+    pub fn steps(&self, target: &Target, sizes: BatchSizes) -> Result<Steps, GpuError> {
+        Steps::new(target, &self.body, self.products, &*self.attention, sizes)
     }
 }

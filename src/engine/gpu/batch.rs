@@ -8,11 +8,10 @@ use super::results::Results;
 use super::warm;
 use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::call::{Call, State};
+use crate::gpu::call::{Call, Listed, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
-use crate::kernels::batch_experts::TILE_WORDS;
 use crate::kernels::compose::Pair;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
@@ -116,13 +115,6 @@ pub(super) fn sites(calls: &[Call]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
-/// Tiles of experts that a step leaves. The first word of a tile is the expert, the third one the number of its slots.
-struct Listed {
-    tiles: Range,
-    /// Words of a tile.
-    words: u32,
-}
-
 /// A model on a GPU with the cache of one sequence or of several.
 pub struct GpuBatch {
     pub(super) model: Arc<GpuModel>,
@@ -204,8 +196,7 @@ pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
 
 /// Tokens of a step of several sequences at most on a device: the usual number, or fewer where its bindings are small, but at least `least`.
 pub(crate) fn step_tokens(target: &Target, sessions: &Sessions, least: u32) -> u32 {
-    let fits =
-        |tokens: &u32| sessions.widest_of_batch(target.machine, *tokens) <= target.max_binding;
+    let fits = |tokens: &u32| sessions.widest(target.machine, *tokens, true) <= target.max_binding;
     let usual = target.machine.tuned.batch_tokens;
     let halves = std::iter::successors(Some(usual), |tokens| Some(tokens / 2));
     let mut sizes = halves.take_while(|tokens| *tokens > least);
@@ -422,20 +413,10 @@ impl GpuBatch {
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most, &[])?;
             let mut lists: Vec<Listed> = vec![];
-            let listed = |call: &Call| match call.kernel {
-                "expert_rows" => Some(("tiles0", 4)),
-                "batch_experts" => Some(("tiles", TILE_WORDS)),
-                _ => None,
-            };
-            for call in &step.calls {
-                let Some((tiles, words)) = listed(call) else {
-                    continue;
-                };
-                let Some(tiles) = call.bound(tiles).cloned() else {
-                    continue;
-                };
-                if lists.iter().all(|known| known.tiles.buffer != tiles.buffer) {
-                    lists.push(Listed { tiles, words });
+            for listed in step.calls.iter().filter_map(|call| call.listed.as_ref()) {
+                let tiles = &listed.tiles.buffer;
+                if lists.iter().all(|known| known.tiles.buffer != *tiles) {
+                    lists.push(listed.clone());
                 }
             }
             self.lists.insert(most, lists);

@@ -36,7 +36,7 @@ impl GpuModel {
         if !model.has_data() {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
-        gpu.realise(&weights.vectors.buffer).await?;
+        gpu.realise(&weights.body.vectors.buffer).await?;
         gpu.check()?;
         Ok(Self {
             weights: Arc::new(weights),

@@ -113,7 +113,7 @@ impl Plan {
         let used = steps.iter().map(|(_, step)| step);
         Ok(Self {
             chunk: sizes.chunk,
-            bytes: bytes(matrices, &weights.vectors, recipes.cache(), used),
+            bytes: bytes(matrices, &weights.body.vectors, recipes.cache(), used),
             steps,
             recipes,
         })

@@ -40,7 +40,7 @@ pub(crate) fn room(target: &Target, sessions: &Sessions) -> u32 {
     let (mut low, mut high) = (1, MAX_CHUNK);
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if sessions.widest(target.machine, middle) <= target.max_binding {
+        if sessions.widest(target.machine, middle, false) <= target.max_binding {
             low = middle;
         } else {
             high = middle - 1;
@@ -73,7 +73,7 @@ pub(crate) fn chunk(
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: sessions.widest(target.machine, capacity(chunk)),
+            bytes: sessions.widest(target.machine, capacity(chunk), false),
             adapter: target.name.clone(),
             limit: target.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",

@@ -13,10 +13,10 @@ use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::model::{Ffn, Mlp, Moe};
-use crate::recipes::{GpuBlock, without_norm};
+use crate::recipes::GpuBlock;
 
 /// The experts' logits of each token.
-pub(super) struct RouterLogits {
+pub(in crate::recipes) struct RouterLogits {
     /// (partial_sums, experts) f32, to be added up.
     pub logits: Range,
     pub partial_sums: u32,
@@ -25,13 +25,13 @@ pub(super) struct RouterLogits {
 }
 
 impl Few<'_> {
-    /// The stream behind the feed-forward network of a layer, in its place and prepared as `output`.
-    pub(super) fn feed_forward(
+    /// The stream behind the feed-forward network of a layer, in its place.
+    pub(in crate::recipes) fn feed_forward(
         &mut self,
         layer: &GpuBlock,
         stream: &Stream,
         logits: Option<RouterLogits>,
-        (next, output): (&Place, TokenOutput),
+        next: &Place,
         is_last: bool,
     ) -> Result<Stream, GpuError> {
         match &layer.ffn {
@@ -41,7 +41,7 @@ impl Few<'_> {
                 self.record(&Product {
                     residual: Some(stream.x.clone()),
                     y: Some(next.x.clone()),
-                    prepared: Some(output),
+                    prepared: Some(next.prepared.output()),
                     ..Product::of(&mlp.down, &TokenInput::of(h))
                 })?;
             }
@@ -52,9 +52,9 @@ impl Few<'_> {
                 };
                 // The last layer leaves its output in one form for all steps of several, because they share their heads.
                 if !self.one && (is_last || !self.is_apart()) {
-                    return self.experts_in_tiles(moe, stream, logits.logits, (next, output));
+                    return self.experts_in_tiles(moe, stream, logits.logits, next);
                 }
-                self.experts_apart(moe, stream, logits, (next, output))?;
+                self.experts_apart(moe, stream, logits, next)?;
             }
         }
         Ok(next.stream(self.given.eps()))
@@ -118,7 +118,7 @@ impl Few<'_> {
         moe: &Moe<GpuWeight, Range>,
         stream: &Stream,
         logits: RouterLogits,
-        (next, prepared): (&Place, TokenOutput),
+        next: &Place,
     ) -> Result<(), GpuError> {
         let (experts, config, target) = (&moe.experts, self.given.experts(), self.given.target);
         let used = config.used as u32;
@@ -164,7 +164,7 @@ impl Few<'_> {
             used,
             residual,
             y: next.x.clone(),
-            prepared,
+            prepared: next.prepared.output(),
         };
         self.calls.extend(down.calls(target)?);
         Ok(())
@@ -209,7 +209,7 @@ impl Few<'_> {
         moe: &Moe<GpuWeight, Range>,
         stream: &Stream,
         logits: Range,
-        (next, output): (&Place, TokenOutput),
+        next: &Place,
     ) -> Result<Stream, GpuError> {
         let (experts, target) = (&moe.experts, self.given.target);
         let used = self.given.experts().used as u32;
@@ -219,7 +219,7 @@ impl Few<'_> {
         let h = self.hidden_values(used * experts.gate.rows);
         let gate_up = GpuBatchMatvec {
             up: Some(&experts.up),
-            prepared: Some(without_norm(&h)),
+            prepared: Some(TokenOutput::of(h.clone())),
             ..self.of_experts(&experts.gate, &stream.values, by_token)
         };
         self.calls.extend(gate_up.calls(target)?);
@@ -230,13 +230,12 @@ impl Few<'_> {
             ..self.of_experts(&experts.down, &TokenInput::of(h), by_slot)
         };
         self.calls.extend(down.calls(target)?);
-        let (norm, _) = output.norm.as_ref().expect("a norm follows every layer");
         let values = &next.prepared.values;
         let sum = GpuBatchCombine {
             slots: Some([slots, weights]),
             used,
             x: Some(next.x.clone()),
-            ..combine(self.given, &residual, norm, values)
+            ..combine(self.given, &residual, &next.prepared.norm, values)
         };
         self.calls.push(sum.call());
         Ok(Stream {
@@ -308,7 +307,7 @@ impl Few<'_> {
         let values = TokenInput::of(Range::words("none", 1));
         let gate = GpuBatchMatvec {
             up: Some(&moe.experts.up),
-            prepared: Some(without_norm(&values.values)),
+            prepared: Some(TokenOutput::of(values.values.clone())),
             ..self.of_experts(&moe.experts.gate, &values, tiles.clone())
         };
         let down = self.of_experts(&moe.experts.down, &values, tiles.clone());

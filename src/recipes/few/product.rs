@@ -13,7 +13,6 @@ use crate::kernels::token_matvec::{
     self, GpuTokenMatvec, PartialLogits, ROUTER_ROWS, leaves_partial_logits,
 };
 use crate::model::{Mlp, Moe};
-use crate::recipes::without_norm;
 
 /// The product W x (+ residual) of each token, to be completed with where it goes.
 pub struct Product<'w> {
@@ -137,7 +136,7 @@ impl Few<'_> {
             .calls(target)?,
             false => GpuBatchMatvec {
                 up: Some(&mlp.up),
-                prepared: Some(without_norm(h)),
+                prepared: Some(TokenOutput::of(h.clone())),
                 ..self.of_several(&Product::of(&mlp.gate, x))
             }
             .calls(target)?,

@@ -24,7 +24,7 @@ fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
 }
 
 impl Prompt<'_> {
-    pub(super) fn feed_forward(&mut self, layer: &GpuBlock, between: Between) -> Range {
+    pub(in crate::recipes) fn feed_forward(&mut self, layer: &GpuBlock, between: Between) -> Range {
         match &layer.ffn {
             Ffn::Dense(mlp) => {
                 let chunk = self.chunk;

@@ -9,14 +9,13 @@ use crate::kernels::MlaDims;
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::compose::Pair;
 use crate::kernels::rope_cache::{self, GpuRopeCache, Rotation};
-use crate::kernels::token::{Divided, TokenInput};
+use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_beside::{self, GpuTokenBeside};
 use crate::kernels::token_matvec::{GpuTokenMatvec, Input};
 use crate::kernels::token_queries::{self, GpuTokenQueries};
 use crate::models::mla::Query;
 use crate::recipes::few::{Few, Product};
-use crate::recipes::without_norm;
 
 impl Mla {
     /// Records the attention of layer `i`. The result is a weight and its input.
@@ -42,7 +41,7 @@ impl Mla {
             return Ok((vo, latents));
         }
         let values = self.head_values(step, &self.weights.layers[i].attn_v_b)?;
-        Ok((&given.weights.layers[i].attn_output, values))
+        Ok((&given.body.layers[i].attn_output, values))
     }
 
     /// Values of all heads that have so many each.
@@ -175,7 +174,7 @@ impl Mla {
         let prepared = step.values("prepared q", heads.total_rows());
         let query = |x: &TokenInput| Product {
             y: Some(q.clone()),
-            prepared: Some(without_norm(&prepared)),
+            prepared: Some(TokenOutput::of(prepared.clone())),
             ..Product::of(heads, x)
         };
         let kv_a = match &layer.q {
@@ -230,9 +229,13 @@ impl Mla {
                 attn_q_a_norm,
                 ..
             } => {
-                let q_a = step.before_norm(["prepared q_a", "q_a squares"], attn_q_a.rows);
+                let q_a = step.before_norm(
+                    ["prepared q_a", "q_a squares"],
+                    attn_q_a.rows,
+                    attn_q_a_norm,
+                );
                 let product = Product {
-                    prepared: Some(q_a.output(attn_q_a_norm)),
+                    prepared: Some(q_a.output()),
                     ..Product::of(attn_q_a, x)
                 };
                 let kv_a = self.beside_kv_a(step, i, product, x)?;
@@ -285,8 +288,8 @@ impl Mla {
         let target = given.target;
         let values = step.values("values", attn_v_b.total_rows());
         let slices = Input::Slices(self.partials.clone(), dims);
-        let joining =
-            GpuTokenMatvec::new(attn_v_b, step.activation, slices).prepared(without_norm(&values));
+        let joining = GpuTokenMatvec::new(attn_v_b, step.activation, slices)
+            .prepared(TokenOutput::of(values.clone()));
         let joining = match &given.context.sequences {
             _ if step.one => Some(joining),
             Some(sequences) if step.is_apart() => Some(joining.of_tokens(step.most, sequences)),
@@ -310,7 +313,7 @@ impl Mla {
         let merge = self.merge(given, &latents, step.activation);
         step.calls.push(merge);
         step.record(&Product {
-            prepared: Some(without_norm(&values)),
+            prepared: Some(TokenOutput::of(values.clone())),
             ..Product::of_heads(attn_v_b, &TokenInput::of(latents), dims.kv_lora)
         })?;
         if step.one || most > 0 {

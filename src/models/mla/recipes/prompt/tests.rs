@@ -58,7 +58,7 @@ fn weights(gpu: &Gpu, model: &Model) -> (Weights, recipes::Weights) {
         matrices,
     } = placed.expect("it fits");
     complete(loader.fill(gpu, &matrices, &mut |_| {})).expect("it fits");
-    complete(gpu.realise(&weights.vectors.buffer)).expect("it fits");
+    complete(gpu.realise(&weights.body.vectors.buffer)).expect("it fits");
     (attention.expect("it was made"), weights)
 }
 
@@ -114,7 +114,7 @@ fn hidden_states(gpu: &Gpu, steps: &mut Steps, [first_page, first_id]: [u32; 2])
             recorded.get_or_insert_with(|| Recorded::new(gpu, &step.calls, step.most, &state));
         recorded.submit(gpu, &state);
         complete(gpu.done()).expect("it runs");
-        let n = tokens * steps.weights.config.embedding_length;
+        let n = tokens * steps.body.config.embedding_length;
         found.push(download(gpu, &steps.hidden().buffer, n));
         pos += tokens;
     }
