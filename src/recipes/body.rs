@@ -41,7 +41,11 @@ impl Body {
         places: impl Fn(&'a A, &mut Places<'a>) -> Result<P, GpuError>,
         mut made: impl FnMut(&P, &mut Made),
     ) -> Result<(Self, Loader<'a>, Vec<GpuWeight>), GpuError> {
-        check_sizes(config)?;
+        let experts = config.experts.as_ref().map_or(0, |e| e.count);
+        check_sizes([
+            ("vocab_size", config.vocab_size, MAX_VOCAB),
+            ("expert_count", experts, MAX_EXPERTS),
+        ])?;
         let mut all = Places::new(target);
         let token_embd = all.weight(&model.token_embd)?;
         let output = match model.tied {
@@ -54,8 +58,10 @@ impl Body {
         let output_norm = all.vectors.add(&model.output_norm);
         let (loader, mut all) = all.made();
         let layers = layers.iter().map(|layer| {
-            let made = |own: &P, all: &mut Made| Ok::<_, Infallible>(made(own, all));
-            let Ok(layer) = layer.convert(&mut all, made);
+            let Ok(layer) = layer.convert(&mut all, |own, all| {
+                made(own, all);
+                Ok::<_, Infallible>(())
+            });
             layer
         });
         let body = Self {
@@ -71,16 +77,15 @@ impl Body {
     }
 }
 
-/// Refuses models of sizes that the kernels cannot index: their constructors assert what is checked here.
+/// Refuses a model that has more of something than the kernels can index, by the key, what was found, and the most: their constructors assert
+/// what is checked here.
 ///
 /// # Errors
 /// [`GpuError::UnsupportedSize`].
-fn check_sizes(config: &Config) -> Result<(), GpuError> {
-    let experts = config.experts.as_ref().map_or(0, |e| e.count);
-    for (key, found, limit) in [
-        ("vocab_size", config.vocab_size, MAX_VOCAB),
-        ("expert_count", experts, MAX_EXPERTS),
-    ] {
+pub(crate) fn check_sizes<const N: usize>(
+    sizes: [(&'static str, usize, usize); N],
+) -> Result<(), GpuError> {
+    for (key, found, limit) in sizes {
         if found > limit {
             return Err(GpuError::UnsupportedSize {
                 key,
@@ -90,35 +95,4 @@ fn check_sizes(config: &Config) -> Result<(), GpuError> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::ModelSource;
-    use crate::model::Gating;
-    use crate::model::keys::Keys;
-
-    #[test]
-    fn sizes_that_the_kernels_cannot_index_are_refused() {
-        let gguf = ModelSource::Embedded
-            .open()
-            .expect("it is part of the program");
-        let keys = Keys::of(&gguf).expect("it names its architecture");
-        let config = Config::read(&gguf, &keys, |_, _| Gating::Softmax).expect("it is supported");
-        assert!(check_sizes(&config).is_ok());
-        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
-            let mut config = config.clone();
-            change(&mut config);
-            let error = check_sizes(&config).expect_err(key).to_string();
-            assert!(
-                error.contains(key) && error.contains("--device cpu"),
-                "{error}"
-            );
-        };
-        refused("vocab_size", &|c| c.vocab_size = MAX_VOCAB + 1);
-        refused("expert_count", &|c| {
-            c.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
-        });
-    }
 }

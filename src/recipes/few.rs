@@ -208,14 +208,6 @@ impl<'a> Few<'a> {
         Range::floats(name, u64::from(self.most) * u64::from(width))
     }
 
-    /// A row of `width` u32 for each token.
-    fn words(&mut self, name: &'static str, width: u32) -> Range {
-        let most = self.most;
-        self.buffer(name, || {
-            Range::words(name, u64::from(most) * u64::from(width))
-        })
-    }
-
     /// A row of `width` prepared values for each token.
     pub fn values(&mut self, name: &'static str, width: u32) -> Range {
         let (activation, n) = (self.activation, self.most * width);

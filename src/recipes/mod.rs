@@ -16,6 +16,7 @@ mod steps;
 mod weights;
 
 pub use attention::{Attention, AttentionWeights, Chosen, Factors};
+pub(crate) use body::check_sizes;
 pub use body::{Body, GpuBlock};
 pub use chunk::{Chunk, ChunkSize, RowsBuffer};
 pub use context::{BatchSizes, Context};

@@ -42,17 +42,18 @@ pub(super) fn last_logits(
     let calls = match given.target.tier.has_subgroups() {
         true => {
             let x = token_matvec::Input::Prepared(x, 0);
-            let product = GpuTokenMatvec::new(w, Activation::Floats, x).bind("y", logits);
-            product.calls(given.target)?
+            GpuTokenMatvec::new(w, Activation::Floats, x)
+                .bind("y", logits)
+                .calls(given.target)?
         }
         false => {
             let x = batch_matvec::Input::Prepared(x);
-            let product = GpuBatchMatvec {
+            GpuBatchMatvec {
                 single: true,
                 y: Some(logits.clone()),
                 ..GpuBatchMatvec::new(given.target, w, 1, x)
-            };
-            product.calls(given.target)?
+            }
+            .calls(given.target)?
         }
     };
     Ok(Step::of(most, [rows.call()]).then(&calls))

@@ -100,29 +100,21 @@ impl super::Model for Model {
 /// Widest latent of the attention kernel: 8 values for each of its 256 threads.
 const MAX_KV_LORA: usize = 2048;
 
-/// Refuses models of sizes that the kernels of the attention cannot index: their constructors assert what is checked here.
+/// Refuses models of sizes that the kernels of the attention cannot index.
 ///
 /// # Errors
 /// [`GpuError::UnsupportedSize`].
 fn check_sizes(config: &Config) -> Result<(), GpuError> {
-    let refuse = |key, found, supported| {
-        Err(GpuError::UnsupportedSize {
-            key,
-            found,
-            supported,
-        })
-    };
-    let (latent, rope) = (config.kv_lora_rank, config.qk_rope_head_dim);
-    if latent > MAX_KV_LORA {
-        let supported = format!("{MAX_KV_LORA} at most");
-        return refuse("attention.kv_lora_rank", latent, supported);
-    }
-    for (key, found) in [
-        ("attention.kv_lora_rank", latent),
-        ("rope.dimension_count", rope),
-    ] {
+    let latent = ("attention.kv_lora_rank", config.kv_lora_rank);
+    let rope = ("rope.dimension_count", config.qk_rope_head_dim);
+    crate::recipes::check_sizes([(latent.0, latent.1, MAX_KV_LORA)])?;
+    for (key, found) in [latent, rope] {
         if !found.is_multiple_of(8) {
-            return refuse(key, found, "multiples of 8".to_owned());
+            return Err(GpuError::UnsupportedSize {
+                key,
+                found,
+                supported: "multiples of 8".to_owned(),
+            });
         }
     }
     Ok(())
@@ -132,23 +124,30 @@ fn check_sizes(config: &Config) -> Result<(), GpuError> {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
+    use crate::kernels::router::MAX_EXPERTS;
+    use crate::kernels::sample::MAX_VOCAB;
+    use crate::models;
 
     #[test]
-    fn sizes_that_the_attention_cannot_index_are_refused() {
+    fn sizes_that_the_kernels_cannot_index_are_refused() {
         let gguf = ModelSource::Embedded
             .open()
             .expect("it is part of the program");
-        let config = Config::from_gguf(&gguf).expect("it is supported");
-        assert!(check_sizes(&config).is_ok());
+        let gguf = Arc::new(gguf);
         let refused = |key: &str, change: &dyn Fn(&mut Config)| {
-            let mut config = config.clone();
-            change(&mut config);
-            let error = check_sizes(&config).expect_err(key).to_string();
+            let mut model = Model::load(Arc::clone(&gguf)).expect("it is supported");
+            change(&mut model.config);
+            let placed = models::Model::place(&model, &Target::h200());
+            let error = placed.err().expect(key).to_string();
             assert!(
                 error.contains(key) && error.contains("--device cpu"),
                 "{error}"
             );
         };
+        refused("vocab_size", &|c| c.common.vocab_size = MAX_VOCAB + 1);
+        refused("expert_count", &|c| {
+            c.common.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
+        });
         refused("kv_lora_rank", &|c| c.kv_lora_rank = MAX_KV_LORA + 8);
         refused("kv_lora_rank", &|c| c.kv_lora_rank = 500);
         refused("rope.dimension_count", &|c| c.qk_rope_head_dim = 20);

@@ -127,10 +127,9 @@ impl Few<'_> {
             false => (None, moe.shared.as_ref()),
         };
         let beside = self.shared_gate_up(beside, stream)?;
-        let (ids, weights) = (
-            self.words("expert ids", used),
-            self.floats("expert weights", used),
-        );
+        let slots = u64::from(self.most * used);
+        let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
+        let weights = self.floats("expert weights", used);
         let router = GpuRouter {
             logits: logits.logits,
             partial_sums: logits.partial_sums,

@@ -316,7 +316,14 @@ impl recipes::Attention for Mla {
         layer: usize,
         x: &TokenInput,
     ) -> Result<(&'a GpuWeight, Range), GpuError> {
-        self.attend_few(step, layer, x)
+        let layer = few::Layer {
+            mla: self,
+            weights: &self.weights.layers[layer],
+            i: layer,
+            step,
+            x,
+        };
+        layer.attend()
     }
 
     fn many(&self, step: &mut Prompt<'_>, layer: usize, x: &Rows, least: u32) {
