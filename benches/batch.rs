@@ -14,7 +14,7 @@ use glimt::gpu::geometry::{Geometry, Made, Site};
 use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::sample;
 use glimt::kernels::sequences::PAGE;
-use glimt::models::BatchSizes;
+use glimt::recipes::BatchSizes;
 use glimt_measure::bench::Source;
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 mod cli;
 
-use glimt::{chat, engine, gguf, gpu, kernels, model, models, quant, synth, tokenizer};
+use glimt::{chat, engine, gguf, gpu, kernels, model, models, quant, recipes, synth, tokenizer};
 use glimt_formats::{aliases, files, plural};
 use glimt_hub::hub;
 use glimt_measure::{bench, pictures, profile, tune, verify};

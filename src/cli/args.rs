@@ -10,7 +10,7 @@ use super::error::CliError;
 use super::lookup;
 use crate::bench::Source;
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
-use crate::models::MAX_CHUNK;
+use crate::recipes::MAX_CHUNK;
 
 /// Under what the help lists flags of sampling, and those of devices and memory.
 pub(super) const SAMPLING: &str = "Sampling";

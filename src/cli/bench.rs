@@ -18,8 +18,8 @@ use crate::bench::{
     ParallelRow, Row, Source, Where, Writer,
 };
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, Tier};
-use crate::models::MAX_CHUNK;
 use crate::pictures::terminal::{self, Terminal};
+use crate::recipes::MAX_CHUNK;
 
 const EXAMPLES: &str = "\
 Examples:

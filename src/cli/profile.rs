@@ -9,9 +9,9 @@ use super::error::CliError;
 use super::load;
 use super::output::{self, note};
 use super::picture::Picture;
-use crate::models::MAX_CHUNK;
 use crate::plural::count;
 use crate::profile::{self, ProfileOptions, Subject};
+use crate::recipes::MAX_CHUNK;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,8 +11,8 @@ use super::output::{complain, note};
 use super::sampling::{self, Choice, SamplingArgs};
 use crate::engine::{ModelSource, Opened, Serving};
 use crate::kernels::sequences::PAGE;
-use crate::models::BatchSizes;
 use crate::plural::count;
+use crate::recipes::BatchSizes;
 use crate::server::Model;
 use crate::tokenizer::Message;
 

@@ -305,18 +305,18 @@ pub fn random_tokens(count: usize) -> Vec<u32> {
 /// The model with every matrix whose rows allow it quantised to `ty` by the project's own quantiser.
 pub fn requantised(model: &Model, ty: GgmlType) -> Model {
     let mut copy = Model::load(Arc::clone(&model.gguf)).unwrap_or_else(|e| panic!("{e}"));
-    let mut all = vec![&mut copy.token_embd, &mut copy.output];
-    for layer in &mut copy.layers {
-        match &mut layer.q {
+    let mut all = vec![&mut copy.weights.token_embd, &mut copy.weights.output];
+    for layer in &mut copy.weights.layers {
+        match &mut layer.attention.q {
             Query::Lora {
                 attn_q_a, attn_q_b, ..
             } => all.extend([attn_q_a, attn_q_b]),
             Query::Full { attn_q } => all.push(attn_q),
         }
         all.extend([
-            &mut layer.attn_kv_a_mqa,
-            &mut layer.attn_k_b,
-            &mut layer.attn_v_b,
+            &mut layer.attention.attn_kv_a_mqa,
+            &mut layer.attention.attn_k_b,
+            &mut layer.attention.attn_v_b,
             &mut layer.attn_output,
         ]);
         match &mut layer.ffn {

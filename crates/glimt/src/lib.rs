@@ -10,6 +10,7 @@ extern crate glimt_formats;
 pub mod chat;
 pub mod engine;
 pub mod models;
+pub mod recipes;
 pub mod synth;
 #[cfg(target_arch = "wasm32")]
 pub mod web;

@@ -7,7 +7,9 @@ pub mod profile;
 pub mod tune;
 pub mod verify;
 
-pub(crate) use glimt::{engine, gguf, gpu, kernels, model, models, quant, synth, tokenizer};
+pub(crate) use glimt::{
+    engine, gguf, gpu, kernels, model, models, quant, recipes, synth, tokenizer,
+};
 #[cfg(test)]
 pub(crate) use glimt_formats::testing;
 pub(crate) use glimt_formats::{aliases, plural};

@@ -4,7 +4,9 @@ use super::source::tokens;
 use super::sources;
 
 /// The rooms that a browser needs.
-const CORE: [&str; 6] = ["gpu", "kernels", "models", "engine", "chat", "web"];
+const CORE: [&str; 7] = [
+    "gpu", "kernels", "recipes", "models", "engine", "chat", "web",
+];
 /// The one file that waits for a device.
 const WAITS: &str = "gpu::wait";
 /// The files that use threads, which no browser has: they encode a token ahead, read a vocabulary beside the opening of a device, follow a

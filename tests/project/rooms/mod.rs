@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use uses::{Crate, Module};
 
 /// The rooms, each of which may use those before it.
-const ROOMS: [&str; 23] = [
+const ROOMS: [&str; 24] = [
     "files",
     "effort",
     "plural",
@@ -27,6 +27,7 @@ const ROOMS: [&str; 23] = [
     "gpu",
     "kernels",
     "synth",
+    "recipes",
     "models",
     "engine",
     "chat",

@@ -55,7 +55,7 @@ pub use crate::gpu::wait::Wait;
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
-use crate::models::BatchSizes;
+use crate::recipes::BatchSizes;
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;

@@ -12,7 +12,8 @@ use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
 use crate::kernels::sequences::PAGE;
-use crate::models::{self, BatchSizes, Model};
+use crate::models::{self, Model};
+use crate::recipes::BatchSizes;
 use crate::tokenizer::{ChatTemplate, ChatText, Message, Tokenizer, TokenizerError};
 
 /// A model and a device, ready for the weights ([`Engine::load`](super::Engine::load)).

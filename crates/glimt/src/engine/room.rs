@@ -8,7 +8,8 @@ use super::gpu::prompt::chunk as prompt_chunk;
 use super::{DEFAULT_CONTEXT, EngineError, Serving};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
-use crate::models::{BatchSizes, Model};
+use crate::models::Model;
+use crate::recipes::BatchSizes;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
@@ -171,8 +172,8 @@ pub(super) fn batch_sizes(
     let sequences = serving.parallel.min(Serving::MOST);
     let of_one = n_ctx.div_ceil(PAGE as usize);
     let sessions = model.place(gpu)?.weights.untried(gpu);
-    let tokens = step_tokens(gpu, &*sessions, Serving::MOST);
-    let chunk = prompt_chunk(gpu, &*sessions, n_ctx, ubatch)?;
+    let tokens = step_tokens(gpu, &sessions, Serving::MOST);
+    let chunk = prompt_chunk(gpu, &sessions, n_ctx, ubatch)?;
     let of_pages = |pages: usize| BatchSizes {
         n_ctx,
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),

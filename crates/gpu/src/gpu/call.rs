@@ -7,7 +7,7 @@ use super::shader::Variant;
 
 mod about;
 mod state;
-pub use about::{About, Flops, Sublayer, Taken};
+pub use about::{About, Flops, Listed, Sublayer, Taken};
 pub(super) use state::{Block, extent, fill};
 pub use state::{Blocks, Extent, Most, State, When, Word};
 
@@ -45,6 +45,8 @@ pub struct Call {
     pub bytes_per_row: u64,
     /// Floating-point operations, for profiles.
     pub flops: Flops,
+    /// The list that it leaves of the experts that tokens chose, for those who count them.
+    pub listed: Option<Listed>,
     /// Shape of what it works on, such as `2048x5120`, for profiles; may be empty.
     pub shape: String,
     /// The sublayer, for profiles.
@@ -210,6 +212,13 @@ impl Call {
     pub fn at_site(mut self, site: Site) -> Self {
         self.shape = site.shape.clone();
         self.site = Some(site);
+        self
+    }
+
+    /// States the list of experts that it leaves, in tiles of so many words.
+    pub fn listing(mut self, tiles: &Range, words: u32) -> Self {
+        let tiles = tiles.clone();
+        self.listed = Some(Listed { tiles, words });
         self
     }
 

@@ -66,6 +66,8 @@ pub struct Site {
     pub at_once: u32,
     /// The work that the threads of a workgroup share before they multiply, if there is some.
     pub shares_work: Option<SharedWork>,
+    /// Whether a thread multiplies by two weights at once, as gate and up.
+    pub pair: bool,
     /// Whether two runs of 32 lanes can share a row, as 64 lanes.
     pub two_runs: bool,
     /// Sums that a thread leaves in workgroup memory for each of its rows, where no subgroup joins them. It is 0 where one does.
@@ -185,8 +187,8 @@ impl Site {
         {
             return self.most_lanes(machine);
         }
-        // Gate and up are two products at once. With halves these leave too few registers for workgroups of 512 threads.
-        let narrow = self.activation.is_halves() && self.kernel == "token_gate_up";
+        // With halves two products at once leave too few registers for workgroups of 512 threads.
+        let narrow = self.activation.is_halves() && self.pair;
         let tall = self.rows >= machine.tuned.tall_rows;
         let wide = !tall && self.shares_work.is_none() && !narrow;
         let most = if wide { LANES } else { NARROW_LANES }.min(machine.lanes);
@@ -344,6 +346,7 @@ mod tests {
             one_block: false,
             at_once: 2,
             shares_work: None,
+            pair: false,
             two_runs: false,
             thread_sums: 0,
         }

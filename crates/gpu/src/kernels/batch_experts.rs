@@ -85,6 +85,7 @@ impl GpuBatchExperts<'_> {
             .word("scale", experts.weights_scale)
             .bind("weights", &self.weights)
             .bind("tiles", &self.tiles)
+            .listing(&self.tiles, TILE_WORDS)
             .bind("workgroups", &self.counts)
             .grid([Extent::N(1), Extent::N(1), Extent::N(1)])
     }

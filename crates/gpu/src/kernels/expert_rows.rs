@@ -89,6 +89,7 @@ impl GpuExpertRows {
             .bind("ids", &self.ids)
             .bind("slots", &self.slots)
             .bind("tiles0", &low.tiles)
+            .listing(&low.tiles, 4)
             .bind_some("tiles1", tall.map(|list| &list.tiles))
             .bind("workgroups", &self.counts)
             .grid([Extent::N(experts), Extent::N(1), Extent::N(1)])

@@ -24,6 +24,11 @@ pub struct TokenOutput {
 }
 
 impl TokenOutput {
+    /// An output that no norm follows.
+    pub fn of(values: Range) -> Self {
+        Self { values, norm: None }
+    }
+
     /// Binds an output, where there is one, as `token_store.wgsl` names it.
     pub(super) fn bind(output: Option<&Self>, call: Call) -> Call {
         let Some(Self { values, norm }) = output else {
@@ -130,6 +135,7 @@ pub(super) fn site(kernel: &'static str, weights: &[&GpuWeight], activation: Act
         one_block: false,
         at_once: 1,
         shares_work: None,
+        pair: false,
         two_runs: false,
         thread_sums: 0,
     }

@@ -107,6 +107,7 @@ impl Divided for GpuTokenGateUp<'_> {
             shape: shapes.join("+"),
             rows: self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows),
             prepared: true,
+            pair: self.tokens == 1,
             threads,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
             suggested: (self.tokens > 1).then_some(GATE_UP_OF_SEVERAL),

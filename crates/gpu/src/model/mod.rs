@@ -1,5 +1,6 @@
-//! The common parts of all families' models: sizes from GGUF keys, weights by name, the feed-forward network, the rotation table.
+//! The common parts of all families' models: sizes from GGUF keys, weights by name, the blocks, the rotation table.
 
+mod block;
 mod config;
 mod error;
 mod feed_forward;
@@ -9,6 +10,7 @@ mod rope;
 pub mod tensors;
 mod weight;
 
+pub use block::{Block, Transformer};
 pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
 pub use feed_forward::{Convert, Ffn, Mlp, Moe};

@@ -14,7 +14,8 @@ const ROW_UNIT: usize = 32;
 pub struct Tensors<'a> {
     /// The file.
     pub gguf: &'a Arc<Gguf>,
-    config: &'a Config,
+    /// The model's sizes.
+    pub config: &'a Config,
     /// The tensors of the file that were asked for, one flag for each.
     used: RefCell<Vec<bool>>,
 }

@@ -11,9 +11,10 @@ use glimt::gpu::{Step, Target, Tier};
 use glimt::kernels::{mark, read};
 use glimt::model::pairs::Pair;
 use glimt::model::{Convert, Weight};
+use glimt::models;
 use glimt::models::mla::{Layer, Model};
-use glimt::models::{self, BatchSizes};
 use glimt::quant::GgmlType;
+use glimt::recipes::BatchSizes;
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
@@ -99,10 +100,10 @@ fn model(name: ModelName, types: [GgmlType; 2]) -> Model {
     let mut model = Model::load(Arc::new(gguf)).expect("it is supported");
     let mut by = Retyped { types, next: 0 };
     let convert = |layer: &Layer| {
-        let Ok(layer) = layer.convert(&mut by);
+        let Ok(layer) = layer.convert(&mut by, |attention, by| attention.convert(by));
         layer
     };
-    model.layers = model.layers.iter().map(convert).collect();
+    model.weights.layers = model.layers.iter().map(convert).collect();
     model
 }
 

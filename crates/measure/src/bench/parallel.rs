@@ -19,7 +19,8 @@ use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
-use crate::models::{BatchSizes, Model};
+use crate::models::Model;
+use crate::recipes::BatchSizes;
 
 /// Sequences at most.
 pub const MOST_PARALLEL: usize = Serving::MOST as usize;

@@ -8,15 +8,14 @@ use super::results::Results;
 use super::warm;
 use crate::engine::backend::Touch;
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::call::{Call, State};
+use crate::gpu::call::{Call, Listed, State};
 use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
-use crate::kernels::batch_experts::TILE_WORDS;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE};
-use crate::models::{BatchSizes, Sessions, Steps};
+use crate::recipes::{BatchSizes, Sessions, Steps};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
@@ -82,7 +81,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The words of a step over `tokens` tokens of the sequence from `pos` on.
-    pub(super) fn state(self, recipes: &dyn Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
+    pub(super) fn state(self, recipes: &Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
         State {
             first_page: self.first_page,
             first_id: self.first_id,
@@ -115,17 +114,10 @@ pub(super) fn sites(calls: &[Call]) -> Vec<Site> {
     sites.filter(|site| seen.insert(site.key())).collect()
 }
 
-/// Tiles of experts that a step leaves. The first word of a tile is the expert, the third one the number of its slots.
-struct Listed {
-    tiles: Range,
-    /// Words of a tile.
-    words: u32,
-}
-
 /// A model on a GPU with the cache of one sequence or of several.
 pub struct GpuBatch {
     pub(super) model: Arc<GpuModel>,
-    pub(super) recipes: Box<dyn Steps>,
+    pub(super) recipes: Steps,
     sizes: BatchSizes,
     /// (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last of a prompt.
     pub(super) logits: Range,
@@ -202,9 +194,8 @@ pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
 }
 
 /// Tokens of a step of several sequences at most on a device: the usual number, or fewer where its bindings are small, but at least `least`.
-pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) -> u32 {
-    let fits =
-        |tokens: &u32| sessions.widest_of_batch(target.machine, *tokens) <= target.max_binding;
+pub(crate) fn step_tokens(target: &Target, sessions: &Sessions, least: u32) -> u32 {
+    let fits = |tokens: &u32| sessions.widest(target.machine, *tokens, true) <= target.max_binding;
     let usual = target.machine.tuned.batch_tokens;
     let halves = std::iter::successors(Some(usual), |tokens| Some(tokens / 2));
     let mut sizes = halves.take_while(|tokens| *tokens > least);
@@ -213,7 +204,7 @@ pub(crate) fn step_tokens(target: &Target, sessions: &dyn Sessions, least: u32) 
 
 /// The recipes and buffers for the choice of tokens after a step.
 pub(super) struct Chosen<'a> {
-    pub recipes: &'a dyn Steps,
+    pub recipes: &'a Steps,
     pub vocab: u32,
     pub logits: &'a Range,
     pub choices: &'a Range,
@@ -241,7 +232,7 @@ impl GpuModel {
     /// Tokens of a step of up to `sequences` sequences at most.
     pub fn batch_tokens(&self, sequences: u32) -> u32 {
         let sessions = self.weights.untried(&self.gpu);
-        step_tokens(&self.gpu, &*sessions, sequences)
+        step_tokens(&self.gpu, &sessions, sequences)
     }
 }
 
@@ -253,13 +244,13 @@ impl GpuBatch {
     pub async fn new(model: Arc<GpuModel>, sizes: BatchSizes) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
-        Self::of(model, &*sessions, sizes).await
+        Self::of(model, &sessions, sizes).await
     }
 
     /// A batch of these sizes with an empty cache, in the forms of `sessions`.
     pub(super) async fn of(
         model: Arc<GpuModel>,
-        sessions: &dyn Sessions,
+        sessions: &Sessions,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
@@ -279,7 +270,7 @@ impl GpuBatch {
         let biases = BiasRows::new(&gpu, drawn).await?;
         let results = Results::new(&gpu, RING, drawn).await?;
         let chosen = Chosen {
-            recipes: &*recipes,
+            recipes: &recipes,
             vocab,
             logits: &logits,
             choices: &choices,
@@ -287,12 +278,12 @@ impl GpuBatch {
             results: &results.ring,
         };
         let mut prompt = Prompt::new(&model, sizes.chunk);
-        prompt.reserve(&model, &*recipes, sizes.pages == 0).await?;
+        prompt.reserve(&model, &recipes, sizes.pages == 0).await?;
         Ok(Self {
             token: Token::new(&gpu, &chosen, sizes).await?,
             copies: match sizes.pages {
                 0 => None,
-                _ => Some(Copies::new(&gpu, &*recipes, sizes).await?),
+                _ => Some(Copies::new(&gpu, &recipes, sizes).await?),
             },
             logits,
             choices,
@@ -369,7 +360,7 @@ impl GpuBatch {
     /// The words of a step over `tokens` tokens of a sequence from `pos` on.
     pub(super) fn state(&self, sequence: u32, pos: usize, tokens: usize) -> State {
         self.place(sequence)
-            .state(&*self.recipes, self.gpu(), pos, tokens)
+            .state(&self.recipes, self.gpu(), pos, tokens)
     }
 
     fn write_words(&self, range: &Range, at: usize, words: &[u32]) {
@@ -399,7 +390,7 @@ impl GpuBatch {
     /// The buffers that the choice of tokens reads and writes.
     fn chosen(&self) -> Chosen<'_> {
         Chosen {
-            recipes: &*self.recipes,
+            recipes: &self.recipes,
             vocab: self.model.model.config().vocab_size as u32,
             logits: &self.logits,
             choices: &self.choices,
@@ -421,20 +412,10 @@ impl GpuBatch {
         if !self.steps.contains_key(&most) {
             let step = self.recipes.step(&gpu, most)?;
             let mut lists: Vec<Listed> = vec![];
-            let listed = |call: &Call| match call.kernel {
-                "expert_rows" => Some(("tiles0", 4)),
-                "batch_experts" => Some(("tiles", TILE_WORDS)),
-                _ => None,
-            };
-            for call in &step.calls {
-                let Some((tiles, words)) = listed(call) else {
-                    continue;
-                };
-                let Some(tiles) = call.bound(tiles).cloned() else {
-                    continue;
-                };
-                if lists.iter().all(|known| known.tiles.buffer != tiles.buffer) {
-                    lists.push(Listed { tiles, words });
+            for listed in step.calls.iter().filter_map(|call| call.listed.as_ref()) {
+                let tiles = &listed.tiles.buffer;
+                if lists.iter().all(|known| known.tiles.buffer != *tiles) {
+                    lists.push(listed.clone());
                 }
             }
             self.lists.insert(most, lists);

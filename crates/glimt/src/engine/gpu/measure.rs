@@ -233,7 +233,7 @@ impl GpuBackend {
         let at_once = self.at_once(tokens.len());
         let batch = &mut self.batch;
         let (model, place) = (Arc::clone(&batch.model), batch.place(0));
-        let (gpu, recipes) = (&model.gpu, &*batch.recipes);
+        let (gpu, recipes) = (&model.gpu, &batch.recipes);
         let mut all = vec![];
         let mut done = 0;
         for piece in tokens.chunks(at_once) {

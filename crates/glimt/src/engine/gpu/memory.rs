@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::plan::Plan;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
-use crate::models::{BatchSizes, Model};
+use crate::models::Model;
+use crate::recipes::BatchSizes;
 
 /// Bytes that a model and one session take on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -41,7 +41,7 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
-use crate::models::BatchSizes;
+use crate::recipes::BatchSizes;
 use batch::GpuBatch;
 pub use flight::HostTime;
 use std::ops::Range;
@@ -88,10 +88,10 @@ impl GpuBackend {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
         let asked = chunk;
-        let chunk = prompt::chunk(&gpu, &*sessions, n_ctx, asked)?;
+        let chunk = prompt::chunk(&gpu, &sessions, n_ctx, asked)?;
         let sizes = BatchSizes::of_one(n_ctx, chunk);
         Ok(Self {
-            batch: GpuBatch::of(model, &*sessions, sizes).await?,
+            batch: GpuBatch::of(model, &sessions, sizes).await?,
             asked,
             next: 0,
             unknown_history: false,

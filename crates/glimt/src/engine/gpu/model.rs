@@ -4,7 +4,8 @@ use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
 use crate::gpu::{Gpu, GpuError};
-use crate::models::{Model, Placed, Weights};
+use crate::models::Model;
+use crate::recipes::{Placed, Weights};
 use std::sync::Arc;
 
 /// A model whose weights are on `gpu`, shared by every session.
@@ -13,7 +14,7 @@ pub struct GpuModel {
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<dyn Model>,
-    pub(super) weights: Arc<dyn Weights>,
+    pub(super) weights: Arc<Weights>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
     /// The outcome of `--precompose`; `None` where it is off.
@@ -38,10 +39,10 @@ impl GpuModel {
         if !model.has_data() {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
-        gpu.realise(&weights.vectors().buffer).await?;
+        gpu.realise(&weights.body.vectors.buffer).await?;
         gpu.check()?;
         Ok(Self {
-            weights: weights.into(),
+            weights: Arc::new(weights),
             tier_trial: None,
             precomposed: None,
             model: Arc::clone(&model),

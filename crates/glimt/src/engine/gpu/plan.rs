@@ -14,7 +14,8 @@ use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
 use crate::kernels::sequences::CHOICE;
-use crate::models::{BatchSizes, FEW, Model, Placed, Sessions, Steps};
+use crate::models::Model;
+use crate::recipes::{BatchSizes, FEW, Placed, Sessions, Steps};
 use std::collections::HashSet;
 
 /// The steps of one sequence or several that were planned.
@@ -26,7 +27,7 @@ pub struct Plan {
     pub steps: Vec<(&'static str, Step)>,
     /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
     pub bytes: [u64; 3],
-    recipes: Box<dyn Steps>,
+    recipes: Steps,
 }
 
 impl Plan {
@@ -42,9 +43,9 @@ impl Plan {
     ) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
         let sessions = placed.weights.untried(target);
-        let chunk = prompt::chunk(target, &*sessions, n_ctx, chunk)?;
+        let chunk = prompt::chunk(target, &sessions, n_ctx, chunk)?;
         let sizes = BatchSizes::of_one(n_ctx, chunk);
-        Self::of(target, model, &placed, &*sessions, sizes)
+        Self::of(target, model, &placed, &sessions, sizes)
     }
 
     /// The plan of `model` on `target`.
@@ -55,7 +56,7 @@ impl Plan {
     pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
         let placed = model.place(target)?;
         let sessions = placed.weights.untried(target);
-        Self::of(target, model, &placed, &*sessions, sizes)
+        Self::of(target, model, &placed, &sessions, sizes)
     }
 
     /// The plan for weights that have their places, in the forms of `sessions`.
@@ -65,7 +66,7 @@ impl Plan {
         Placed {
             weights, matrices, ..
         }: &Placed<'_>,
-        sessions: &dyn Sessions,
+        sessions: &Sessions,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let room = prompt::with_room(sizes).chunk;
@@ -77,7 +78,7 @@ impl Plan {
         let biases = Range::whole(&logit_bias::buffer(sizes.most_drawn()));
         let result = Range::whole(&Buffer::new("ids", RESULT * drawn, Role::Words));
         let chosen = Chosen {
-            recipes: &*recipes,
+            recipes: &recipes,
             vocab,
             logits: &logits,
             choices: &choices,
@@ -97,7 +98,7 @@ impl Plan {
             steps.push(("last logits", recipes.last_logits(target, &logits)?));
         }
         if sizes.pages > 0 {
-            steps.push(("copies", copies::step(&*recipes, sizes).0));
+            steps.push(("copies", copies::step(&recipes, sizes).0));
         }
         let mut kinds = HashSet::new();
         for class in classes(sizes) {
@@ -112,7 +113,7 @@ impl Plan {
         let used = steps.iter().map(|(_, step)| step);
         Ok(Self {
             chunk: sizes.chunk,
-            bytes: bytes(matrices, weights.vectors(), recipes.cache(), used),
+            bytes: bytes(matrices, &weights.body.vectors, recipes.cache(), used),
             steps,
             recipes,
         })

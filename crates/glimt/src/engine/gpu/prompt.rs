@@ -5,7 +5,7 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::machine::tiles::{LOWEST, STEPS};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
-use crate::models::{BatchSizes, FEW, MAX_CHUNK, Sessions, Steps};
+use crate::recipes::{BatchSizes, FEW, MAX_CHUNK, Sessions, Steps};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ pub(super) fn with_room(sizes: BatchSizes) -> BatchSizes {
 }
 
 /// Tokens whose activations have room in the bindings of a device.
-pub(crate) fn room(target: &Target, sessions: &dyn Sessions) -> u32 {
+pub(crate) fn room(target: &Target, sessions: &Sessions) -> u32 {
     // By bisection: buffers grow with the tokens.
     let (mut low, mut high) = (1, MAX_CHUNK);
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if sessions.widest(target.machine, middle) <= target.max_binding {
+        if sessions.widest(target.machine, middle, false) <= target.max_binding {
             low = middle;
         } else {
             high = middle - 1;
@@ -60,7 +60,7 @@ pub(crate) fn room(target: &Target, sessions: &dyn Sessions) -> u32 {
 /// [`GpuError::BindingTooLarge`] where as many as asked for have no room.
 pub(crate) fn chunk(
     target: &Target,
-    sessions: &dyn Sessions,
+    sessions: &Sessions,
     n_ctx: usize,
     asked: Option<u32>,
 ) -> Result<u32, GpuError> {
@@ -73,7 +73,7 @@ pub(crate) fn chunk(
     if chunk > room.max(FEW) {
         return Err(GpuError::BindingTooLarge {
             what: format!("an activation of {chunk} tokens"),
-            bytes: sessions.widest(target.machine, capacity(chunk)),
+            bytes: sessions.widest(target.machine, capacity(chunk), false),
             adapter: target.name.clone(),
             limit: target.max_binding,
             remedy: "compute fewer tokens at once (--ubatch)",
@@ -129,7 +129,7 @@ impl Prompt {
     pub(super) async fn reserve(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Steps,
+        recipes: &Steps,
         few: bool,
     ) -> Result<(), GpuError> {
         if self.chunk == 0 {
@@ -191,7 +191,7 @@ impl Prompt {
     pub(super) async fn step(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Steps,
+        recipes: &Steps,
         tokens: usize,
     ) -> Result<Arc<Recording>, GpuError> {
         let most = self.class(tokens as u32);
@@ -237,7 +237,7 @@ impl Prompt {
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Steps,
+        recipes: &Steps,
         logits: &Range,
     ) -> Result<Arc<Recording>, GpuError> {
         let head = match self.head.take() {
@@ -254,7 +254,7 @@ impl Prompt {
     pub(super) async fn slices(
         &mut self,
         model: &GpuModel,
-        recipes: &dyn Steps,
+        recipes: &Steps,
         most: u32,
     ) -> Result<Slices, GpuError> {
         let capacity = capacity(self.chunk);

@@ -7,9 +7,9 @@
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{Gpu, GpuError};
-use crate::models::Steps;
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, sub_plane_words};
+use crate::recipes::Steps;
 use crate::synth::{self, PlannedTensor};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -63,7 +63,7 @@ pub(super) async fn fill_weights(
 /// Fills the first `rows` rows of every layer's cache, which has `of`.
 pub(super) async fn fill_cache(
     gpu: &Gpu,
-    recipes: &dyn Steps,
+    recipes: &Steps,
     of: u64,
     rows: u64,
 ) -> Result<(), GpuError> {
@@ -200,7 +200,7 @@ mod tests {
                 panic!("layer 1 has experts");
             };
             let (down_exps, ffn_gate_inp) = (&moe.experts.down, &moe.ffn_gate_inp);
-            let attn_k_b = &model.layers[1].attn_k_b;
+            let attn_k_b = &model.layers[1].attention.attn_k_b;
             let mut loader = Loader::new(gpu);
             for weight in [&model.token_embd, down_exps, ffn_gate_inp, attn_k_b] {
                 loader.add(weight).unwrap();

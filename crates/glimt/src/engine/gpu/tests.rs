@@ -173,7 +173,7 @@ fn the_first_submission_is_one_layer() {
             backend
                 .batch
                 .prompt
-                .step(&model, &*backend.batch.recipes, 40),
+                .step(&model, &backend.batch.recipes, 40),
         );
         let state = backend.state(0, 40);
         step.expect("it compiles")
@@ -270,7 +270,7 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     let costs = {
         let model = Arc::clone(&backend.batch.model);
         let batch = &mut backend.batch;
-        let step = batch.prompt.step(&model, &*batch.recipes, 96).wait();
+        let step = batch.prompt.step(&model, &batch.recipes, 96).wait();
         let state = backend.state(0, 96);
         let step = step.expect("it compiles");
         step.replay(&model.gpu, &state).costs()

@@ -5,11 +5,11 @@ use crate::engine::random::random_tokens;
 use crate::gpu::buffer::Range;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
-use crate::models::{BatchSizes, Steps};
+use crate::recipes::{BatchSizes, Steps};
 
 /// The buffers that compared steps share.
 pub(super) struct TokenTrial {
-    pub recipes: Box<dyn Steps>,
+    pub recipes: Steps,
     /// Positions of the context.
     pub n_ctx: usize,
     pub logits: Range,

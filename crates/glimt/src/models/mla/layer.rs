@@ -1,13 +1,14 @@
-//! The tensors of a transformer block with multi-head latent attention, named as in the file: of weights as the file has them, of their
-//! places while they are loaded, or of weights on a device.
+//! The tensors of multi-head latent attention, named as in the file: of weights as the file has them, of their places while they are loaded, or
+//! of weights on a device.
 
-use crate::model::{Convert, Ffn, Weight};
+use crate::model::{Block, Convert, Weight};
 
-/// One transformer block. Fields are called as the tensors `blk.N.<field>.weight`; `W` is a matrix, `V` a vector.
+/// One transformer block.
+pub type Layer<W = Weight, V = Vec<f32>> = Block<Attention<W, V>, W, V>;
+
+/// The attention of a block. Fields are called as the tensors `blk.N.<field>.weight`; `W` is a matrix, `V` a vector.
 #[derive(Debug, Clone)]
-pub struct Layer<W = Weight, V = Vec<f32>> {
-    /// Norm before attention, embedding_length.
-    pub attn_norm: V,
+pub struct Attention<W = Weight, V = Vec<f32>> {
     /// The query projection.
     pub q: Query<W, V>,
     /// kv_lora_rank + rope rows x embedding_length.
@@ -18,12 +19,6 @@ pub struct Layer<W = Weight, V = Vec<f32>> {
     pub attn_k_b: W,
     /// Per head v x kv_lora_rank: latent to values.
     pub attn_v_b: W,
-    /// embedding_length x (heads * v).
-    pub attn_output: W,
-    /// Norm before the feed-forward network, embedding_length.
-    pub ffn_norm: V,
-    /// The feed-forward network.
-    pub ffn: Ffn<W, V>,
 }
 
 /// The query projection of a block.
@@ -45,17 +40,16 @@ pub enum Query<W = Weight, V = Vec<f32>> {
     },
 }
 
-impl<W, V> Layer<W, V> {
-    /// This layer with its tensors converted.
+impl<W, V> Attention<W, V> {
+    /// This attention with its tensors converted.
     ///
     /// # Errors
     /// The first error of `by`.
     pub fn convert<'a, C: Convert<'a, W, V>>(
         &'a self,
         by: &mut C,
-    ) -> Result<Layer<C::Weight, C::Vector>, C::Error> {
-        Ok(Layer {
-            attn_norm: by.vector(&self.attn_norm)?,
+    ) -> Result<Attention<C::Weight, C::Vector>, C::Error> {
+        Ok(Attention {
             q: match &self.q {
                 Query::Lora {
                     attn_q_a,
@@ -74,9 +68,6 @@ impl<W, V> Layer<W, V> {
             attn_kv_a_norm: by.vector(&self.attn_kv_a_norm)?,
             attn_k_b: by.weight(&self.attn_k_b)?,
             attn_v_b: by.weight(&self.attn_v_b)?,
-            attn_output: by.weight(&self.attn_output)?,
-            ffn_norm: by.vector(&self.ffn_norm)?,
-            ffn: self.ffn.convert(by)?,
         })
     }
 

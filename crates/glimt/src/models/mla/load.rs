@@ -1,35 +1,36 @@
 //! Finds every tensor of a model by its GGUF name.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use half::f16;
 use rayon::prelude::*;
 
-use super::{Config, Layer, Query};
+use super::{Attention, Config, Query};
 use crate::gguf::Gguf;
 use crate::model::tensors::{Tensors, check_row};
-use crate::model::{ModelError, Weight};
+use crate::model::{ModelError, Transformer, Weight};
 use crate::plural::count;
 use crate::quant::{GgmlType, dequantize_row};
 
-/// A model with multi-head latent attention: its configuration and where its weights are. No weight is copied but the norms and, in old files, `attn_k_b`.
+/// A model with multi-head latent attention: its configuration and where its weights are.
 #[derive(Debug)]
 pub struct Model {
     /// Sizes and constants.
     pub config: Config,
-    /// The embedding, vocab_size x embedding_length.
-    pub token_embd: Weight,
-    /// The blocks, without the nextn ones.
-    pub layers: Vec<Layer>,
-    /// Weights of the last norm, embedding_length.
-    pub output_norm: Vec<f32>,
-    /// The output head, vocab_size x embedding_length; `token_embd` where the model has no other.
-    pub output: Weight,
-    /// Whether the head is the embedding.
-    pub tied: bool,
+    /// The weights.
+    pub weights: Transformer<Attention>,
     /// The file the weights are views of.
     pub gguf: Arc<Gguf>,
+}
+
+impl Deref for Model {
+    type Target = Transformer<Attention>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.weights
+    }
 }
 
 impl Model {
@@ -45,18 +46,8 @@ impl Model {
             config: &config,
             transposed: Cell::new(0),
         };
-        let tensors = &loader.tensors;
-        tensors.check_not_prediction_alone()?;
-        let (vocab, width) = (config.vocab_size, config.embedding_length);
-        let token_embd = tensors.matrix("token_embd.weight", 1, vocab, width)?;
-        let head = tensors.optional_matrix("output.weight", 1, vocab, width)?;
-        let tied = head.is_none();
-        let output = head.unwrap_or_else(|| token_embd.clone());
-        let output_norm = tensors.vector("output_norm.weight", width)?;
-        let layers = (0..config.block_count)
-            .map(|block| loader.layer(block))
-            .collect::<Result<_, _>>()?;
-        tensors.check_rest()?;
+        let values = config.head_count * config.v_head_dim;
+        let weights = Transformer::load(&loader.tensors, values, |block| loader.attention(block))?;
         let transposed = loader.transposed.get();
         if transposed > 0 {
             log::info!(
@@ -65,11 +56,7 @@ impl Model {
             );
         }
         Ok(Model {
-            token_embd,
-            layers,
-            output_norm,
-            output,
-            tied,
+            weights,
             gguf: Arc::clone(&gguf),
             config,
         })
@@ -84,7 +71,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn layer(&self, block: usize) -> Result<Layer, ModelError> {
+    fn attention(&self, block: usize) -> Result<Attention, ModelError> {
         let (c, tensors) = (self.config, &self.tensors);
         let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
         let (width, q_width) = (
@@ -102,21 +89,12 @@ impl Loader<'_> {
             },
         };
         let (attn_k_b, attn_v_b) = self.kv_b(&name)?;
-        Ok(Layer {
-            attn_norm: tensors.vector(&name("attn_norm"), width)?,
+        Ok(Attention {
             q,
             attn_kv_a_mqa: tensors.matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
             attn_kv_a_norm: tensors.vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
             attn_k_b,
             attn_v_b,
-            attn_output: tensors.matrix(
-                &name("attn_output"),
-                1,
-                width,
-                c.head_count * c.v_head_dim,
-            )?,
-            ffn_norm: tensors.vector(&name("ffn_norm"), width)?,
-            ffn: tensors.feed_forward(block)?,
         })
     }
 

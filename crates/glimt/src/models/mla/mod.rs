@@ -1,8 +1,8 @@
 //! Models with multi-head latent attention (DeepSeek-V2 paper, section 2.1) and, mostly, a mixture of experts: GLM-4.7-Flash,
 //! DeepSeek-V2-Lite, Youtu-LLM.
 //!
-//! [`Config`] reads the sizes, [`Model`] finds the weights, [`Reference`] computes on the CPU, [`Weights`] has their places on a device,
-//! and `recipes` are the steps there.
+//! [`Config`] reads the sizes, [`Model`] finds the weights, [`Reference`] computes on the CPU, and `recipes` is the attention in the steps of a
+//! device.
 
 mod config;
 mod layer;
@@ -12,19 +12,18 @@ mod recipes;
 mod reference;
 #[cfg(test)]
 pub(crate) mod testing;
-mod weights;
 
 pub use config::Config;
-pub use layer::{Layer, Query};
+pub use layer::{Attention, Layer, Query};
 pub use load::Model;
 pub use reference::Reference;
-pub use weights::{GpuLayer, Weights};
 
-use super::{Family, OutOfMemory, Placed};
+use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
 use crate::model;
 use crate::model::pairs::{Factors, Pair};
+use crate::recipes::Placed;
 use std::sync::Arc;
 
 /// The family.
@@ -86,11 +85,71 @@ impl super::Model for Model {
     }
 
     fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError> {
-        let (weights, loader, matrices) = Weights::plan(target, self)?;
-        Ok(Placed {
-            weights: Box::new(weights),
-            loader,
-            matrices,
-        })
+        check_sizes(&self.config)?;
+        Placed::new(
+            target,
+            &self.config,
+            &self.weights,
+            |attention, places| attention.convert(places),
+            |attention, made| attention.convert(made),
+            |layers| Arc::new(recipes::Weights::new(&self.config, layers)),
+        )
+    }
+}
+
+/// Widest latent of the attention kernel: 8 values for each of its 256 threads.
+const MAX_KV_LORA: usize = 2048;
+
+/// Refuses models of sizes that the kernels of the attention cannot index.
+///
+/// # Errors
+/// [`GpuError::UnsupportedSize`].
+fn check_sizes(config: &Config) -> Result<(), GpuError> {
+    let latent = ("attention.kv_lora_rank", config.kv_lora_rank);
+    let rope = ("rope.dimension_count", config.qk_rope_head_dim);
+    crate::recipes::check_sizes([(latent.0, latent.1, MAX_KV_LORA)])?;
+    for (key, found) in [latent, rope] {
+        if !found.is_multiple_of(8) {
+            return Err(GpuError::UnsupportedSize {
+                key,
+                found,
+                supported: "multiples of 8".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::kernels::router::MAX_EXPERTS;
+    use crate::kernels::sample::MAX_VOCAB;
+    use crate::models;
+
+    #[test]
+    fn sizes_that_the_kernels_cannot_index_are_refused() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let gguf = Arc::new(gguf);
+        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
+            let mut model = Model::load(Arc::clone(&gguf)).expect("it is supported");
+            change(&mut model.config);
+            let placed = models::Model::place(&model, &Target::h200());
+            let error = placed.err().expect(key).to_string();
+            assert!(
+                error.contains(key) && error.contains("--device cpu"),
+                "{error}"
+            );
+        };
+        refused("vocab_size", &|c| c.common.vocab_size = MAX_VOCAB + 1);
+        refused("expert_count", &|c| {
+            c.common.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
+        });
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = MAX_KV_LORA + 8);
+        refused("kv_lora_rank", &|c| c.kv_lora_rank = 500);
+        refused("rope.dimension_count", &|c| c.qk_rope_head_dim = 20);
     }
 }

@@ -13,14 +13,14 @@ impl Model {
         }
         let layers = self.layers.iter().map(|layer| match pair {
             Pair::Qk => Factors {
-                left: &layer.attn_k_b,
-                right: layer.query_heads(),
+                left: &layer.attention.attn_k_b,
+                right: layer.attention.query_heads(),
                 heads,
                 kept: c.qk_rope_head_dim,
             },
             Pair::Vo => Factors {
                 left: &layer.attn_output,
-                right: &layer.attn_v_b,
+                right: &layer.attention.attn_v_b,
                 heads,
                 kept: 0,
             },

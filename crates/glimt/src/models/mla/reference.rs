@@ -8,7 +8,7 @@ use half::vec::HalfBitsVecExt;
 
 use super::{Layer, Model, Query};
 use crate::kernels::MlaDims;
-use crate::kernels::attention::attention;
+use crate::kernels::attention::attention as attend;
 use crate::kernels::embed::embed;
 use crate::kernels::products::{MatvecOptions, gate_up, matvec, moe_down};
 use crate::kernels::rope_cache::rope_cache;
@@ -80,7 +80,8 @@ impl Reference {
             let options = MatvecOptions::contiguous(w.cols).with_norm(norm, eps);
             product(w, x, n_tokens, options)
         };
-        let q = match &layer.q {
+        let attention = &layer.attention;
+        let q = match &attention.q {
             Query::Full { attn_q } => normed(attn_q, x, &layer.attn_norm),
             Query::Lora {
                 attn_q_a,
@@ -92,13 +93,13 @@ impl Reference {
                 attn_q_a_norm,
             ),
         };
-        let kv_a = normed(&layer.attn_kv_a_mqa, x, &layer.attn_norm);
+        let kv_a = normed(&attention.attn_kv_a_mqa, x, &layer.attn_norm);
         let mut q_pe = vec![0.0; n_tokens * heads * rope];
         let cache = &mut self.cache[il];
         rope_cache(
             &q,
             &kv_a,
-            &layer.attn_kv_a_norm,
+            &attention.attn_kv_a_norm,
             eps,
             &self.rope_table,
             pos,
@@ -107,9 +108,9 @@ impl Reference {
             cache,
         );
         let per_head = MatvecOptions::per_group(heads * dims.head(), dims.head());
-        let q_lat = product(&layer.attn_k_b, &q, n_tokens, per_head);
+        let q_lat = product(&attention.attn_k_b, &q, n_tokens, per_head);
         let mut latents = vec![0.0; n_tokens * heads * kv_lora];
-        attention(
+        attend(
             &q_lat,
             &q_pe,
             cache,
@@ -120,7 +121,7 @@ impl Reference {
             &mut latents,
         );
         let per_head = MatvecOptions::per_group(heads * kv_lora, kv_lora);
-        let values = product(&layer.attn_v_b, &latents, n_tokens, per_head);
+        let values = product(&attention.attn_v_b, &latents, n_tokens, per_head);
         let output = &layer.attn_output;
         let options = MatvecOptions::contiguous(output.cols).with_residual(x);
         product(output, &values, n_tokens, options)
@@ -197,13 +198,9 @@ impl models::Reference for Reference {
     }
 
     fn head(&self, x: &[f32]) -> Vec<f32> {
-        let Model {
-            output,
-            output_norm,
-            config,
-            ..
-        } = &*self.model;
-        let options = MatvecOptions::contiguous(output.cols).with_norm(output_norm, config.rms_eps);
+        let (model, output) = (&self.model, &self.model.output);
+        let options = MatvecOptions::contiguous(output.cols)
+            .with_norm(&model.output_norm, model.config.rms_eps);
         product(output, x, x.len() / output.cols, options)
     }
 

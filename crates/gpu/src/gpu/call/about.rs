@@ -1,6 +1,7 @@
 //! Descriptions of dispatches, with their work in bytes and operations, for those who measure them.
 
 use super::{Block, State};
+use crate::gpu::buffer::Range;
 use std::sync::Arc;
 
 /// The half of a layer that a dispatch belongs to.
@@ -37,6 +38,15 @@ pub struct Flops {
     pub per_row: u64,
     /// Operations for each token and each row that it sees.
     pub per_pair: u64,
+}
+
+/// Tiles of experts that a dispatch leaves. The first word of a tile is the expert, the third one the number of its slots.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// The tiles.
+    pub tiles: Range,
+    /// Words of a tile.
+    pub words: u32,
 }
 
 /// The description of a dispatch, for those who measure it.

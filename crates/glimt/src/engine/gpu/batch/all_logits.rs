@@ -10,7 +10,7 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::Range as Bound;
 use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording};
-use crate::models::Steps;
+use crate::recipes::Steps;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl GpuBatch {
         let (gpu, vocab) = (&model.gpu, model.model.config().vocab_size);
         let mut pieces = Pieces {
             model: &model,
-            recipes: &*self.recipes,
+            recipes: &self.recipes,
             place,
             prompt: &mut self.prompt,
             single: &self.token.single,
@@ -77,7 +77,7 @@ impl GpuBatch {
 /// The means to compute a prompt piece by piece.
 struct Pieces<'a> {
     model: &'a GpuModel,
-    recipes: &'a dyn Steps,
+    recipes: &'a Steps,
     place: Place,
     prompt: &'a mut Prompt,
     single: &'a Recording,

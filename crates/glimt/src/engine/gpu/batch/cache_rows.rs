@@ -13,7 +13,7 @@ impl GpuBatch {
     /// Fills the first `rows` rows of every layer's cache with random values of sane size.
     pub(in crate::engine::gpu) async fn fill_cache(&self, rows: usize) -> Result<(), GpuError> {
         let of = self.sizes.rows() as u64;
-        random::fill_cache(self.gpu(), &*self.recipes, of, rows as u64).await
+        random::fill_cache(self.gpu(), &self.recipes, of, rows as u64).await
     }
 
     /// Bytes of a cache row of one layer.

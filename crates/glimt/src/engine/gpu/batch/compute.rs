@@ -39,7 +39,7 @@ impl GpuBatch {
         while begin < tokens {
             let piece = at_once.min(tokens - begin);
             let end = begin + piece;
-            let state = place.state(&**recipes, gpu, pos + begin, piece);
+            let state = place.state(recipes, gpu, pos + begin, piece);
             let worth = Worth::piece(begin..end);
             let flow = if piece == 1 {
                 let step = token.single.replay(gpu, &state);
@@ -47,9 +47,9 @@ impl GpuBatch {
                     .run(Kind::Single, &[&step], worth, on_prompt)
                     .await?
             } else {
-                let step = prompt.step(&model, &**recipes, piece).await?;
+                let step = prompt.step(&model, recipes, piece).await?;
                 let head = match end == tokens {
-                    true => Some(prompt.head(&model, &**recipes, logits).await?),
+                    true => Some(prompt.head(&model, recipes, logits).await?),
                     false => None,
                 };
                 let step = step.replay(gpu, &state);

@@ -7,7 +7,7 @@ use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::copy_rows::{self, MOST};
 use crate::kernels::sequences::PAGE;
-use crate::models::{BatchSizes, Steps};
+use crate::recipes::{BatchSizes, Steps};
 
 /// The first rows of a page, on their way to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Copies {
 }
 
 /// The step that makes the copies of a list in all layers, and the list.
-pub(in crate::engine::gpu) fn step(recipes: &dyn Steps, sizes: BatchSizes) -> (Step, Range) {
+pub(in crate::engine::gpu) fn step(recipes: &Steps, sizes: BatchSizes) -> (Step, Range) {
     let none = vec![0u32; (4 * MOST) as usize];
     let list = Range::whole(&Buffer::with("copies", &none));
     let rows = sizes.pages * PAGE;
@@ -47,7 +47,7 @@ impl Copies {
     /// None, for the cache of these recipes.
     pub(super) async fn new(
         gpu: &Gpu,
-        recipes: &dyn Steps,
+        recipes: &Steps,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let (step, list) = step(recipes, sizes);

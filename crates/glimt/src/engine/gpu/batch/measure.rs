@@ -1,9 +1,9 @@
 //! When the dispatches of a batch's step run.
 
-use super::{BatchToken, GpuBatch, Listed, sites};
+use super::{BatchToken, GpuBatch, sites};
 use crate::engine::gpu::measure::{Separation, Timed};
 use crate::gpu::GpuError;
-use crate::gpu::call::Taken;
+use crate::gpu::call::{Listed, Taken};
 use crate::gpu::geometry::Site;
 use crate::gpu::wait::Wait;
 use std::collections::HashSet;

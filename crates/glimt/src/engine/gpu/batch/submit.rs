@@ -112,7 +112,7 @@ impl GpuBatch {
     /// Compiles the step of so many tokens of one prompt, unless that was done.
     pub(super) async fn prepare_run(&mut self, tokens: usize) -> Result<(), GpuError> {
         let model = Arc::clone(&self.model);
-        let (prompt, recipes) = (&mut self.prompt, &*self.recipes);
+        let (prompt, recipes) = (&mut self.prompt, &self.recipes);
         prompt.step(&model, recipes, tokens).await?;
         prompt.head(&model, recipes, &self.logits).await?;
         Ok(())

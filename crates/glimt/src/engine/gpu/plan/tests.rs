@@ -85,7 +85,7 @@ fn the_plan_is_what_a_gpu_allocates() {
         tokens: 128,
         chunk: 0,
     };
-    let of_batch = Plan::of(&gpu, model, &placed, &*sessions, sizes);
+    let of_batch = Plan::of(&gpu, model, &placed, &sessions, sizes);
     let [weights, cache, scratch] = of_batch.expect("it fits").bytes;
     near("weights", of_weights, weights);
     let mut batch = GpuBatch::new(Arc::clone(&loaded), sizes)
@@ -98,7 +98,7 @@ fn the_plan_is_what_a_gpu_allocates() {
         &gpu,
         model,
         &placed,
-        &*sessions,
+        &sessions,
         BatchSizes::of_one(1000, 100),
     );
     let [_, cache, scratch] = of_session.expect("it fits").bytes;

@@ -31,14 +31,14 @@ fn a_whole_model_is_found() {
         file_bytes(&model, "output.weight")
     );
     assert!(matches!(model.layers[0].ffn, Ffn::Dense(_)));
-    assert!(matches!(model.layers[0].q, Query::Lora { .. }));
+    assert!(matches!(model.layers[0].attention.q, Query::Lora { .. }));
     let layer = &model.layers[2];
-    let k_b = &layer.attn_k_b;
+    let k_b = &layer.attention.attn_k_b;
     assert_eq!(
         (k_b.groups, k_b.rows, k_b.cols),
         (HEADS as usize, LATENT as usize, NOPE as usize)
     );
-    let v_b = &layer.attn_v_b;
+    let v_b = &layer.attention.attn_v_b;
     assert_eq!(
         (v_b.groups, v_b.rows, v_b.cols),
         (HEADS as usize, V as usize, LATENT as usize)
@@ -85,7 +85,7 @@ fn a_model_without_a_query_latent() {
     // The key is still there: the tensor decides.
     let model = draft.load().unwrap();
     assert_eq!(model.config.q_lora_rank, None);
-    let Query::Full { attn_q } = &model.layers[1].q else {
+    let Query::Full { attn_q } = &model.layers[1].attention.q else {
         panic!("a latent")
     };
     assert_eq!(attn_q.name, "blk.1.attn_q.weight");
@@ -141,7 +141,10 @@ fn a_fused_kv_b_is_taken_apart() {
         let (nope, v, latent) = (NOPE as usize, V as usize, LATENT as usize);
         let mut fused = vec![0.0; HEADS as usize * (nope + v) * latent];
         dequantize_row(ty, file_bytes(&model, "blk.1.attn_kv_b.weight"), &mut fused);
-        let (k_b, v_b) = (&model.layers[1].attn_k_b, &model.layers[1].attn_v_b);
+        let (k_b, v_b) = (
+            &model.layers[1].attention.attn_k_b,
+            &model.layers[1].attention.attn_v_b,
+        );
         assert_eq!(
             (k_b.ty, k_b.groups, k_b.rows, k_b.cols),
             (GgmlType::F16, 3, latent, nope)
@@ -173,7 +176,10 @@ fn a_file_with_both_forms_of_kv_b_uses_the_split_one() {
     let mut draft = Draft::glm(1);
     draft.add("blk.0.attn_kv_b.weight", &[LATENT, HEADS * (NOPE + V)]);
     let model = draft.load().unwrap();
-    assert_eq!(model.layers[0].attn_k_b.name, "blk.0.attn_k_b.weight");
+    assert_eq!(
+        model.layers[0].attention.attn_k_b.name,
+        "blk.0.attn_k_b.weight"
+    );
 }
 
 #[test]
@@ -404,21 +410,21 @@ fn check_tales(model: &Model) {
             attn_q_a,
             attn_q_a_norm,
             attn_q_b,
-        } = &layer.q
+        } = &layer.attention.q
         else {
             panic!("no latent")
         };
         let mut weights = vec![
             attn_q_a,
             attn_q_b,
-            &layer.attn_kv_a_mqa,
-            &layer.attn_k_b,
-            &layer.attn_v_b,
+            &layer.attention.attn_kv_a_mqa,
+            &layer.attention.attn_k_b,
+            &layer.attention.attn_v_b,
             &layer.attn_output,
         ];
         vectors += layer.attn_norm.len()
             + attn_q_a_norm.len()
-            + layer.attn_kv_a_norm.len()
+            + layer.attention.attn_kv_a_norm.len()
             + layer.ffn_norm.len();
         match &layer.ffn {
             Ffn::Dense(Mlp { gate, up, down }) => weights.extend([gate, up, down]),

@@ -1,176 +1,350 @@
-//! The steps of a model as plain functions: from its configuration, the places of its weights, the target, the context and, for prompts, the
-//! buffers of a chunk to a [`Step`]. No device is needed: [`Recording`](crate::gpu::record::Recording) makes a step real.
+//! Multi-head latent attention in the steps of a device: its weights with the kernels that the device takes, and its buffers.
 
-mod batch;
-mod chunk;
-mod context;
-mod experts;
+mod few;
 mod prompt;
-mod query;
-mod steps;
 #[cfg(test)]
 mod tests;
-mod token;
 
-pub use chunk::Chunk;
-use context::TokenLayer;
-pub use context::{Context, Expanded, Forms};
-
-use super::{Config, Weights};
-use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
-use crate::gpu::{GpuError, Target};
-use crate::kernels::MlaDims;
-use crate::kernels::attention::{Form, GpuAttention};
-use crate::kernels::attention_merge;
-use crate::kernels::rope_cache::GpuRopeCache;
-use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
-use crate::model::Experts;
-use crate::model::pairs::Pair;
+use super::Config;
+use super::layer::Attention;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::{Call, State};
+use crate::gpu::machine::Machine;
+use crate::gpu::memory::GpuWeight;
+use crate::gpu::{Gpu, GpuError, Target};
+use crate::kernels::attention::{self, Cut, GpuAttention, Seen, cut_sequences};
+use crate::kernels::prompt_attention::{self, Scratch};
+use crate::kernels::rope_cache::{CacheRow, GpuRopeCache};
+use crate::kernels::token::{TokenInput, unsupported};
+use crate::kernels::{MlaDims, attention_merge, attention_short};
+use crate::model::rope_table;
 use crate::quant::activation::Activation;
+use crate::recipes::few::Few;
+use crate::recipes::prompt::{Prompt, Rows};
+use crate::recipes::{
+    self, AttentionWeights, BatchSizes, Chosen, ChunkSize, Context, Given, RowsBuffer,
+};
+use std::sync::Arc;
 
-/// The device, weights and context that every recipe is given.
-#[derive(Clone, Copy)]
-pub struct Given<'a> {
-    /// The device.
-    pub target: &'a Target,
-    /// Where the model's weights lie, and its sizes.
-    pub weights: &'a Weights,
-    /// The cache and what all steps of a session share.
-    pub context: &'a Context,
+/// The forms that a device takes where it has several: verdicts of trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Forms {
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    expanded: Option<prompt_attention::Form>,
+    /// The attention of steps of one token.
+    token: attention::Form,
 }
 
-impl<'a> Given<'a> {
-    /// The model's sizes.
-    fn config(self) -> &'a Config {
+impl Forms {
+    /// The forms that trials would choose if all that a device has were right and fast.
+    fn untried(target: &Target, config: &Config) -> Self {
+        Self {
+            expanded: prompt_attention::Form::untried(target, config.kv_dims()),
+            token: attention::Form::untried(target, config.dims()),
+        }
+    }
+}
+
+/// The attention of all layers on a device, and the forms that the device takes.
+#[derive(Clone)]
+pub(super) struct Weights {
+    config: Arc<Config>,
+    layers: Arc<[Attention<GpuWeight, Range>]>,
+    forms: Forms,
+}
+
+impl Weights {
+    /// The weights of these `layers`, in the forms that run everywhere.
+    pub fn new(config: &Config, layers: Vec<Attention<GpuWeight, Range>>) -> Self {
+        Self {
+            config: Arc::new(config.clone()),
+            layers: layers.into(),
+            forms: Forms {
+                expanded: None,
+                token: attention::Form::Vector,
+            },
+        }
+    }
+
+    fn with(&self, forms: Forms) -> Arc<dyn AttentionWeights> {
+        Arc::new(Self {
+            forms,
+            ..self.clone()
+        })
+    }
+
+    /// The attention with its buffers, also for steps of prompts of this size.
+    fn mla(&self, target: &Target, chunk: ChunkSize, sizes: BatchSizes) -> Mla {
+        let (config, forms) = (&*self.config, self.forms);
+        let (dims, kv, machine) = (config.dims(), config.kv_dims(), target.machine);
+        let expanded = forms.expanded.filter(|_| sizes.chunk > 0);
+        let expanded = expanded.map(|form| Expanded {
+            form,
+            scratch: Scratch::new(target, kv, form, sizes.chunk as usize, sizes.n_ctx),
+        });
+        let most_absorbed = most_absorbed(machine, config, forms.expanded);
+        let absorbed = match &expanded {
+            Some(_) => most_absorbed.min(sizes.chunk),
+            None => sizes.chunk,
+        };
+        let angles = rope_table(&config.rope, config.qk_rope_head_dim, sizes.n_ctx);
+        Mla {
+            partials: attention::partials(dims, sizes.slices().max(absorbed as usize)),
+            short: attention_short::most_rows(target, forms.token, dims),
+            rope_table: Range::whole(&Buffer::with("rotation table", &angles)),
+            buffers: Buffers::new(chunk, config, most_absorbed.max(sizes.of_several())),
+            weights: self.clone(),
+            expanded,
+        }
+    }
+}
+
+impl AttentionWeights for Weights {
+    fn cache_row(&self) -> usize {
+        self.config.cache_row()
+    }
+
+    fn values(&self) -> usize {
+        self.config.head_count * self.config.v_head_dim
+    }
+
+    fn tried<'a>(&'a self, gpu: &'a Gpu) -> Chosen<'a> {
+        Box::pin(async {
+            Ok(self.with(Forms {
+                expanded: prompt_attention::Form::of(gpu, self.config.kv_dims()).await?,
+                token: attention::Form::for_decode(gpu, self.config.dims()).await?,
+            }))
+        })
+    }
+
+    fn untried(&self, target: &Target) -> Arc<dyn AttentionWeights> {
+        self.with(Forms::untried(target, &self.config))
+    }
+
+    fn widest(&self, size: ChunkSize, several: bool) -> u64 {
+        // Contexts of several sequences are not expanded.
+        let expanded = self.forms.expanded.filter(|_| !several);
+        let absorbed = most_absorbed(size.machine, &self.config, expanded);
+        let buffers = Buffers::new(size, &self.config, absorbed).widest(size);
+        let slices = attention::MAX_SLICES + size.tokens as usize;
+        let [partials, _] = attention::partial_bytes(self.config.dims(), slices);
+        match several {
+            true => buffers.max(partials),
+            false => buffers,
+        }
+    }
+
+    fn sized(
+        &self,
+        target: &Target,
+        chunk: ChunkSize,
+        sizes: BatchSizes,
+    ) -> Arc<dyn recipes::Attention> {
+        Arc::new(self.mla(target, chunk, sizes))
+    }
+}
+
+/// The most tokens of a chunk whose attention is absorbed: all of them where the sizes do not suit the other.
+fn most_absorbed(
+    machine: Machine,
+    config: &Config,
+    expanded: Option<prompt_attention::Form>,
+) -> u32 {
+    let most = |form: prompt_attention::Form| {
+        prompt_attention::most_few(machine, config.kv_dims(), form.is_matrix())
+    };
+    expanded.map_or(u32::MAX, most)
+}
+
+/// The attention of prompts over expanded keys and values.
+#[derive(Clone)]
+struct Expanded {
+    /// The kernels that expand and attend.
+    form: prompt_attention::Form,
+    /// The buffers that they need besides, shared by all layers.
+    scratch: Scratch,
+}
+
+/// The buffers of chunks that all layers share, f32.
+#[derive(Clone)]
+struct Buffers {
+    /// (split_k, tokens, q_lora_rank).
+    q_a: Range,
+    /// (split_k, tokens, kv_lora + rope).
+    kv_a: Range,
+    /// (tokens, heads, nope + rope).
+    q: Range,
+    /// Three buffers of absorbed tokens: (tokens, heads, rope), (tokens, heads, kv_lora), and the output of the attention.
+    q_pe: Range,
+    q_lat: Range,
+    latent: Range,
+    /// Inputs of products: the normed latent of the query, and what those of absorbed tokens read.
+    normed_q_a: RowsBuffer,
+    absorbed: RowsBuffer,
+}
+
+impl Buffers {
+    /// The buffers of chunks of this size. The attention of up to `absorbed` tokens is absorbed.
+    fn new(of: ChunkSize, config: &Config, absorbed: u32) -> Self {
+        let dims = config.dims();
+        let n = u64::from(of.tokens);
+        let absorbed = n.min(u64::from(absorbed));
+        let width = |of_head: usize| (dims.heads * of_head) as u64;
+        let (q, latents) = (width(dims.head()), width(dims.kv_lora));
+        let (d, q_lora) = (config.embedding_length, config.q_lora_rank.unwrap_or(0));
+        Self {
+            q_a: Range::floats("q_a", of.sums(q_lora, d)),
+            kv_a: Range::floats("kv_a", of.sums(config.cache_row(), d)),
+            q: Range::floats("q", n * q),
+            q_pe: Range::floats("q_pe", absorbed * width(dims.rope)),
+            q_lat: Range::floats("q_lat", absorbed * latents),
+            latent: Range::floats("latent", absorbed * latents),
+            normed_q_a: RowsBuffer::new("normed q_a", n, q_lora as u64, 1),
+            absorbed: RowsBuffer::new("absorbed", absorbed, q.max(latents), 1),
+        }
+    }
+
+    /// Bytes of the widest.
+    fn widest(&self, of: ChunkSize) -> u64 {
+        let others = [&self.q_a, &self.kv_a, &self.q, &self.q_lat];
+        of.widest([&self.normed_q_a, &self.absorbed], others)
+    }
+}
+
+/// The attention with its buffers.
+#[derive(Clone)]
+struct Mla {
+    weights: Weights,
+    /// (n_ctx, rope / 2) cosine and sine.
+    rope_table: Range,
+    /// Partial sums of the attention: values, then maxima and sums.
+    partials: [Range; 2],
+    /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
+    short: u32,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    expanded: Option<Expanded>,
+    buffers: Buffers,
+}
+
+impl Mla {
+    fn config(&self) -> &Config {
         &self.weights.config
     }
 
-    fn dims(self) -> MlaDims {
+    fn dims(&self) -> MlaDims {
         self.config().dims()
     }
 
-    /// Refuses sizes that are no whole units.
-    fn check_units(self) -> Result<(), GpuError> {
+    /// The attention of prompts over expanded keys and values, where steps may take it: if all their tokens belong to one sequence.
+    fn expands(&self, context: &Context) -> Option<&Expanded> {
+        self.expanded.as_ref().filter(|_| !context.has_several())
+    }
+
+    /// The attention of steps of up to `tokens` tokens.
+    fn form(&self, context: &Context, tokens: usize) -> attention::Form {
+        match tokens {
+            _ if context.has_several() => self.weights.forms.token,
+            1 => self.weights.forms.token,
+            _ => attention::Form::Vector,
+        }
+    }
+
+    /// The attention of up to `tokens` tokens to the cache of a layer.
+    fn attention(
+        &self,
+        given: Given<'_>,
+        tokens: u32,
+        layer: usize,
+        [q_lat, q_pe]: [Range; 2],
+    ) -> GpuAttention {
+        GpuAttention {
+            form: self.form(given.context, tokens as usize),
+            q_lat,
+            q_pe,
+            cache: given.context.cache[layer].clone(),
+            dims: self.dims(),
+            scale: self.config().softmax_scale(),
+            partials: self.partials.clone(),
+            sequences: given.context.sequences.clone(),
+        }
+    }
+
+    /// The dispatch that joins its slices in `latent`.
+    fn merge(&self, given: Given<'_>, latent: &Range, output: Activation) -> Call {
+        let sequences = given.context.sequences.as_ref();
+        attention_merge::call(sequences, &self.partials, self.dims(), latent, output)
+    }
+
+    /// The rows of the cache, and nothing else, from `kv_a` of the layer.
+    fn cache_rows(&self, given: Given<'_>, layer: usize, kv_a: Range) -> GpuRopeCache {
+        let row = CacheRow {
+            kv_a,
+            kv_a_norm: self.weights.layers[layer].attn_kv_a_norm.clone(),
+            eps: given.eps(),
+            cache: given.context.cache[layer].clone(),
+        };
+        GpuRopeCache {
+            sequences: given.context.sequences.clone(),
+            ..GpuRopeCache::of(row, &self.rope_table, self.dims())
+        }
+    }
+}
+
+impl recipes::Attention for Mla {
+    fn check(&self, target: &Target) -> Result<(), GpuError> {
         for (what, width) in [
             ("query heads", self.dims().head()),
             ("latents", self.dims().kv_lora),
-            ("hidden states", self.config().embedding_length),
         ] {
             if !width.is_multiple_of(32) {
                 let missing = format!("a kernel for {what} of {width}, no multiple of 32");
-                return Err(unsupported(self.target, &missing));
+                return Err(unsupported(target, &missing));
             }
         }
         Ok(())
     }
 
-    /// How the experts of a layer that has some are chosen: the loader refuses such a layer where the file does not say.
-    fn experts(self) -> &'a Experts {
-        let experts = self.config().experts.as_ref();
-        experts.expect("a MoE layer has experts in its config")
+    fn few<'a>(
+        &self,
+        step: &mut Few<'a>,
+        layer: usize,
+        x: &TokenInput,
+    ) -> Result<(&'a GpuWeight, Range), GpuError> {
+        let layer = few::Layer {
+            mla: self,
+            weights: &self.weights.layers[layer],
+            i: layer,
+            step,
+            x,
+        };
+        layer.attend()
     }
 
-    /// The layers of a step of up to `tokens` tokens. None but steps of one token read products of weights.
-    fn layers(self, tokens: u32) -> impl Iterator<Item = TokenLayer<'a>> {
-        let products = &self.weights.products;
-        let product = move |pair: Pair, i| products[pair as usize].get(i).filter(|_| tokens == 1);
-        let layers = self.weights.layers.iter().zip(&self.context.cache);
-        let layers = layers.enumerate();
-        layers.map(move |(i, (layer, cache))| TokenLayer {
-            layer,
-            cache,
-            qk: product(Pair::Qk, i),
-            vo: product(Pair::Vo, i),
-        })
+    fn many(&self, step: &mut Prompt<'_>, layer: usize, x: &Rows, least: u32) {
+        self.attend_many(step, layer, x, least);
     }
 
-    /// The attention of one form to the cache of a layer.
-    fn attention(self, form: Form, [q_lat, q_pe]: [Range; 2], cache: &Range) -> GpuAttention {
-        GpuAttention {
-            form,
-            q_lat,
-            q_pe,
-            cache: cache.clone(),
-            dims: self.dims(),
-            scale: self.config().softmax_scale(),
-            partials: self.context.partials.clone(),
-            sequences: self.context.sequences.clone(),
+    fn state(&self, context: &Context, machine: Machine, pos: usize, tokens: usize) -> State {
+        let rows = pos + tokens;
+        let (slices, slice_rows) = if tokens == 1 && rows <= self.short as usize {
+            let slice = attention_short::ROWS;
+            ((rows as u32).div_ceil(slice), slice)
+        } else {
+            let form = self.form(context, tokens);
+            attention::cut_context(form, machine, rows, tokens, self.dims().heads)
+        };
+        let few = |e: &Expanded| e.form.few(machine, self.config().kv_dims(), pos, tokens);
+        State {
+            pos: pos as u32,
+            tokens: tokens as u32,
+            slices,
+            slice_rows,
+            few: self.expanded.as_ref().is_none_or(few),
+            ..State::default()
         }
     }
 
-    /// The dispatch that joins its slices in `latent`.
-    fn merge(self, latent: &Range, output: Activation) -> Call {
-        let sequences = self.context.sequences.as_ref();
-        attention_merge::call(
-            sequences,
-            &self.context.partials,
-            self.dims(),
-            latent,
-            output,
-        )
-    }
-
-    /// The rows of the cache, and nothing else, from `kv_a` of the layer.
-    fn cache_rows(self, of: TokenLayer<'a>, kv_a: Range) -> GpuRopeCache {
-        let row = of.row(kv_a, self.config().rms_eps);
-        GpuRopeCache {
-            sequences: self.context.sequences.clone(),
-            ..GpuRopeCache::of(row, &self.context.rope_table, self.dims())
-        }
-    }
-
-    /// The absorbed queries and the others in the output `y` of a product `qk`.
-    fn queries_in(self, y: &Range) -> [Range; 2] {
-        let dims = self.dims();
-        let [absorbed, others] = [dims.kv_lora, dims.rope].map(|n| (dims.heads * n * 4) as u64);
-        [(0, absorbed), (absorbed, others)].map(|(offset, size)| Range {
-            offset,
-            size,
-            ..y.clone()
-        })
-    }
-}
-
-/// Values before a norm, as one product leaves them for the next.
-#[derive(Clone)]
-struct BeforeNorm {
-    /// Times the weight of the norm, prepared.
-    values: Range,
-    /// The sums of the squares of every 16 values.
-    squares: Range,
-}
-
-impl BeforeNorm {
-    /// New buffers of these names for `n` values.
-    fn new([values, squares]: [&str; 2], activation: Activation, n: u32) -> Self {
-        Self {
-            values: Range::prepared(values, activation, n),
-            squares: Range::floats(squares, u64::from(n / 16)),
-        }
-    }
-
-    /// The output of the first product, if the norm has this weight.
-    fn output(&self, norm: &Range) -> TokenOutput {
-        TokenOutput {
-            values: self.values.clone(),
-            norm: Some((norm.clone(), self.squares.clone())),
-        }
-    }
-
-    /// The input of the next product.
-    fn input(&self, eps: f32) -> TokenInput {
-        TokenInput {
-            values: self.values.clone(),
-            rms: Some((self.squares.clone(), eps)),
-        }
-    }
-}
-
-/// The output of a product that no norm follows.
-fn without_norm(values: &Range) -> TokenOutput {
-    TokenOutput {
-        values: values.clone(),
-        norm: None,
+    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
+        cut_sequences(self.weights.forms.token, machine, tokens, self.dims().heads)
     }
 }

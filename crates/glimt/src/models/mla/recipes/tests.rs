@@ -1,8 +1,6 @@
 //! Protects the steps of every model on every kind of device, recorded without one: calls go with what their kernels declare, and
 //! neither dispatches nor memory change unnoticed.
 
-use super::steps::Steps;
-use super::{Chunk, Context, Forms, Given, prompt};
 use crate::engine::gpu::plan::Plan;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
@@ -14,15 +12,18 @@ use crate::kernels::sequences::{CHOICE, PAGE};
 use crate::kernels::{copy_rows, logit_bias, sample};
 use crate::model::pairs::Pair;
 use crate::model::{Convert, Weight};
-use crate::models;
-use crate::models::mla::{Layer, Model, Weights};
-use crate::models::{BatchSizes, Steps as _};
+use crate::models::Model as _;
+use crate::models::mla::{Layer, Model};
 use crate::quant::GgmlType;
+use crate::recipes::{BatchSizes, Steps, Weights};
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use crate::testing::{drawn, drawn_pairs};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
+
+mod chunk;
+mod levels;
 
 /// Rows of a context that every form of the attention has a dispatch for.
 const N_CTX: usize = 40_000;
@@ -71,10 +72,10 @@ fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
         next: 0,
     };
     let convert = |layer: &Layer| {
-        let Ok(layer) = layer.convert(&mut by);
+        let Ok(layer) = layer.convert(&mut by, |attention, by| attention.convert(by));
         layer
     };
-    model.layers = model.layers.iter().map(convert).collect();
+    model.weights.layers = model.layers.iter().map(convert).collect();
     model
 }
 
@@ -91,9 +92,15 @@ fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved> {
     calls.unwrap_or_else(|e| panic!("{what} on {}, {}: {e}", target.name, target.tier.name()))
 }
 
+/// The steps of these sizes.
+fn steps(target: &Target, weights: &Weights, sizes: BatchSizes) -> Steps {
+    let steps = weights.untried(target).steps(target, sizes);
+    steps.expect("a cache")
+}
+
 /// The steps of a batch of several sequences, for few tokens and for many, with the choice of a token for each.
 fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
-    let (weights, ..) = Weights::plan(target, model).expect("it fits");
+    let placed = model.place(target).expect("it fits");
     let sizes = BatchSizes {
         n_ctx: 4000,
         pages: 500,
@@ -101,10 +108,9 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         tokens: 512,
         chunk: 0,
     };
-    let forms = Forms::untried(target, &model.config);
-    let batch = Steps::new(target, weights, forms, sizes).expect("a cache");
+    let batch = steps(target, &placed.weights, sizes);
     let vocab = model.config.vocab_size as u32;
-    let mut steps = vec![];
+    let mut all = vec![];
     for (what, of) in [
         ("batch of 1", 1),
         ("batch of 4", 4),
@@ -112,7 +118,7 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         ("batch of 512", 512),
     ] {
         let step = batch.step(target, of).expect("its shapes suit");
-        steps.push((what, step));
+        all.push((what, step));
         let most = of.min(sizes.most_drawn());
         let logits = Range::floats("logits", u64::from(most * vocab));
         let choices = Range::words("choices", u64::from(most) * CHOICE as u64);
@@ -128,7 +134,7 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         let choose = sample::calls(Some(&rows), &logits, vocab, batch.history(), &[result]);
         let head = batch.head(target, of, most, &logits);
         let head = head.expect("its shapes suit");
-        steps.push((what, head.then(&choose)));
+        all.push((what, head.then(&choose)));
     }
     let list = Range::words("copies", 4 * u64::from(copy_rows::MOST));
     let rows = sizes.pages * PAGE;
@@ -140,8 +146,8 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         tokens: copy_rows::MOST,
         context: sizes.n_ctx as u32,
     };
-    steps.push(("copies", Step::of(most, copies)));
-    steps
+    all.push(("copies", Step::of(most, copies)));
+    all
 }
 
 /// Dispatches of a replay over one token, or over as many as the step is for, in a short context.
@@ -229,18 +235,11 @@ fn prompts_in_pages_take_the_dispatches_of_a_session() {
     };
     for name in ModelName::ALL {
         let model = model(name, Recipe::Q4_0);
-        let config = &model.config;
         for target in profiles() {
-            let (weights, ..) = Weights::plan(&target, &model).expect("it fits");
-            let forms = Forms::untried(&target, config);
-            let chunk = Chunk::new(target.machine, config, forms, 512, 512);
-            let record = |context: &Context| {
-                let given = Given {
-                    target: &target,
-                    weights: &weights,
-                    context,
-                };
-                let step = prompt::step(given, &chunk, 1, sizes.tokens);
+            let placed = model.place(&target).expect("it fits");
+            let record = |sizes: BatchSizes| {
+                let steps = steps(&target, &placed.weights, sizes);
+                let step = steps.prompt(&target, 1, 512).expect("its shapes suit");
                 let calls = resolved(&target, "a chunk", &step);
                 // Tier `plain` may bind no more storage buffers.
                 let few = calls.iter().all(|call| call.bindings.len() <= 8);
@@ -249,10 +248,8 @@ fn prompts_in_pages_take_the_dispatches_of_a_session() {
                 let dispatches = calls.map(|call| (call.kernel, call.when, call.grid, call.blocks));
                 (dispatches.collect::<Vec<_>>(), step)
             };
-            let context = Context::new(&target, config, forms, BatchSizes::of_one(4000, 512));
-            let (in_session, _) = record(&context.expect("a cache"));
-            let context = Context::new(&target, config, forms, sizes).expect("a cache");
-            let (in_pages, step) = record(&context.alone());
+            let (in_session, _) = record(BatchSizes::of_one(4000, 512));
+            let (in_pages, step) = record(sizes);
             assert_eq!(in_pages, in_session, "{name}, {}", target.name);
             // Whatever reads or writes the cache finds its rows by the pages, and no kernel reads the table.
             for call in &step.calls {
@@ -312,23 +309,18 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_pieces() {
 fn products_of_weights_save_a_token_dispatches() {
     for (target, name) in profiles().iter().zip(ModelName::ALL.into_iter().cycle()) {
         let model = model(name, Recipe::Q8_0);
-        let (mut weights, ..) = Weights::plan(target, &model).expect("it fits");
+        let mut placed = model.place(target).expect("it fits");
         let dispatches = [&[][..], &Pair::ALL].map(|pairs| {
             for pair in pairs {
-                let factors = models::Model::factors(&model, *pair).into_iter();
+                let factors = model.factors(*pair).into_iter();
                 let product = |(ty, rows, cols)| unmade_weight(ty, 1, rows as u32, cols as u32);
-                weights.products[*pair as usize] = factors.map(|f| product(f.shape())).collect();
+                let products = factors.map(|f| product(f.shape())).collect();
+                placed.weights.products()[*pair as usize] = products;
             }
-            let (weights, sizes) = (weights.clone(), BatchSizes::of_one(4096, 1));
-            let steps = Steps::new(
-                target,
-                weights,
-                Forms::untried(target, &model.config),
-                sizes,
-            );
+            let steps = steps(target, &placed.weights, BatchSizes::of_one(4096, 1));
             let logits = Range::floats("logits", model.config.vocab_size as u64);
-            let token = steps.expect("a cache").token(target, &logits);
-            resolved(target, "a token", &token.expect("its shapes suit")).len()
+            let token = steps.token(target, &logits).expect("its shapes suit");
+            resolved(target, "a token", &token).len()
         });
         // With subgroups fewer dispatches are left to save.
         let least = if target.tier.has_subgroups() { 0 } else { 6 };

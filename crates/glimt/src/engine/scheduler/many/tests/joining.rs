@@ -1,7 +1,7 @@
 //! Protects how prompts join whoever decodes, and what they need not compute.
 
 use super::*;
-use crate::models::BatchSizes;
+use crate::recipes::BatchSizes;
 
 #[test]
 #[ignore = "long: scripts/test --all"]

@@ -1,19 +1,18 @@
 //! Protects prompts whose cache has pages: their chunks leave the rows and the hidden states, to the bit, that they leave in a cache by
 //! position.
 
-use super::*;
+use super::super::{Forms, Weights};
 use crate::gpu::Gpu;
 use crate::gpu::Target;
-use crate::gpu::buffer::Role;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Blocks, State};
 use crate::gpu::testing::{Recorded, download, gpus, upload};
 use crate::gpu::wait::complete;
 use crate::kernels::sequences::PAGE;
 use crate::kernels::testing::Rng;
 use crate::kernels::testing::paged::Paged;
-use crate::models::BatchSizes;
-use crate::models::mla::recipes::{Context, Expanded, Forms};
-use crate::models::mla::{Model, Weights};
+use crate::models::mla::Model;
+use crate::recipes::{self, BatchSizes, ChunkSize, Placed, Steps};
 use crate::synth::{self, ModelName, SynthOptions};
 use half::f16;
 use std::sync::Arc;
@@ -38,72 +37,85 @@ fn model() -> Model {
     Model::load(Arc::new(gguf)).expect("it is supported")
 }
 
-/// The weights of `model` on a device.
-fn weights(gpu: &Gpu, model: &Model) -> Weights {
-    let (weights, loader, matrices) = Weights::plan(gpu, model).expect("it fits");
+/// The attention of `model`, and its weights on a device.
+fn weights(gpu: &Gpu, model: &Model) -> (Weights, recipes::Weights) {
+    let mut attention = None;
+    let placed = Placed::new(
+        gpu,
+        &model.config,
+        &model.weights,
+        |attention, places| attention.convert(places),
+        |attention, made| attention.convert(made),
+        |layers| {
+            let weights = Weights::new(&model.config, layers);
+            attention = Some(weights.clone());
+            Arc::new(weights)
+        },
+    );
+    let Placed {
+        weights,
+        loader,
+        matrices,
+    } = placed.expect("it fits");
     complete(loader.fill(gpu, &matrices, &mut |_| {})).expect("it fits");
-    complete(gpu.realise(&weights.vectors.buffer)).expect("it fits");
-    weights
+    complete(gpu.realise(&weights.body.vectors.buffer)).expect("it fits");
+    (attention.expect("it was made"), weights)
 }
 
-/// `context` in blocks of two pages, with a cache of NaN and these ids.
-fn filled(gpu: &Gpu, context: Context, ids: &[u32]) -> Context {
+/// The steps of `weights` in the forms of `target`, which expand a context in blocks of two pages, with a cache of NaN and these ids.
+fn steps(
+    gpu: &Gpu,
+    target: &Target,
+    (attention, weights): &(Weights, recipes::Weights),
+    sizes: BatchSizes,
+    ids: &[u32],
+) -> Steps {
+    let mut steps = weights.untried(target).steps(gpu, sizes).expect("it fits");
+    let chunk = ChunkSize {
+        machine: gpu.machine,
+        products: steps.context.products,
+        tokens: MOST,
+    };
+    let forms = Forms::untried(target, &attention.config);
+    let attention = Weights {
+        forms,
+        ..attention.clone()
+    };
+    let mut mla = attention.mla(gpu, chunk, sizes);
+    let expanded = mla.expanded.as_mut().expect("its sizes suit");
+    expanded.scratch.blocks = Blocks::new(2 * PAGE, N_CTX as u32);
+    let several = mla.expands(&steps.context).is_none();
+    assert_eq!(several, sizes.pages > 0, "tokens of several sequences");
+    steps.attention = Arc::new(mla);
     let cache = |range: &Range| {
         let nan = vec![f16::NAN; range.size as usize / 2];
         Range::whole(&upload(gpu, &nan)).holding(Role::Cache)
     };
-    let expanded = context.expanded.map(|expanded| {
-        let mut scratch = expanded.scratch;
-        scratch.blocks = Blocks::new(2 * PAGE, N_CTX as u32);
-        Expanded {
-            scratch,
-            ..expanded
-        }
-    });
-    Context {
-        cache: context.cache.iter().map(cache).collect(),
-        history: Range::whole(&upload(gpu, ids)),
-        expanded,
-        ..context
-    }
+    steps.context.cache = steps.context.cache.iter().map(cache).collect();
+    steps.context.history = Range::whole(&upload(gpu, ids));
+    steps
 }
 
 /// The bits of the hidden states that the chunks of a prompt leave one after another. `place` tells where its pages and its ids begin.
-fn hidden_states(
-    gpu: &Gpu,
-    weights: &Weights,
-    context: &Context,
-    [first_page, first_id]: [u32; 2],
-) -> Vec<Vec<u32>> {
-    let given = Given {
-        target: gpu,
-        weights,
-        context,
-    };
-    let config = &weights.config;
-    let chunk = Chunk::new(gpu.machine, config, context.forms, MOST, MOST);
-    let step = step(given, &chunk, 1, MOST);
+fn hidden_states(gpu: &Gpu, steps: &mut Steps, [first_page, first_id]: [u32; 2]) -> Vec<Vec<u32>> {
+    steps.alone = steps.context.alone();
+    let step = steps.prompt(gpu, 1, MOST).expect("its shapes suit");
     let mut pos = 0;
     let mut recorded = None;
     let mut found = vec![];
     for (i, tokens) in CHUNKS.into_iter().enumerate() {
-        let (slices, slice_rows) = context.cut(gpu.machine, config.head_count, pos, tokens);
         let state = State {
-            pos: pos as u32,
-            tokens: tokens as u32,
-            slices,
-            slice_rows,
             first_page,
             first_id,
             few: i == FEW,
-            ..State::default()
+            ..steps.state(gpu.machine, pos, tokens)
         };
         let recorded =
             recorded.get_or_insert_with(|| Recorded::new(gpu, &step.calls, step.most, &state));
         recorded.submit(gpu, &state);
         complete(gpu.done()).expect("it runs");
-        let n = tokens * config.embedding_length;
-        found.push(download(gpu, &chunk.after_ffn.buffer, n));
+        let n = tokens * steps.body.config.embedding_length;
+        found.push(download(gpu, &steps.hidden().buffer, n));
         pos += tokens;
     }
     found
@@ -115,18 +127,16 @@ fn check(gpu: &Gpu, target: &Target) {
     let model = model();
     let weights = weights(gpu, &model);
     let config = &model.config;
-    let forms = Forms::untried(target, config);
-    assert!(forms.expanded.is_some());
     let ids: Vec<u32> = (0..3 * (N_CTX + 1))
         .map(|_| rng.below(config.vocab_size) as u32)
         .collect();
     let paged = Paged::new(&mut rng, N_CTX);
     let first_id = paged.own() * (N_CTX + 1);
 
-    let context =
-        Context::new(gpu, config, forms, BatchSizes::of_one(N_CTX, MOST)).expect("it fits");
-    let alone = filled(gpu, context, &ids[first_id..][..=N_CTX]);
-    let expected = hidden_states(gpu, &weights, &alone, [0, 0]);
+    let sizes = BatchSizes::of_one(N_CTX, MOST);
+    let own = &ids[first_id..][..=N_CTX];
+    let mut alone = steps(gpu, target, &weights, sizes, own);
+    let expected = hidden_states(gpu, &mut alone, [0, 0]);
 
     let sizes = BatchSizes {
         n_ctx: N_CTX,
@@ -135,27 +145,20 @@ fn check(gpu: &Gpu, target: &Target) {
         tokens: MOST,
         chunk: MOST,
     };
-    let context = Context::new(gpu, config, forms, sizes).expect("it fits");
-    let context = filled(gpu, context, &ids);
-    let mut sequences = context.sequences.clone().expect("there are some");
-    assert!(context.expands().is_none(), "tokens of several sequences");
-    sequences.pages = paged.sequences(gpu).pages;
-    let in_pages = Context {
-        sequences: Some(sequences),
-        ..context
-    }
-    .alone();
+    let mut in_pages = steps(gpu, target, &weights, sizes, &ids);
+    let sequences = in_pages.context.sequences.as_mut();
+    sequences.expect("there are some").pages = paged.sequences(gpu).pages;
     let place = [paged.first_page(), first_id as u32];
-    let found = hidden_states(gpu, &weights, &in_pages, place);
+    let found = hidden_states(gpu, &mut in_pages, place);
 
-    let what = format!("{forms:?} in tier {}", gpu.tier.name());
+    let what = format!("{:?} in tier {}", target.coop, gpu.tier.name());
     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
         let finite = |bits: &u32| f32::from_bits(*bits).is_finite();
         assert!(expected.iter().all(finite), "chunk {i}, {what}");
         assert!(found == expected, "chunk {i}, {what}");
     }
     let (row, n) = (config.cache_row(), CHUNKS.iter().sum());
-    for (i, (alone, pages)) in alone.cache.iter().zip(&in_pages.cache).enumerate() {
+    for (i, (alone, pages)) in alone.cache().iter().zip(in_pages.cache()).enumerate() {
         let alone: Vec<f16> = download(gpu, &alone.buffer, N_CTX * row);
         let pages: Vec<f16> = download(gpu, &pages.buffer, (paged.count * PAGE) as usize * row);
         let bits = |values: &[f16]| values.iter().map(|v| v.to_bits()).collect::<Vec<u16>>();

@@ -1,9 +1,13 @@
 //! Protects the choices for prompts: on an H200 those that were measured there, on devices with fewer cores those that suit them.
 
-use super::*;
+use super::super::{Forms, Weights};
 use crate::gpu::Coop;
-use crate::gpu::machine::Profile;
-use crate::kernels::gemm::Tile;
+use crate::gpu::machine::{Machine, Profile};
+use crate::kernels::gemm::{Form, Tile};
+use crate::kernels::{attention, prompt_attention};
+use crate::models::mla::Config;
+use crate::recipes::AttentionWeights;
+use crate::recipes::chunk::{ChunkSize, router_split_k, widest};
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use std::fmt::Write;
 
@@ -64,6 +68,14 @@ struct Choice {
     workgroups: u32,
 }
 
+fn size(machine: Machine, products: Form, tokens: u32) -> ChunkSize {
+    ChunkSize {
+        machine,
+        products,
+        tokens,
+    }
+}
+
 /// The choices for every product, for each of [`TOKENS`].
 fn choices(machine: Machine, config: &Config, form: Form) -> Vec<(&'static str, Vec<Choice>)> {
     let choose = |form: Form, rows: usize, pair: bool, split_k: &dyn Fn(u32) -> u32| {
@@ -82,7 +94,7 @@ fn choices(machine: Machine, config: &Config, form: Form) -> Vec<(&'static str, 
     };
     let [cut, whole] = products(config);
     let cut = cut.into_iter().map(|(name, rows, cols, pair)| {
-        let split_k = |tokens| product_split_k(machine, form, rows as u32, cols as u32, tokens);
+        let split_k = |tokens| size(machine, form, tokens).split_k(rows as u32, cols as u32);
         (name, choose(form, rows, pair, &split_k))
     });
     let whole = whole
@@ -121,15 +133,21 @@ fn document(machine: Machine) -> String {
                 };
                 line(product, chosen.iter().map(cell).collect());
             }
-            let forms = Forms {
-                products: form,
-                expanded: Some(match form {
-                    Form::Matrix(coop) => prompt_attention::Form::Matrix(coop),
-                    Form::Float { .. } => prompt_attention::Form::Vector,
-                }),
-                token: crate::kernels::attention::Form::Vector,
+            let attention = Weights {
+                forms: Forms {
+                    expanded: Some(match form {
+                        Form::Matrix(coop) => prompt_attention::Form::Matrix(coop),
+                        Form::Float { .. } => prompt_attention::Form::Vector,
+                    }),
+                    token: attention::Form::Vector,
+                },
+                ..Weights::new(&config, vec![])
             };
-            let words = |tokens: u32| (widest(machine, &config, forms, tokens) / 4).to_string();
+            let words = |tokens: u32| {
+                let size = size(machine, form, tokens);
+                let common = widest(size, &config, attention.values());
+                (common.max(attention.widest(size, false)) / 4).to_string()
+            };
             line("widest", TOKENS.map(words).to_vec());
             let of_workgroup = if matrices { 128 } else { 32 };
             let gaps = |tokens: u32| {
@@ -197,9 +215,9 @@ fn few_cores_ask_for_few_workgroups() {
 fn software_never_cuts_columns() {
     let software = Machine::with_cores(Profile::Software, 8);
     for (_, form) in forms() {
-        assert_eq!(product_split_k(software, form, 576, 2048, 16), 1);
+        assert_eq!(size(software, form, 16).split_k(576, 2048), 1);
         assert_eq!(
-            product_split_k(Machine::H200, form, 576, 2048, 16),
+            size(Machine::H200, form, 16).split_k(576, 2048),
             match form {
                 Form::Matrix(_) => Machine::H200.tuned.product_split_k,
                 Form::Float { .. } => 1,

@@ -7,16 +7,16 @@ use crate::model::{Convert, Weight};
 use std::convert::Infallible;
 
 /// The conversion that gives a model's tensors their places on a device.
-pub(super) struct Places<'a> {
-    pub loader: Loader<'a>,
-    pub vectors: Vectors,
+pub struct Places<'a> {
+    pub(super) loader: Loader<'a>,
+    pub(super) vectors: Vectors,
 }
 
 /// The number of a matrix in its loader.
 pub(super) type Number = usize;
 
 impl<'a> Places<'a> {
-    pub fn new(target: &Target) -> Self {
+    pub(super) fn new(target: &Target) -> Self {
         Self {
             loader: Loader::new(target),
             vectors: Vectors::new(target),
@@ -24,7 +24,7 @@ impl<'a> Places<'a> {
     }
 
     /// The loader, and the places that were given.
-    pub fn made(self) -> (Loader<'a>, Made) {
+    pub(super) fn made(self) -> (Loader<'a>, Made) {
         let made = Made {
             weights: self.loader.places(),
             vectors: Buffer::with("norms and biases", &self.vectors.values),
@@ -53,18 +53,18 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
 }
 
 /// The places.
-pub(super) struct Made {
-    pub weights: Vec<GpuWeight>,
+pub struct Made {
+    pub(super) weights: Vec<GpuWeight>,
     vectors: Buffer,
 }
 
 impl Made {
     /// All norms and biases.
-    pub fn vectors(&self) -> Range {
+    pub(super) fn vectors(&self) -> Range {
         Range::whole(&self.vectors)
     }
 
-    pub fn vectors_at(&self, (offset, size): Span) -> Range {
+    pub(super) fn vectors_at(&self, (offset, size): Span) -> Range {
         Range {
             buffer: self.vectors.clone(),
             offset,
@@ -105,7 +105,7 @@ impl Vectors {
         }
     }
 
-    pub fn add(&mut self, values: &[f32]) -> Span {
+    pub(super) fn add(&mut self, values: &[f32]) -> Span {
         let start = self.values.len().next_multiple_of(self.alignment);
         self.values.resize(start, 0.0);
         self.values.extend_from_slice(values);

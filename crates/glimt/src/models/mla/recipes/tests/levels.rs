@@ -1,15 +1,14 @@
 //! Protects the speed of a token on any device: how many dispatches a layer has, and how many of them wait for each other.
 
-use super::super::Forms;
-use super::super::steps::Steps;
 use crate::engine::ModelSource;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, State};
 use crate::gpu::interface::resolve;
 use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
-use crate::models::mla::{Model, Weights};
-use crate::models::{BatchSizes, Steps as _};
+use crate::models::Model as _;
+use crate::models::mla::Model;
+use crate::recipes::BatchSizes;
 use crate::synth::{self, Recipe, SynthOptions};
 use std::sync::Arc;
 
@@ -33,11 +32,10 @@ fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
 
 /// The step of one token of `model` on `target`.
 fn record(target: &Target, model: &Model) -> Step {
-    let config = &model.config;
-    let (weights, ..) = Weights::plan(target, model).expect("it fits");
-    let forms = Forms::untried(target, config);
-    let steps = Steps::new(target, weights, forms, BatchSizes::of_one(16, 1));
-    let logits = Range::floats("logits", config.vocab_size as u64);
+    let placed = model.place(target).expect("it fits");
+    let sessions = placed.weights.untried(target);
+    let steps = sessions.steps(target, BatchSizes::of_one(16, 1));
+    let logits = Range::floats("logits", model.config.vocab_size as u64);
     let token = steps.expect("a small cache").token(target, &logits);
     token.expect("its shapes suit")
 }

@@ -1,7 +1,6 @@
 //! The feed-forward half of a layer for many tokens: dense, or experts grouped by their tokens beside the shared one.
 
-use super::chunk::router_split_k;
-use super::prompt::{Between, PartialSums, PromptRecipe, Rows};
+use super::{Between, PartialSums, Prompt, Rows};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList};
@@ -9,7 +8,8 @@ use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
 use crate::model::{Ffn, Mlp, Moe};
-use crate::models::mla::GpuLayer;
+use crate::recipes::GpuBlock;
+use crate::recipes::chunk::router_split_k;
 
 /// The output of products by low tiles, or by tall ones where both are recorded and the low list is empty.
 fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
@@ -23,8 +23,8 @@ fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
     }
 }
 
-impl PromptRecipe<'_> {
-    pub(super) fn feed_forward(&mut self, layer: &GpuLayer, between: Between) -> Range {
+impl Prompt<'_> {
+    pub(in crate::recipes) fn feed_forward(&mut self, layer: &GpuBlock, between: Between) -> Range {
         match &layer.ffn {
             Ffn::Dense(mlp) => {
                 let chunk = self.chunk;

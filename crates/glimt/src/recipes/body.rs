@@ -1,0 +1,98 @@
+//! The weights that models of all families have, on a device.
+
+use super::places::{Made, Number, Places, Span};
+use crate::gpu::buffer::Range;
+use crate::gpu::memory::{GpuWeight, Loader};
+use crate::gpu::{GpuError, Target};
+use crate::kernels::router::MAX_EXPERTS;
+use crate::kernels::sample::MAX_VOCAB;
+use crate::model::{Block, Config, Convert, Transformer};
+use std::convert::Infallible;
+
+/// A block without its attention.
+pub type GpuBlock = Block<(), GpuWeight, Range>;
+
+/// The weights of a model but for those of its attention, as steps bind them: their places, before a device has made them and after.
+#[derive(Clone)]
+pub struct Body {
+    /// The model's sizes.
+    pub config: Config,
+    /// All norms and biases.
+    pub vectors: Range,
+    pub(super) token_embd: GpuWeight,
+    /// The blocks without their attention.
+    pub layers: Vec<GpuBlock>,
+    /// Products by [`Pair`](crate::model::pairs::Pair) and layer; none of a pair that is not multiplied.
+    pub(crate) products: [Vec<GpuWeight>; 2],
+    pub(super) output_norm: Range,
+    pub(super) output: GpuWeight,
+}
+
+impl Body {
+    /// Where the weights of `model` will lie on a device, what fills them, and the matrices in its order. The attention of each layer gets
+    /// `places` and is then `made` of these.
+    ///
+    /// # Errors
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
+    pub(super) fn place<'a, A, P>(
+        target: &Target,
+        config: &Config,
+        model: &'a Transformer<A>,
+        places: impl Fn(&'a A, &mut Places<'a>) -> Result<P, GpuError>,
+        mut made: impl FnMut(&P, &mut Made),
+    ) -> Result<(Self, Loader<'a>, Vec<GpuWeight>), GpuError> {
+        let experts = config.experts.as_ref().map_or(0, |e| e.count);
+        check_sizes([
+            ("vocab_size", config.vocab_size, MAX_VOCAB),
+            ("expert_count", experts, MAX_EXPERTS),
+        ])?;
+        let mut all = Places::new(target);
+        let token_embd = all.weight(&model.token_embd)?;
+        let output = match model.tied {
+            true => token_embd,
+            false => all.weight(&model.output)?,
+        };
+        let layers = model.layers.iter();
+        let layers = layers.map(|layer| layer.convert(&mut all, &places));
+        let layers: Vec<Block<P, Number, Span>> = layers.collect::<Result<_, _>>()?;
+        let output_norm = all.vectors.add(&model.output_norm);
+        let (loader, mut all) = all.made();
+        let layers = layers.iter().map(|layer| {
+            let Ok(layer) = layer.convert(&mut all, |own, all| {
+                made(own, all);
+                Ok::<_, Infallible>(())
+            });
+            layer
+        });
+        let body = Self {
+            config: config.clone(),
+            layers: layers.collect(),
+            vectors: all.vectors(),
+            token_embd: all.weights[token_embd].clone(),
+            products: Default::default(),
+            output_norm: all.vectors_at(output_norm),
+            output: all.weights[output].clone(),
+        };
+        Ok((body, loader, all.weights))
+    }
+}
+
+/// Refuses a model that has more of something than the kernels can index, by the key, what was found, and the most: their constructors assert
+/// what is checked here.
+///
+/// # Errors
+/// [`GpuError::UnsupportedSize`].
+pub(crate) fn check_sizes<const N: usize>(
+    sizes: [(&'static str, usize, usize); N],
+) -> Result<(), GpuError> {
+    for (key, found, limit) in sizes {
+        if found > limit {
+            return Err(GpuError::UnsupportedSize {
+                key,
+                found,
+                supported: format!("{limit} at most"),
+            });
+        }
+    }
+    Ok(())
+}

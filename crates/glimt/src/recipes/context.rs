@@ -1,0 +1,153 @@
+//! The context of all steps: sizes, the cache, the ids of tokens, and where tokens stand.
+
+use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::{GpuError, Most, Target};
+use crate::kernels::attention::MAX_SLICES;
+use crate::kernels::gemm::Form;
+use crate::kernels::sequences::{PAGE, RECORD, SLICE, Sequences};
+
+/// The sequences, the cache and the steps of a model on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// Positions of a sequence at most.
+    pub n_ctx: usize,
+    /// Pages of the cache, of [`PAGE`] rows each; 0 where the rows of the only sequence follow each other.
+    pub pages: u32,
+    /// Sequences at once.
+    pub sequences: u32,
+    /// Tokens of a step at most, of any sequences.
+    pub tokens: u32,
+    /// Tokens of a step of a prompt at most, all of one sequence.
+    pub chunk: u32,
+}
+
+impl BatchSizes {
+    /// One sequence, whose tokens are decoded one by one and whose prompts are computed in steps of up to `chunk` tokens.
+    pub fn of_one(n_ctx: usize, chunk: u32) -> Self {
+        Self {
+            n_ctx,
+            pages: 0,
+            sequences: 1,
+            tokens: 1,
+            chunk,
+        }
+    }
+
+    /// Rows of the cache.
+    pub fn rows(self) -> usize {
+        match self.pages {
+            0 => self.n_ctx,
+            pages => (pages * PAGE) as usize,
+        }
+    }
+
+    /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
+    pub fn most_drawn(self) -> u32 {
+        self.class(self.sequences.max(2))
+    }
+
+    /// The most tokens of the step that suits `tokens`.
+    pub fn class(self, tokens: u32) -> u32 {
+        tokens.next_power_of_two().min(self.tokens)
+    }
+
+    /// Tokens of a step of several sequences at most: 0 where there is one.
+    pub fn of_several(self) -> u32 {
+        match self.pages {
+            0 => 0,
+            _ => self.tokens,
+        }
+    }
+
+    /// Slices that the contexts of several sequences are cut into at most: 0 where there is one.
+    pub fn slices(self) -> usize {
+        match self.pages {
+            0 => 0,
+            _ => MAX_SLICES + self.tokens as usize,
+        }
+    }
+}
+
+/// The buffers that every step shares, and what steps are recorded with.
+#[derive(Clone)]
+pub struct Context {
+    /// Positions of a sequence.
+    pub rows: u32,
+    /// Where tokens stand, if they belong to several sequences. Then the caches have pages.
+    pub sequences: Option<Sequences>,
+    /// Token ids by position, (sequences, n_ctx + 1) u32.
+    pub history: Range,
+    /// Per layer the rows of the cache, f16.
+    pub cache: Vec<Range>,
+    /// The form in which the products of prompts are multiplied.
+    pub products: Form,
+}
+
+impl Context {
+    /// The context for sequences and steps of these sizes, with a cache of so many values a row for each of the layers.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
+    pub fn new(
+        target: &Target,
+        [layers, cache_row]: [usize; 2],
+        products: Form,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let ids = u64::from(sizes.sequences) * (sizes.n_ctx as u64 + 1);
+        let bytes = (sizes.rows() * cache_row * 2) as u64;
+        if bytes > target.max_binding {
+            return Err(GpuError::BindingTooLarge {
+                what: format!("the cache of a layer for {} positions", sizes.rows()),
+                bytes,
+                adapter: target.name.clone(),
+                limit: target.max_binding,
+                remedy: "use a smaller context (-c)",
+            });
+        }
+        let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
+        Ok(Self {
+            rows: sizes.n_ctx as u32,
+            sequences: (sizes.pages > 0).then(|| sequences(sizes, ids)),
+            history: Range::words("token histories", ids),
+            cache: (0..layers).map(cache).collect(),
+            products,
+        })
+    }
+
+    /// The context for steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
+    pub fn alone(&self) -> Self {
+        Self {
+            sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
+            ..self.clone()
+        }
+    }
+
+    /// Whether the tokens of a step may belong to several sequences.
+    pub fn has_several(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|s| !s.alone)
+    }
+
+    /// The largest replay of a step over up to `tokens` tokens, whose buffers may hold more than the context does.
+    pub fn most(&self, tokens: u32) -> Most {
+        Most {
+            tokens,
+            context: self.rows,
+        }
+    }
+}
+
+/// Where tokens of several sequences stand, which have so many `ids` in all.
+fn sequences(sizes: BatchSizes, ids: u64) -> Sequences {
+    let per_sequence = sizes.n_ctx.div_ceil(PAGE as usize) as u64;
+    let table = u64::from(sizes.tokens) * RECORD as u64;
+    Sequences {
+        table: Range::words("where tokens stand", table),
+        pages: Range::words("pages", u64::from(sizes.sequences) * per_sequence),
+        work: Range::words("slices of tokens", (sizes.slices() * SLICE) as u64),
+        page: PAGE,
+        rows: sizes.pages * PAGE,
+        ids: ids as u32,
+        alone: false,
+    }
+}

@@ -1,0 +1,319 @@
+//! The feed-forward network of a layer of few tokens: dense, or experts of each token or in tiles of tokens.
+
+use super::{Few, Place, Product, Stream, combine};
+use crate::gpu::GpuError;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::memory::GpuWeight;
+use crate::kernels::batch_combine::GpuBatchCombine;
+use crate::kernels::batch_experts::{self, GpuBatchExperts, TILE_WORDS};
+use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
+use crate::kernels::router::GpuRouter;
+use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_moe_down::GpuTokenMoeDown;
+use crate::kernels::token_router::{self, GpuTokenRouter};
+use crate::model::{Ffn, Mlp, Moe};
+use crate::recipes::GpuBlock;
+
+/// The experts' logits of each token.
+pub(in crate::recipes) struct RouterLogits {
+    /// (partial_sums, experts) f32, to be added up.
+    pub logits: Range,
+    pub partial_sums: u32,
+    /// Whether they still are times the root mean square of the stream.
+    pub raw: bool,
+}
+
+impl Few<'_> {
+    /// The stream behind the feed-forward network of a layer, in its place.
+    pub(in crate::recipes) fn feed_forward(
+        &mut self,
+        layer: &GpuBlock,
+        stream: &Stream,
+        logits: Option<RouterLogits>,
+        next: &Place,
+        is_last: bool,
+    ) -> Result<Stream, GpuError> {
+        match &layer.ffn {
+            Ffn::Dense(mlp) => {
+                let h = self.hidden_values(mlp.gate.rows);
+                self.gate_up(mlp, &stream.values, &h)?;
+                self.record(&Product {
+                    residual: Some(stream.x.clone()),
+                    y: Some(next.x.clone()),
+                    prepared: Some(next.prepared.output()),
+                    ..Product::of(&mlp.down, &TokenInput::of(h))
+                })?;
+            }
+            Ffn::Moe(moe) => {
+                let logits = match logits {
+                    Some(logits) => logits,
+                    None => self.router_logits(&moe.ffn_gate_inp, &layer.ffn_norm, stream)?,
+                };
+                // The last layer leaves its output in one form for all steps of several, because they share their heads.
+                if !self.one && (is_last || !self.is_apart()) {
+                    return self.experts_in_tiles(moe, stream, logits.logits, next);
+                }
+                self.experts_apart(moe, stream, logits, next)?;
+            }
+        }
+        Ok(next.stream(self.given.eps()))
+    }
+
+    /// Room for hidden values: of several tokens for any layer, of one for those of a layer that has so many.
+    fn hidden_values(&mut self, of_layer: u32) -> Range {
+        let config = self.given.config();
+        let routed = config.experts.as_ref();
+        let routed = routed.map_or(0, |e| e.used * e.feed_forward_length);
+        let width = match self.one {
+            true => of_layer,
+            false => config.feed_forward_length.max(routed) as u32,
+        };
+        self.values("h", width)
+    }
+
+    /// The experts' logits, in f32: rounding should not choose experts.
+    fn router_logits(
+        &mut self,
+        weight: &GpuWeight,
+        norm: &Range,
+        stream: &Stream,
+    ) -> Result<RouterLogits, GpuError> {
+        let rms = stream.values.rms.as_ref();
+        let (squares, eps) = rms.expect("the attention leaves sums of squares").clone();
+        let width = match self.one {
+            true => weight.rows,
+            false => weight.rows.next_multiple_of(4),
+        };
+        let y = self.floats("router logits", width);
+        let (x, norm) = (stream.x.clone(), norm.clone());
+        if self.one && token_router::fits(weight.ty, weight.cols) {
+            let router = GpuTokenRouter {
+                weight,
+                x,
+                norm: Some(norm),
+                squares,
+                eps,
+                y: y.clone(),
+            };
+            self.calls.extend(router.calls());
+        } else {
+            let x = Input::Stream(x, norm, squares, eps);
+            self.record(&Product {
+                y: Some(y.clone()),
+                ..Product::by(weight, x)
+            })?;
+        }
+        Ok(RouterLogits {
+            logits: y,
+            partial_sums: 1,
+            raw: false,
+        })
+    }
+
+    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. The shared expert of one token is
+    /// in the same grids.
+    fn experts_apart(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        stream: &Stream,
+        logits: RouterLogits,
+        next: &Place,
+    ) -> Result<(), GpuError> {
+        let (experts, config, target) = (&moe.experts, self.given.experts(), self.given.target);
+        let used = config.used as u32;
+        let (inside, beside) = match self.one {
+            true => (moe.shared.as_ref(), None),
+            false => (None, moe.shared.as_ref()),
+        };
+        let beside = self.shared_gate_up(beside, stream)?;
+        let slots = u64::from(self.most * used);
+        let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
+        let weights = self.floats("expert weights", used);
+        let router = GpuRouter {
+            logits: logits.logits,
+            partial_sums: logits.partial_sums,
+            bias: moe.exp_probs_b.clone(),
+            experts: config,
+            max_tokens: self.most,
+            ids: ids.clone(),
+            weights: weights.clone(),
+        };
+        let shared_rows = inside.map_or(0, |mlp| mlp.gate.rows);
+        let h = self.hidden_values(used * experts.gate.rows + shared_rows);
+        let gate_up = GpuTokenGateUp {
+            tokens: self.most,
+            activation: self.activation,
+            experts: Some(([&experts.gate, &experts.up], router)),
+            raw_logits: logits.raw,
+            shared: inside.map(|mlp| [&mlp.gate, &mlp.up]),
+            x: stream.values.clone(),
+            h: h.clone(),
+        };
+        self.calls.extend(gate_up.calls(target)?);
+        let residual = self.shared_down(beside, stream)?;
+        let down = GpuTokenMoeDown {
+            tokens: self.most,
+            activation: self.activation,
+            down: &experts.down,
+            shared: inside.map(|mlp| &mlp.down),
+            h,
+            ids,
+            weights,
+            used,
+            residual,
+            y: next.x.clone(),
+            prepared: next.prepared.output(),
+        };
+        self.calls.extend(down.calls(target)?);
+        Ok(())
+    }
+
+    /// The shared expert and its hidden values, where it has dispatches of its own.
+    fn shared_gate_up<'w>(
+        &mut self,
+        shared: Option<&'w Mlp<GpuWeight>>,
+        stream: &Stream,
+    ) -> Result<Option<(&'w Mlp<GpuWeight>, Range)>, GpuError> {
+        let Some(mlp) = shared else {
+            return Ok(None);
+        };
+        // Dispatches that wait for the attention alone stand side by side.
+        let h = self.values_beside("shared h", mlp.gate.rows);
+        self.gate_up(mlp, &stream.values, &h)?;
+        Ok(Some((mlp, h)))
+    }
+
+    /// Where the stream is after the shared expert.
+    fn shared_down(
+        &mut self,
+        shared: Option<(&Mlp<GpuWeight>, Range)>,
+        stream: &Stream,
+    ) -> Result<Range, GpuError> {
+        let Some((mlp, h)) = shared else {
+            return Ok(stream.x.clone());
+        };
+        let after = self.floats_beside("after shared", self.given.width());
+        self.record(&Product {
+            residual: Some(stream.x.clone()),
+            y: Some(after.clone()),
+            ..Product::of(&mlp.down, &TokenInput::of(h))
+        })?;
+        Ok(after)
+    }
+
+    /// The experts in tiles of their tokens, then the sum of what they give each token, normed for the next layer.
+    fn experts_in_tiles(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        stream: &Stream,
+        logits: Range,
+        next: &Place,
+    ) -> Result<Stream, GpuError> {
+        let (experts, target) = (&moe.experts, self.given.target);
+        let used = self.given.experts().used as u32;
+        let shared = self.shared_gate_up(moe.shared.as_ref(), stream)?;
+        let weights = self.floats("expert weights", used);
+        let [by_token, by_slot] = self.choice(moe, logits, &weights)?;
+        let h = self.hidden_values(used * experts.gate.rows);
+        let gate_up = GpuBatchMatvec {
+            up: Some(&experts.up),
+            prepared: Some(TokenOutput::of(h.clone())),
+            ..self.of_experts(&experts.gate, &stream.values, by_token)
+        };
+        self.calls.extend(gate_up.calls(target)?);
+        let residual = self.shared_down(shared, stream)?;
+        let slots = self.floats("slots", used * experts.down.rows);
+        let down = GpuBatchMatvec {
+            y: Some(slots.clone()),
+            ..self.of_experts(&experts.down, &TokenInput::of(h), by_slot)
+        };
+        self.calls.extend(down.calls(target)?);
+        let values = &next.prepared.values;
+        let sum = GpuBatchCombine {
+            slots: Some([slots, weights]),
+            used,
+            x: Some(next.x.clone()),
+            ..combine(self.given, &residual, &next.prepared.norm, values)
+        };
+        self.calls.push(sum.call());
+        Ok(Stream {
+            x: next.x.clone(),
+            values: TokenInput::of(values.clone()),
+        })
+    }
+
+    /// The product of experts by their tiles, to be completed.
+    fn of_experts<'w>(
+        &self,
+        weight: &'w GpuWeight,
+        x: &TokenInput,
+        tiles: Tiles,
+    ) -> GpuBatchMatvec<'w> {
+        let x = Input::Prepared(x.clone());
+        GpuBatchMatvec {
+            experts: Some(tiles),
+            ..GpuBatchMatvec::new(self.given.target, weight, self.most, x)
+        }
+    }
+
+    /// The chosen experts with their slots in tiles, as gate and up take them, and as down does.
+    fn choice(
+        &mut self,
+        moe: &Moe<GpuWeight, Range>,
+        logits: Range,
+        weights: &Range,
+    ) -> Result<[Tiles; 2], GpuError> {
+        let (config, machine) = (self.given.experts(), self.given.target.machine);
+        let places = batch_experts::places(machine, self.most);
+        let words = batch_experts::tiles(self.most, places, config) * TILE_WORDS;
+        let tiles = Tiles {
+            list: self.buffer("expert tiles", || {
+                Range::words("expert tiles", u64::from(words))
+            }),
+            places,
+            used: config.used as u32,
+            most: self.most,
+            by_token: true,
+            counts: None,
+        };
+        // The first grid is that of gate and up, the second that of down.
+        let grids = self.across(moe, &tiles)?.map(|across| [across, 0, 1]);
+        let counts = Range::whole(&Buffer::counts("workgroups of experts", &grids));
+        let choice = GpuBatchExperts {
+            logits,
+            bias: moe.exp_probs_b.clone(),
+            experts: config,
+            max_tokens: self.most,
+            places,
+            weights: weights.clone(),
+            tiles: tiles.list.clone(),
+            counts: counts.clone(),
+        };
+        self.calls.push(choice.call(machine));
+        Ok([true, false].map(|by_token| Tiles {
+            by_token,
+            counts: Some(Range {
+                offset: counts.offset + if by_token { 0 } else { 12 },
+                ..counts.clone()
+            }),
+            ..tiles.clone()
+        }))
+    }
+
+    /// Workgroups along the rows of gate and up, and of down.
+    fn across(&self, moe: &Moe<GpuWeight, Range>, tiles: &Tiles) -> Result<[u32; 2], GpuError> {
+        let values = TokenInput::of(Range::words("none", 1));
+        let gate = GpuBatchMatvec {
+            up: Some(&moe.experts.up),
+            prepared: Some(TokenOutput::of(values.values.clone())),
+            ..self.of_experts(&moe.experts.gate, &values, tiles.clone())
+        };
+        let down = self.of_experts(&moe.experts.down, &values, tiles.clone());
+        let across = |product: &GpuBatchMatvec<'_>| {
+            let geometry = token::geometry(self.given.target, &product.site())?;
+            Ok(product.weight.rows.div_ceil(geometry.tile))
+        };
+        Ok([across(&gate)?, across(&down)?])
+    }
+}

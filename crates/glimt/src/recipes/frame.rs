@@ -1,0 +1,80 @@
+//! The frame of a step: its layers one after the other, each with the attention of its family.
+
+use super::few::{BeforeNorm, Few};
+use super::prompt::Prompt;
+use super::{Attention, Chunk, Given};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Sublayer, belong};
+use crate::gpu::{GpuError, Step};
+use crate::kernels::token::unsupported;
+
+/// The step over up to `most` tokens, which leaves their `hidden` states: prepared for a head, and in f32 before the last norm (tokens, d)
+/// where that has a place.
+///
+/// # Errors
+/// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
+pub(super) fn few(
+    given: Given<'_>,
+    attention: &dyn Attention,
+    most: u32,
+    hidden: &BeforeNorm,
+    floats: Option<&Range>,
+) -> Result<Step, GpuError> {
+    attention.check(given.target)?;
+    let width = given.width();
+    if !width.is_multiple_of(32) {
+        let missing = format!("a kernel for hidden states of {width}, no multiple of 32");
+        return Err(unsupported(given.target, &missing));
+    }
+    let layers = &given.body.layers;
+    let norms = layers.iter().map(|layer| &layer.attn_norm);
+    let norms: Vec<&Range> = norms.chain([&given.body.output_norm]).collect();
+    let mut step = Few::new(given, most);
+    let mut stream = step.embedding(norms[0]);
+    for (i, layer) in layers.iter().enumerate() {
+        let begin = step.calls.len();
+        let attended = attention.few(&mut step, i, &stream.values)?;
+        let (after, logits) = step.after_attention(layer, attended, &stream)?;
+        let middle = step.calls.len();
+        let mut next = step.place(
+            ["after ffn", "prepared after ffn", "ffn squares"],
+            norms[i + 1],
+        );
+        let is_last = i + 1 == layers.len();
+        if is_last {
+            next.prepared = hidden.clone();
+            next.x = floats.unwrap_or(&next.x).clone();
+        }
+        stream = step.feed_forward(layer, &after, logits, &next, is_last)?;
+        belong_to_layer(&mut step.calls, i, begin, middle);
+    }
+    Ok(step.done())
+}
+
+/// The step over `least` to `most` tokens, which leaves hidden states in the chunk's `after_ffn`.
+pub(super) fn prompt(
+    given: Given<'_>,
+    attention: &dyn Attention,
+    chunk: &Chunk,
+    least: u32,
+    most: u32,
+) -> Step {
+    let mut step = Prompt::new(given, chunk, most);
+    let mut x = step.embedding();
+    for (i, layer) in given.body.layers.iter().enumerate() {
+        let begin = step.calls.len();
+        let rows = step.before_attention(layer, &x);
+        attention.many(&mut step, i, &rows, least);
+        let after = step.after_attention(layer, &x);
+        let middle = step.calls.len();
+        x = step.feed_forward(layer, after);
+        belong_to_layer(&mut step.calls, i, begin, middle);
+    }
+    step.done()
+}
+
+/// Tells the `calls` of layer `i` from `begin` on their sublayers, of which the second begins at `middle`.
+fn belong_to_layer(calls: &mut [Call], i: usize, begin: usize, middle: usize) {
+    belong(&mut calls[begin..middle], Sublayer::Attention(i));
+    belong(&mut calls[middle..], Sublayer::FeedForward(i));
+}

@@ -1,0 +1,215 @@
+//! The steps of one sequence or of several, with the buffers that they share.
+
+use super::few::{self, BeforeNorm};
+use super::{
+    Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, frame,
+    prompt,
+};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::State;
+use crate::gpu::machine::Machine;
+use crate::gpu::{GpuError, Step, Target};
+use crate::kernels::attention::{Cut, Seen};
+use crate::kernels::gemm::Form;
+use crate::kernels::sequences::Sequences;
+use crate::kernels::token::TokenInput;
+use crate::model::Ffn;
+use std::sync::Arc;
+
+/// The steps of one sequence or of several, for any device that takes their kernels, and the buffers that they share.
+pub struct Steps {
+    pub(crate) body: Body,
+    pub(crate) attention: Arc<dyn Attention>,
+    /// The context of steps whose tokens belong to any sequences.
+    pub(crate) context: Context,
+    /// The context of steps whose tokens belong to one sequence and follow each other.
+    pub(crate) alone: Context,
+    /// Where the last layer of few tokens leaves its output, prepared.
+    hidden: BeforeNorm,
+    /// Where the last layer of one token leaves its output, in the tiers with subgroups.
+    last: BeforeNorm,
+    /// The buffers of other steps, whose output is in f32. A device makes them if it records such a step.
+    chunk: Chunk,
+    sizes: BatchSizes,
+}
+
+impl Steps {
+    /// The steps of these sizes.
+    ///
+    /// # Errors
+    /// [`GpuError::BindingTooLarge`] for a cache that no binding has room for.
+    pub(super) fn new(
+        target: &Target,
+        body: &Body,
+        products: Form,
+        attention: &dyn AttentionWeights,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let rows = [body.config.block_count, attention.cache_row()];
+        let context = Context::new(target, rows, products, sizes)?;
+        let size = ChunkSize {
+            machine: target.machine,
+            products,
+            tokens: sizes.of_several().max(sizes.chunk),
+        };
+        let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
+        let hidden = |tokens| few::hidden(target, body, tokens);
+        Ok(Self {
+            hidden: hidden(few.max(sizes.most_drawn())),
+            last: hidden(1),
+            chunk: Chunk::new(size, &body.config, attention.values()),
+            attention: attention.sized(target, size, sizes),
+            alone: context.alone(),
+            context,
+            body: body.clone(),
+            sizes,
+        })
+    }
+
+    /// The input of recipes for steps of up to `most` tokens of any sequences.
+    fn given<'a>(&'a self, target: &'a Target, most: u32) -> Given<'a> {
+        Given {
+            context: match most {
+                1 => &self.alone,
+                _ => &self.context,
+            },
+            ..self.given_alone(target)
+        }
+    }
+
+    /// The input of recipes for steps of one sequence.
+    fn given_alone<'a>(&'a self, target: &'a Target) -> Given<'a> {
+        Given {
+            target,
+            body: &self.body,
+            context: &self.alone,
+        }
+    }
+
+    /// The tables that tell where tokens stand, which the host writes before a step. `None` for a single sequence without pages.
+    pub fn sequences(&self) -> Option<&Sequences> {
+        self.context.sequences.as_ref()
+    }
+
+    /// Token ids, (sequences, n_ctx + 1) u32, which the host writes before a step reads them.
+    pub fn history(&self) -> &Range {
+        &self.context.history
+    }
+
+    /// The cache of each layer, the same number of bytes for each row.
+    pub fn cache(&self) -> &[Range] {
+        &self.context.cache
+    }
+
+    /// The step from up to `most` tokens of any sequences to their hidden states. A
+    /// step of one token reads where it stands from the words of its replay ([`State`]), all others from the table.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
+    pub fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
+        let given = self.given(target, most);
+        let attention = &*self.attention;
+        match is_few(target, most) {
+            true => frame::few(given, attention, most, self.hidden_of(target, most), None),
+            false => Ok(frame::prompt(given, attention, &self.chunk, 1, most)),
+        }
+    }
+
+    /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
+    /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    pub fn head(
+        &self,
+        target: &Target,
+        of: u32,
+        most: u32,
+        logits: &Range,
+    ) -> Result<Step, GpuError> {
+        let (given, hidden) = (self.given(target, of), self.hidden_of(target, of));
+        if !is_few(target, of) {
+            return few::head_of_floats(given, most, [&self.chunk.after_ffn, logits], hidden);
+        }
+        let last = self.body.layers.last();
+        let ends_with_experts = last.is_none_or(|layer| matches!(layer.ffn, Ffn::Moe(_)));
+        // The experts of several tokens norm what the last layer leaves.
+        let x = match ends_with_experts && !few::is_one(target, of) {
+            true => TokenInput::of(hidden.values.clone()),
+            false => hidden.input(given.eps()),
+        };
+        few::head(given, most, &x, logits)
+    }
+
+    /// The step from one token to its logits (vocab).
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    pub fn token(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
+        let step = self.step(target, 1)?;
+        Ok(step.then(&self.head(target, 1, 1, logits)?.calls))
+    }
+
+    /// The step from `least` to `most` tokens of one sequence, which follow each other, to their [hidden states](Self::hidden).
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    pub fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
+        let (given, attention) = (self.given_alone(target), &*self.attention);
+        if most > FEW {
+            return Ok(frame::prompt(given, attention, &self.chunk, least, most));
+        }
+        let hidden = few::hidden(target, &self.body, most);
+        frame::few(given, attention, most, &hidden, Some(self.hidden()))
+    }
+
+    /// The hidden states that [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
+    pub fn hidden(&self) -> &Range {
+        &self.chunk.after_ffn
+    }
+
+    /// The step from hidden states to the logits (vocab) of the last token.
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    pub fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
+        let given = self.given_alone(target);
+        prompt::last_logits(given, &self.chunk, self.sizes.chunk, logits)
+    }
+
+    /// The step from one of several slices of the hidden states, of up to `tokens` tokens, to the logits (tokens, vocab); the state's slot
+    /// names the slice.
+    pub fn logits_of_slices(
+        &self,
+        target: &Target,
+        tokens: u32,
+        slices: &[Range],
+        logits: &Range,
+    ) -> Step {
+        let given = self.given_alone(target);
+        prompt::logits_of_slices(given, &self.chunk, tokens, slices, logits)
+    }
+
+    /// The slices that the attention of tokens of several sequences is cut into.
+    pub fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
+        self.attention.cut(machine, tokens)
+    }
+
+    /// The words of a replay over `tokens` tokens of the first sequence from `pos` on.
+    pub fn state(&self, machine: Machine, pos: usize, tokens: usize) -> State {
+        self.attention.state(&self.alone, machine, pos, tokens)
+    }
+
+    /// Where a step of up to `most` tokens leaves its hidden states prepared.
+    fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
+        match few::is_one(target, most) {
+            true => &self.last,
+            false => &self.hidden,
+        }
+    }
+}
+
+/// Whether a step of up to `most` tokens takes kernels for few of them.
+fn is_few(target: &Target, most: u32) -> bool {
+    most <= target.machine.tuned.few_of_batch
+}

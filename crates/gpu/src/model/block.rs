@@ -1,0 +1,96 @@
+//! A model as its blocks: of weights as the file has them, of their places while they are loaded, or of weights on a device.
+
+use super::tensors::Tensors;
+use super::{Convert, Ffn, ModelError, Weight};
+
+/// One transformer block with the attention `A` of a family. Fields are called as the tensors `blk.N.<field>.weight`; `W` is a matrix, `V` a
+/// vector.
+#[derive(Debug, Clone)]
+pub struct Block<A, W = Weight, V = Vec<f32>> {
+    /// Norm before attention, embedding_length.
+    pub attn_norm: V,
+    /// The tensors between that norm and `attn_output`.
+    pub attention: A,
+    /// embedding_length x the values of all heads.
+    pub attn_output: W,
+    /// Norm before the feed-forward network, embedding_length.
+    pub ffn_norm: V,
+    /// The feed-forward network.
+    pub ffn: Ffn<W, V>,
+}
+
+impl<A, W, V> Block<A, W, V> {
+    /// This block with its tensors converted, those of the attention by `attention`.
+    ///
+    /// # Errors
+    /// The first error of `by`.
+    pub fn convert<'a, C: Convert<'a, W, V>, B>(
+        &'a self,
+        by: &mut C,
+        attention: impl FnOnce(&'a A, &mut C) -> Result<B, C::Error>,
+    ) -> Result<Block<B, C::Weight, C::Vector>, C::Error> {
+        Ok(Block {
+            attn_norm: by.vector(&self.attn_norm)?,
+            attention: attention(&self.attention, by)?,
+            attn_output: by.weight(&self.attn_output)?,
+            ffn_norm: by.vector(&self.ffn_norm)?,
+            ffn: self.ffn.convert(by)?,
+        })
+    }
+}
+
+/// The weights of a model. No weight is copied but the norms, and what a family makes of old files.
+#[derive(Debug)]
+pub struct Transformer<A> {
+    /// The embedding, vocab_size x embedding_length.
+    pub token_embd: Weight,
+    /// The blocks, without the nextn ones.
+    pub layers: Vec<Block<A>>,
+    /// Weights of the last norm, embedding_length.
+    pub output_norm: Vec<f32>,
+    /// The output head, vocab_size x embedding_length; `token_embd` where the model has no other.
+    pub output: Weight,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+}
+
+impl<A> Transformer<A> {
+    /// The model of these tensors, if the heads of a block have so many `values` and `attention` finds the tensors of one.
+    ///
+    /// # Errors
+    /// The errors of `attention`; [`ModelError::Tensor`] for others, [`ModelError::UnknownTensor`] for those that nobody asked for.
+    pub fn load(
+        tensors: &Tensors<'_>,
+        values: usize,
+        attention: impl Fn(usize) -> Result<A, ModelError>,
+    ) -> Result<Self, ModelError> {
+        tensors.check_not_prediction_alone()?;
+        let config = tensors.config;
+        let (vocab, width) = (config.vocab_size, config.embedding_length);
+        let token_embd = tensors.matrix("token_embd.weight", 1, vocab, width)?;
+        let head = tensors.optional_matrix("output.weight", 1, vocab, width)?;
+        let tied = head.is_none();
+        let output = head.unwrap_or_else(|| token_embd.clone());
+        let output_norm = tensors.vector("output_norm.weight", width)?;
+        let block = |block: usize| {
+            let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
+            Ok(Block {
+                attn_norm: tensors.vector(&name("attn_norm"), width)?,
+                attention: attention(block)?,
+                attn_output: tensors.matrix(&name("attn_output"), 1, width, values)?,
+                ffn_norm: tensors.vector(&name("ffn_norm"), width)?,
+                ffn: tensors.feed_forward(block)?,
+            })
+        };
+        let layers = (0..config.block_count).map(block);
+        let layers = layers.collect::<Result<_, ModelError>>()?;
+        tensors.check_rest()?;
+        Ok(Self {
+            token_embd,
+            layers,
+            output_norm,
+            output,
+            tied,
+        })
+    }
+}
