@@ -12,8 +12,9 @@ use glimt::engine::{
 };
 
 /// Continues `session` with `text`; returns what the model says.
-fn say(session: &mut Session<'_>, text: &str) -> Result<String, EngineError> {
-    let tokenizer = session.engine().tokenizer();
+fn say(session: &mut Session, text: &str) -> Result<String, EngineError> {
+    let engine = session.engine().clone();
+    let tokenizer = engine.tokenizer();
     let prompt = tokenizer.encode(text, session.position() == 0)?;
     let mut answer = vec![];
     let stats = session

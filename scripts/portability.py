@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the compilers that scripts/portability fetched on the shaders that tests/portability wrote, and makes a table of what they say.
+"""Runs the compilers that scripts/portability fetched on the shaders that crates/lab/tests/portability wrote, and makes a table of what they say.
 
     python3 scripts/portability.py FOLDER [--sample N] [--kept | --results] [--write]
 """
@@ -87,7 +87,7 @@ def run_dxc(command, shaders, files, rename=lambda file: file):
 def run_tint(tools, shaders, files):
     """What Tint refuses."""
     lines = [f"{int(tier != 'plain')}\t{file}" for file, tier in files.items() if file.startswith("wgsl/")]
-    command = ["node", str(ROOT / "tests/portability/tint.mjs"), str(tools / "node_modules/webgpu")]
+    command = ["node", str(ROOT / "crates/lab/tests/portability/tint.mjs"), str(tools / "node_modules/webgpu")]
     return dict(listed(command, lines, cwd=shaders))
 
 

@@ -4,7 +4,7 @@
 // With the parameter `partial_sums`, kv_a holds so many partial sums of each value, which are added up. Pairs (2i, 2i+1) rotate by the angle
 // of (position, i). All buffers are seen as pairs of floats.
 // Division: grid (HEADS + 1, tokens). Workgroup h < HEADS rotates head h, and the last one writes the cache row. Without `q` the grid is
-// (1, tokens): then the product that makes the queries has rotated them (shared/rotate_rows.wgsl).
+// (1, tokens): then the product that makes the queries has rotated them (shared/rotated.wgsl).
 // Bound by: latency, for a few KiB per token. So everything is loaded before the first barrier.
 #import sequences
 #word cache_eps: f32      // of the norm

@@ -1,7 +1,7 @@
 //! Flags that several commands share, each defined once.
 
-use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -26,7 +26,7 @@ pub(super) struct ModelArgs {
     model: Option<PathBuf>,
     /// The source that was found: a name is looked up once.
     #[arg(skip)]
-    found: OnceCell<ModelSource>,
+    found: OnceLock<ModelSource>,
 }
 
 impl ModelArgs {
@@ -149,7 +149,7 @@ pub(super) fn gpu_layers(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Where and how to run, and which weights decoding reads composed.
+/// Where and how to run.
 #[derive(Args)]
 pub(super) struct EngineArgs {
     #[command(flatten)]
@@ -222,7 +222,7 @@ impl KernelArgs {
     }
 }
 
-/// Which weights decoding reads composed.
+/// The weights to multiply at load.
 #[derive(Args)]
 pub(super) struct PrecomposeArgs {
     /// Multiply weights that follow one another at load, for fewer but larger steps while generating: qk (query

@@ -208,7 +208,7 @@ impl Bench {
                 devices: devices.clone(),
                 tiers: self.tiers.clone(),
                 gpu: self.kernels.options(),
-                precompose: self.precompose.choice,
+                precompose: self.precompose.choice.unwrap_or_default(),
                 chunks: self.chunks.concat(),
                 force: self.force,
                 repetitions: usize::from(self.repetitions),
@@ -387,7 +387,7 @@ impl<W: Write> Shown<W> {
             }
             Event::Loaded => self.bar = None,
             Event::Tier(trial) => note(format_args!("{trial}")),
-            Event::Precomposed(precomposed) => note(format_args!("{precomposed}")),
+            Event::Precomposed(precomposed) => note(format_args!("{}", precomposed.line)),
             Event::NoGpu(error) => note(format_args!("{}", load::no_gpu(error, self.by_layers))),
             Event::Skipped(reason) => note(format_args!("left out: {reason}")),
             Event::Test { test, number, of } => {

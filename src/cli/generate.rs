@@ -156,12 +156,12 @@ impl Generate {
     /// Answers a prompt, given by its session and the tokens left to evaluate, and says what it took.
     fn answer(
         &self,
-        (session, mut tokens, kept): (Session<'_>, Vec<u32>, Option<Resumed>),
+        (session, mut tokens, kept): (Session, Vec<u32>, Option<Resumed>),
         rendered: Option<&str>,
         choice: &Choice,
         grammar: Option<Grammar>,
     ) -> Result<(), CliError> {
-        let engine = session.engine();
+        let engine = &session.engine().clone();
         let sink = match self.json {
             true => Sink::kept(),
             false => Sink::streamed(!self.no_wrap),
@@ -271,7 +271,7 @@ impl Generate {
 
 /// An answer while it is generated.
 struct Turn<'a> {
-    session: Session<'a>,
+    session: Session,
     /// The file that it is kept in, if any.
     kept: Option<Resumed>,
     choice: &'a Choice,

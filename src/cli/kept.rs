@@ -122,7 +122,7 @@ impl Kept {
     }
 
     /// Puts what it holds into `session`, and says what differs between here and where it was computed.
-    pub(super) fn restore(&mut self, session: &mut Session<'_>) -> Result<(), CliError> {
+    pub(super) fn restore(&mut self, session: &mut Session) -> Result<(), CliError> {
         self.file.restore(session).wait()?;
         if let Some(differs) = self.file.differs() {
             note(format_args!("session {}: {differs}", self.name()));
@@ -134,7 +134,7 @@ impl Kept {
     /// evaluated before the answer.
     pub(super) fn begin(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         conversation: &Conversation,
         begun: Begun,
         left: &[u32],
@@ -152,7 +152,7 @@ impl Kept {
     /// Saves what is said, of which nothing is unfinished.
     pub(super) fn save(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         conversation: &Conversation,
     ) -> Result<(), CliError> {
         self.data.begun = None;
@@ -161,7 +161,7 @@ impl Kept {
 
     fn write(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         conversation: &Conversation,
     ) -> Result<(), CliError> {
         self.data.conversation.clone_from(conversation);

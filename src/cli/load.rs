@@ -35,7 +35,7 @@ pub(super) fn open_for(
 ) -> Result<Opened, CliError> {
     let options = EngineOptions {
         gpu: engine.device.options(),
-        precompose: engine.precompose.choice,
+        precompose: engine.precompose.choice.unwrap_or_default(),
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
@@ -137,7 +137,7 @@ pub(super) fn try_answer(source: &ModelSource, options: &EngineOptions) -> Resul
 /// Does `work` while a bar shows its progress. `work` tells how many bytes are done, and of how many.
 pub(super) fn with_bar<T>(
     what: &'static str,
-    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
+    work: impl FnOnce(&mut (dyn FnMut(u64, u64) + Send)) -> T,
 ) -> T {
     let bar = progress_bar(what);
     work(&mut told(&bar))
@@ -161,7 +161,7 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
         detail(format_args!("{trial}"));
     }
     if let Some(precomposed) = engine.precomposed() {
-        detail(format_args!("{precomposed}"));
+        detail(format_args!("{}", precomposed.line));
     }
     Ok(engine)
 }

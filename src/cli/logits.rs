@@ -81,7 +81,7 @@ impl Logits {
         };
         opened.check_tokens(&tokens, 0)?;
         let engine = load::weights(opened)?;
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = BufWriter::new(io::stdout());
         // In a terminal the lines themselves show how far it is, from the first one on.
         let is_seen = io::stdout().is_terminal();
         let bar = load::prompt_bar("logits", tokens.len());

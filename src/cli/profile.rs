@@ -96,7 +96,7 @@ impl Profile {
         let options = ProfileOptions {
             source: self.model.source()?,
             gpu: self.engine.device.options(),
-            precompose: self.engine.precompose.choice,
+            precompose: self.engine.precompose.choice.unwrap_or_default(),
             force: self.model.force,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),

@@ -89,11 +89,11 @@ impl Resumed {
     ///
     /// # Errors
     /// Where the file is refused, the prompt has no room, or the file cannot be written.
-    pub(super) fn begin<'a>(
+    pub(super) fn begin(
         &mut self,
-        engine: &'a Engine,
+        engine: &Engine,
         tokens: &[u32],
-    ) -> Result<(Session<'a>, Vec<u32>), CliError> {
+    ) -> Result<(Session, Vec<u32>), CliError> {
         let mut session = engine.session().wait()?;
         self.kept.restore(&mut session)?;
         let (said, cached) = (session.position(), session.cached());
@@ -122,11 +122,7 @@ impl Resumed {
 
     /// Saves the question and its answer. The answer ends before the first text of `stops`. If the prompt was interrupted before it was
     /// evaluated, nothing is added.
-    pub(super) fn end(
-        mut self,
-        session: &mut Session<'_>,
-        stops: &[String],
-    ) -> Result<(), CliError> {
+    pub(super) fn end(mut self, session: &mut Session, stops: &[String]) -> Result<(), CliError> {
         match session.tokens().get(self.begun.from..) {
             _ if self.raw => {}
             Some(answer) => {

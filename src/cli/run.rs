@@ -17,12 +17,12 @@ pub(super) struct Ran<E> {
 
 /// Evaluates `tokens` and gives up to `limit` tokens of the answer to `take`. Tokens are chosen by the host, if it is to, else by the
 /// device. It ends where `take` says why, or at Ctrl-C.
-pub(super) fn run<E>(
-    session: &mut Session<'_>,
+pub(super) fn run<E: Send>(
+    session: &mut Session,
     tokens: &[u32],
     (chain, host): (&ChainSettings, Option<&mut dyn Chooser>),
     limit: usize,
-    take: &mut dyn FnMut(u32) -> Result<Option<E>, CliError>,
+    take: &mut (dyn FnMut(u32) -> Result<Option<E>, CliError> + Send),
 ) -> Result<Ran<E>, CliError> {
     let bar = load::prompt_bar("prompt", tokens.len());
     let on_prompt = &mut |done: usize| {

@@ -3,11 +3,14 @@
 
 mod attacked;
 mod bodies;
-#[path = "../server/client.rs"]
+#[path = "../common/client.rs"]
 #[allow(dead_code)]
 mod client;
 #[cfg(target_os = "linux")]
 mod connections;
+#[path = "../common/edited.rs"]
+#[allow(dead_code)]
+mod edited;
 mod fair;
 mod grammars;
 mod orders;

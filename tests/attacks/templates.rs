@@ -1,26 +1,12 @@
 //! Protects against templates that are harmless for one message and never end for two: they refuse the requests that they are too much for,
 //! and no other.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use glimt::gguf::Value as Meta;
 use serde_json::{Value, json};
 
-use super::{CHAT, Server};
-
-#[path = "../cli/edited.rs"]
-#[allow(dead_code)]
-mod edited;
-
-const EMBEDDED: &[u8] = include_bytes!("../../assets/tales-q4_k_m.gguf");
-
-fn write(directory: &Path, name: &str, content: &[u8]) -> String {
-    let path = directory.join(name);
-    std::fs::write(&path, content).expect("the temporary directory is writable");
-    let path = path.to_str();
-    path.expect("temporary paths are UTF-8 here").to_owned()
-}
+use super::{CHAT, Server, edited};
 
 /// The hostile text of a template, which runs if there are two messages.
 const HOSTILE: [&str; 6] = [

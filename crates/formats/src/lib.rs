@@ -10,5 +10,6 @@ pub mod files;
 pub mod gguf;
 pub mod plural;
 pub mod quant;
+pub mod random;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -73,7 +73,7 @@ enum Ended {
 /// A conversation with its session.
 pub(super) struct Talk<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) session: Session<'a>,
+    pub(super) session: Session,
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
     pub(super) choice: Choice,

@@ -74,7 +74,7 @@ pub(super) fn bench(
                 checked: subject.checked,
                 ..GpuOptions::default()
             },
-            precompose: None,
+            precompose: Default::default(),
             chunks: vec![],
             force: subject.force,
             repetitions: sizes.repetitions,
@@ -125,7 +125,7 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
     let options = ProfileOptions {
         source: subject.source.clone(),
         gpu: subject.options(subject.asked.first().copied()),
-        precompose: None,
+        precompose: Default::default(),
         force: subject.force,
         subject: what,
         depth: 0,

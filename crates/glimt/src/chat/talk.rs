@@ -3,12 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use super::conversation::{Conversation, Turn};
@@ -36,8 +35,9 @@ use crate::gpu::pending::giving_way;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Chat<'a> {
-    session: Session<'a>,
+pub struct Chat {
+    engine: Engine,
+    session: Session,
     /// The turns so far. It may be changed: what of it was computed is computed only once.
     pub conversation: Conversation,
     /// How tokens are chosen: at first as it is recommended for the model, with a random seed.
@@ -49,17 +49,17 @@ pub struct Chat<'a> {
     stats: Option<GenerateStats>,
 }
 
-impl<'a> Chat<'a> {
+impl Chat {
     /// A conversation without turns.
     ///
     /// # Errors
     /// The error that its cache does not fit.
-    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+    pub async fn new(engine: &Engine) -> Result<Self, EngineError> {
         Ok(Self::of(engine.session().await?))
     }
 
     /// A conversation without turns, in `session`. What that has computed already is kept as far as the conversation begins with it.
-    pub fn of(session: Session<'a>) -> Self {
+    pub fn of(session: Session) -> Self {
         let recommended = session.engine().recommended();
         Self {
             conversation: Conversation::default(),
@@ -67,6 +67,7 @@ impl<'a> Chat<'a> {
             think: None,
             limit: usize::MAX,
             stats: None,
+            engine: session.engine().clone(),
             session,
         }
     }
@@ -81,24 +82,24 @@ impl<'a> Chat<'a> {
     /// Nothing is computed before the first piece is asked for. What was given is a turn of the conversation from then on, also if the
     /// stream is dropped before its end. A question without any answer is no turn.
     pub fn stream(&mut self, text: impl Into<String>) -> Pieces<'_> {
-        let engine: &'a Engine = self.session.engine();
+        let engine = &self.engine;
         self.conversation.turns.push(Turn::User(text.into()));
         let (begun, thinks) = match self.conversation.prompt(engine, self.think) {
             Ok(prompt) => (Ok(prompt.ids), prompt.text),
             Err(error) => (Err(error), String::new()),
         };
-        let heard = Rc::new(RefCell::new(Heard {
+        let heard = Arc::new(Mutex::new(Heard {
             reader: ReplyReader::new(engine.tokenizer(), &thinks),
             pieces: VecDeque::new(),
         }));
-        let hears = Rc::clone(&heard);
+        let hears = Arc::clone(&heard);
         let (session, sampling, limit) = (&mut self.session, self.sampling, self.limit);
         let answer = async move {
             let prompt = begun?;
             let kept = session.keep_common(&prompt);
             let on_prompt = &mut |_| ControlFlow::Continue(());
             let on_token = &mut |token| {
-                hears.borrow_mut().token(token);
+                lock(&hears).token(token);
                 ControlFlow::Continue(())
             };
             let generated =
@@ -143,14 +144,18 @@ impl Heard<'_> {
     }
 }
 
-type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineError>> + 'c>>;
+fn lock<'h, 'c>(heard: &'h Mutex<Heard<'c>>) -> MutexGuard<'h, Heard<'c>> {
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineError>> + Send + 'c>>;
 
 /// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_piece`](Self::next_piece), which never
 /// blocks. [`Chat::stream`] begins it.
 pub struct Pieces<'c> {
     /// There until it has ended.
     answer: Option<Generating<'c>>,
-    heard: Rc<RefCell<Heard<'c>>>,
+    heard: Arc<Mutex<Heard<'c>>>,
     conversation: &'c mut Conversation,
     stats: &'c mut Option<GenerateStats>,
 }
@@ -166,7 +171,7 @@ impl Pieces<'_> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, EngineError>>> {
         loop {
-            if let Some(piece) = self.heard.borrow_mut().pieces.pop_front() {
+            if let Some(piece) = lock(&self.heard).pieces.pop_front() {
                 return Poll::Ready(Some(Ok(piece)));
             }
             let Some(answer) = &mut self.answer else {
@@ -182,7 +187,7 @@ impl Pieces<'_> {
                     self.end();
                     return Poll::Ready(Some(Err(error)));
                 }
-                Poll::Pending if self.heard.borrow().pieces.is_empty() => return Poll::Pending,
+                Poll::Pending if lock(&self.heard).pieces.is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
         }
@@ -194,7 +199,7 @@ impl Pieces<'_> {
         if self.answer.take().is_none() {
             return;
         }
-        let mut heard = self.heard.borrow_mut();
+        let mut heard = lock(&self.heard);
         let (reply, rest) = heard.reader.take();
         heard.pieces.extend(rest);
         let is_empty = reply.thoughts.is_none() && reply.answer.ids.is_empty();

@@ -20,9 +20,8 @@ use crate::plural::count;
 /// the ids to `on_token` as they come back; what it computed past the end of the answer is discarded.
 ///
 /// A call that computes on a device is a future that never blocks: it goes on whenever it is polled, and a browser can await it. A backend
-/// that computes on the host does it at once, and gives way after each token that it decodes. Native builds can wait for it by
-/// [`Wait`](crate::gpu::wait::Wait). A future that is dropped before its end leaves the session where a call from an earlier position can begin.
-pub trait Backend: Send {
+/// that computes on the host does it on a thread of its own, or at once if the caller [waits](crate::gpu::wait::Wait) for it. A future that is dropped before its end leaves the session where a call from an earlier position can begin.
+pub trait Backend: Send + Sync {
     /// Rows in the cache: no token can have a position at or beyond it.
     fn n_ctx(&self) -> usize;
 
@@ -140,19 +139,19 @@ pub trait Backend: Send {
 }
 
 /// The future result of a call of a [`Backend`].
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + 'a>>;
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
 
 /// Has a device use something, and waits for nothing.
 pub type Touch = Box<dyn Fn() + Send>;
 
 /// Receives the logits of one position with its index into the tokens given.
-pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 'a;
+pub type OnRow<'a> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + Send + 'a;
 
 /// Receives how many tokens of a prompt are as good as computed.
-pub type OnPrompt<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+pub type OnPrompt<'a> = dyn FnMut(usize) -> ControlFlow<()> + Send + 'a;
 
 /// Receives one chosen token.
-pub type OnToken<'a> = dyn FnMut(u32) -> ControlFlow<()> + 'a;
+pub type OnToken<'a> = dyn FnMut(u32) -> ControlFlow<()> + Send + 'a;
 
 /// The error of a call of a [`Backend`].
 #[derive(Debug, thiserror::Error)]
@@ -207,6 +206,14 @@ pub enum BackendError {
         n_ctx: usize,
         /// The bytes of these rows.
         bytes: usize,
+    },
+    /// The system gives no thread to compute on.
+    #[error(
+        "no thread to compute on: {reason}; end other programs, or allow more threads (ulimit -u)"
+    )]
+    NoThread {
+        /// The system's own words.
+        reason: String,
     },
     /// The model computed infinity or NaN.
     #[error(

@@ -1,18 +1,18 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 
+use super::apart::{Heard, apart};
 use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite,
     check_rows, check_tokens, check_written,
 };
 use super::random::cache_values;
+use crate::gpu::pending::may_block;
 use crate::kernels::logit_bias::{Biases, logit_bias};
 use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
@@ -26,8 +26,17 @@ const HEAD_CHUNK: usize = 32;
 
 /// A model on the CPU: what every other backend is held against.
 ///
-/// Results do not depend on how tokens are split into calls or chunks, bit for bit.
+/// Results do not depend on how tokens are split into calls or chunks, bit for bit. Where an event loop polls a call, a thread of its own
+/// computes, and ends before the next token or block of layers if the call is dropped.
 pub struct CpuBackend {
+    model: Arc<dyn Model>,
+    work: Arc<Mutex<Work>>,
+    n_ctx: usize,
+    biases: Biases,
+}
+
+/// All that a call computes with.
+struct Work {
     model: Arc<dyn Model>,
     reference: Box<dyn Reference>,
     n_ctx: usize,
@@ -35,9 +44,16 @@ pub struct CpuBackend {
     embedding_length: usize,
     /// Logits of the last computed position.
     last_logits: Vec<f32>,
-    biases: Biases,
     /// The position `last_logits` predicts: one past the last computed token, 0 before any.
     next: usize,
+}
+
+/// The news of a call that gives logits.
+enum News {
+    /// So many tokens are as good as computed.
+    Computed(usize),
+    /// The logits behind a token.
+    Row(usize, Vec<f32>),
 }
 
 impl CpuBackend {
@@ -52,17 +68,47 @@ impl CpuBackend {
             .reference(n_ctx)
             .map_err(|OutOfMemory { bytes }| BackendError::OutOfMemory { n_ctx, bytes })?;
         Ok(CpuBackend {
+            work: Arc::new(Mutex::new(Work {
+                model: Arc::clone(&model),
+                reference,
+                n_ctx,
+                vocab_size,
+                embedding_length,
+                last_logits: Vec::new(),
+                next: 0,
+            })),
             model,
-            reference,
             n_ctx,
-            vocab_size,
-            embedding_length,
-            last_logits: Vec::new(),
             biases: Biases::default(),
-            next: 0,
         })
     }
 
+    fn work(&self) -> MutexGuard<'_, Work> {
+        lock(&self.work)
+    }
+
+    /// The result of `compute`: at once where the caller may block, else of a thread of its own.
+    async fn computed<N: Send + 'static, T: Send + 'static>(
+        &self,
+        compute: impl FnOnce(&mut Work, &mut Heard<'_, N>) -> Result<T, BackendError> + Send + 'static,
+        heard: &mut Heard<'_, N>,
+    ) -> Result<T, BackendError> {
+        if may_block() || cfg!(target_arch = "wasm32") {
+            return compute(&mut self.work(), heard);
+        }
+        let work = Arc::clone(&self.work);
+        let apart = apart(move |tell| compute(&mut lock(&work), tell), heard).await;
+        apart.map_err(|error| BackendError::NoThread {
+            reason: error.to_string(),
+        })?
+    }
+}
+
+fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Work {
     fn check(&self, tokens: &[u32], pos: usize) -> Result<(), BackendError> {
         check_tokens(tokens, pos, self.n_ctx, self.vocab_size)
     }
@@ -85,7 +131,7 @@ impl CpuBackend {
     }
 
     /// [`Backend::prefill_watched`].
-    fn compute(
+    fn prefill(
         &mut self,
         tokens: &[u32],
         pos: usize,
@@ -106,20 +152,72 @@ impl CpuBackend {
     }
 
     /// The token that continues `context`, to which it is appended.
-    fn choose(&mut self, context: &mut Vec<u32>, sampling: &Sampling) -> Result<u32, BackendError> {
+    fn choose(
+        &mut self,
+        context: &mut Vec<u32>,
+        sampling: &Sampling,
+        biases: &Biases,
+    ) -> Result<u32, BackendError> {
         if context.len() > self.next {
             let unwatched = &mut |_| ControlFlow::Continue(());
-            self.compute(&[context[self.next]], self.next, unwatched)?;
+            self.prefill(&[context[self.next]], self.next, unwatched)?;
         }
         check_finite(&self.last_logits, context.len() - 1)?;
         let recent = sampling.recent(context);
         let mut logits = Cow::Borrowed(&self.last_logits[..]);
-        if !self.biases.is_empty() {
-            logit_bias(logits.to_mut(), &self.biases.row());
+        if !biases.is_empty() {
+            logit_bias(logits.to_mut(), &biases.row());
         }
         let token = sample(&logits, recent, sampling, context.len() as u64);
         context.push(token);
         Ok(token)
+    }
+
+    /// [`Backend::logits_watched`].
+    fn logits(
+        &mut self,
+        tokens: &[u32],
+        pos: usize,
+        tell: &mut Heard<'_, News>,
+    ) -> Result<usize, BackendError> {
+        self.check(tokens, pos)?;
+        for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
+            let first = i * CHUNK;
+            let on_prompt = &mut |done| tell(News::Computed(done));
+            let Some(x) = self.chunk(chunk, first, pos, on_prompt) else {
+                self.next = 0;
+                return Ok(first);
+            };
+            for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
+                let logits = self.reference.head(x);
+                for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
+                    let index = first + j * HEAD_CHUNK + t;
+                    self.next = pos + index + 1;
+                    self.last_logits = row.to_vec();
+                    if tell(News::Row(index, row.to_vec())).is_break() {
+                        return Ok(index + 1);
+                    }
+                }
+            }
+        }
+        Ok(tokens.len())
+    }
+
+    /// [`Backend::decode`].
+    fn decode(
+        &mut self,
+        mut context: Vec<u32>,
+        (sampling, biases): (&Sampling, &Biases),
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        check_context(&context, self.next, limit, self.n_ctx)?;
+        for _ in 0..limit {
+            if on_token(self.choose(&mut context, sampling, biases)?).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Values of a cache row of one layer.
@@ -137,8 +235,9 @@ impl Backend for CpuBackend {
     fn fill_cache(&mut self, rows: usize) -> Answer<'_, ()> {
         Box::pin(async move {
             check_rows(rows, self.n_ctx)?;
-            let values: Vec<f16> = cache_values(rows * self.row());
-            for cache in self.reference.cache() {
+            let mut work = self.work();
+            let values: Vec<f16> = cache_values(rows * work.row());
+            for cache in work.reference.cache() {
                 cache[..values.len()].copy_from_slice(&values);
             }
             Ok(())
@@ -151,9 +250,10 @@ impl Backend for CpuBackend {
             if positions.is_empty() {
                 return Ok(vec![]);
             }
-            let row = self.row();
+            let work = self.work();
+            let row = work.row();
             let values = row * positions.start..row * positions.end;
-            let layers = self.reference.cached().iter();
+            let layers = work.reference.cached().iter();
             let rows =
                 layers.flat_map(|cache| bytemuck::cast_slice::<f16, u8>(&cache[values.clone()]));
             Ok(rows.copied().collect())
@@ -162,12 +262,13 @@ impl Backend for CpuBackend {
 
     fn write_rows<'a>(&'a mut self, first: usize, rows: &'a [u8]) -> Answer<'a, ()> {
         Box::pin(async move {
-            let row = self.row();
-            let of_all = row * size_of::<f16>() * self.reference.cached().len();
+            let mut work = self.work();
+            let row = work.row();
+            let of_all = row * size_of::<f16>() * work.reference.cached().len();
             let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
-            self.next = 0;
+            work.next = 0;
             let of_layer = (count * row * size_of::<f16>()).max(1);
-            let caches = self.reference.cache().iter_mut();
+            let caches = work.reference.cache().iter_mut();
             for (cache, rows) in caches.zip(rows.chunks_exact(of_layer)) {
                 let cache = &mut cache[first * row..(first + count) * row];
                 bytemuck::cast_slice_mut(cache).copy_from_slice(rows);
@@ -179,12 +280,14 @@ impl Backend for CpuBackend {
     fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
         Box::pin(async move {
             check_rows(rows, self.n_ctx)?;
-            let mut branch = Self::new(Arc::clone(&self.model), self.n_ctx)?;
-            let values = rows * self.row();
-            let pairs = branch.reference.cache().iter_mut();
-            for (to, from) in pairs.zip(self.reference.cached()) {
+            let branch = Self::new(Arc::clone(&self.model), self.n_ctx)?;
+            let (mut to, from) = (branch.work(), self.work());
+            let values = rows * from.row();
+            let pairs = to.reference.cache().iter_mut();
+            for (to, from) in pairs.zip(from.reference.cached()) {
                 to[..values].copy_from_slice(&from[..values]);
             }
+            drop(to);
             Ok(Box::new(branch) as Box<dyn Backend>)
         })
     }
@@ -195,7 +298,10 @@ impl Backend for CpuBackend {
         pos: usize,
         on_prompt: &'a mut OnPrompt<'_>,
     ) -> Answer<'a, usize> {
-        Box::pin(async move { self.compute(tokens, pos, on_prompt) })
+        let tokens = tokens.to_vec();
+        let compute =
+            move |work: &mut Work, tell: &mut Heard<'_, usize>| work.prefill(&tokens, pos, tell);
+        Box::pin(self.computed(compute, on_prompt))
     }
 
     fn logits_watched<'a>(
@@ -206,26 +312,14 @@ impl Backend for CpuBackend {
         on_row: &'a mut OnRow<'_>,
     ) -> Answer<'a, usize> {
         Box::pin(async move {
-            self.check(tokens, pos)?;
-            for (i, chunk) in tokens.chunks(CHUNK).enumerate() {
-                let first = i * CHUNK;
-                let Some(x) = self.chunk(chunk, first, pos, on_prompt) else {
-                    self.next = 0;
-                    return Ok(first);
-                };
-                for (j, x) in x.chunks(HEAD_CHUNK * self.embedding_length).enumerate() {
-                    let logits = self.reference.head(x);
-                    for (t, row) in logits.chunks_exact(self.vocab_size).enumerate() {
-                        let index = first + j * HEAD_CHUNK + t;
-                        self.next = pos + index + 1;
-                        self.last_logits = row.to_vec();
-                        if on_row(index, row).is_break() {
-                            return Ok(index + 1);
-                        }
-                    }
-                }
-            }
-            Ok(tokens.len())
+            let tokens = tokens.to_vec();
+            let compute =
+                move |work: &mut Work, tell: &mut Heard<'_, News>| work.logits(&tokens, pos, tell);
+            let heard = &mut |news| match news {
+                News::Computed(done) => on_prompt(done),
+                News::Row(index, row) => on_row(index, &row),
+            };
+            self.computed(compute, heard).await
         })
     }
 
@@ -240,31 +334,12 @@ impl Backend for CpuBackend {
         limit: usize,
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
-        Box::pin(async move {
-            check_context(context, self.next, limit, self.n_ctx)?;
-            let mut context = context.to_vec();
-            for _ in 0..limit {
-                if on_token(self.choose(&mut context, sampling)?).is_break() {
-                    break;
-                }
-                pause().await;
-            }
-            Ok(())
-        })
+        let (context, sampling, biases) = (context.to_vec(), *sampling, self.biases.clone());
+        let compute = move |work: &mut Work, tell: &mut Heard<'_, u32>| {
+            work.decode(context, (&sampling, &biases), limit, tell)
+        };
+        Box::pin(self.computed(compute, on_token))
     }
-}
-
-/// Gives way once to whoever polls.
-async fn pause() {
-    let mut is_over = false;
-    poll_fn(|context| match std::mem::replace(&mut is_over, true) {
-        true => Poll::Ready(()),
-        false => {
-            context.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 #[cfg(test)]
@@ -273,6 +348,9 @@ mod tests {
     use crate::engine::testing::small_model;
     use crate::gpu::wait::Wait;
     use crate::models;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Waker};
+    use std::thread;
 
     #[test]
     fn a_prompt_is_told_block_by_block_and_ends_between_two_blocks() {
@@ -291,7 +369,7 @@ mod tests {
         // Of 256 and of 44 tokens, three blocks each.
         assert_eq!(told, [85, 170, 256, 270, 285]);
         assert_eq!(done, 300);
-        let whole = backend.last_logits.clone();
+        let whole = backend.work().last_logits.clone();
         for (end, expected) in [(170, 0), (256, 256), (285, 256)] {
             let some = &mut |done| match done < end {
                 true => ControlFlow::Continue(()),
@@ -302,12 +380,52 @@ mod tests {
                 .wait()
                 .expect("it fits");
             assert_eq!(done, expected, "{end}");
-            assert_eq!(backend.next, 0, "no logits are kept");
+            assert_eq!(backend.work().next, 0, "no logits are kept");
             let on_row = &mut |_: usize, _: &[f32]| ControlFlow::Continue(());
             let done = backend.logits_watched(&tokens, 0, some, on_row).wait();
             assert_eq!(done.expect("it fits"), expected, "{end}");
         }
         backend.prefill(&tokens, 0).wait().expect("it fits");
-        assert_eq!(backend.last_logits, whole);
+        assert_eq!(backend.work().last_logits, whole);
+    }
+
+    #[test]
+    fn an_event_loop_goes_on_while_a_thread_computes() {
+        let model = models::load(Arc::new(small_model())).expect("it is supported");
+        let backend = || CpuBackend::new(Arc::clone(&model), 600).expect("there is memory");
+        let (mut waited, mut polled) = (backend(), backend());
+        let tokens: Vec<u32> = (3..60).collect();
+        let decoded = |backend: &mut CpuBackend, wait: &dyn Fn(Answer<'_, ()>), limit| {
+            let mut answer = vec![];
+            let on_token = &mut |token| {
+                answer.push(token);
+                ControlFlow::Continue(())
+            };
+            wait(backend.decode(&tokens, &Sampling::GREEDY, limit, on_token));
+            answer
+        };
+        waited.prefill(&tokens, 0).wait().expect("it fits");
+        let at_once = |answer: Answer<'_, ()>| answer.wait().expect("it fits");
+        let expected = decoded(&mut waited, &at_once, 9);
+
+        let polls = AtomicUsize::new(0);
+        let in_a_loop = |mut answer: Answer<'_, ()>| {
+            let mut context = Context::from_waker(Waker::noop());
+            while answer.as_mut().poll(&mut context).is_pending() {
+                polls.fetch_add(1, Ordering::Relaxed);
+                thread::yield_now();
+            }
+        };
+        in_a_loop(polled.prefill(&tokens, 0));
+        assert!(polls.load(Ordering::Relaxed) > 0, "no poll computes");
+        let dropped = |mut answer: Answer<'_, ()>| {
+            let polled = answer
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+        };
+        decoded(&mut polled, &dropped, 100);
+        in_a_loop(polled.prefill(&tokens, 0));
+        assert_eq!(decoded(&mut polled, &in_a_loop, 9), expected);
     }
 }

@@ -14,11 +14,10 @@ pub(super) enum Device {
 }
 
 /// The first flag for something that only GPU kernels can do.
-fn gpu_flag(options: &GpuOptions, precompose: Option<PrecomposeChoice>) -> Option<&'static str> {
-    let composing = precompose.is_some_and(|choice| choice != PrecomposeChoice::Off);
+fn gpu_flag(options: &GpuOptions, precompose: PrecomposeChoice) -> Option<&'static str> {
     let flags = [
         (options.tier.is_some(), "--tier"),
-        (composing, "--precompose"),
+        (precompose != PrecomposeChoice::Off, "--precompose"),
         (options.no_matrices, "--no-matrices"),
         (options.serial_passes.is_some(), "--serial-passes"),
         (options.packed_halves.is_some(), "--packed-halves"),
@@ -29,19 +28,13 @@ fn gpu_flag(options: &GpuOptions, precompose: Option<PrecomposeChoice>) -> Optio
 }
 
 /// Refuses what only GPU kernels can do.
-pub fn check_cpu(
-    options: &GpuOptions,
-    precompose: Option<PrecomposeChoice>,
-) -> Result<(), EngineError> {
+pub fn check_cpu(options: &GpuOptions, precompose: PrecomposeChoice) -> Result<(), EngineError> {
     let Some(flag) = gpu_flag(options, precompose) else {
         return Ok(());
     };
-    Err(match (options.tier, precompose, flag) {
-        (Some(tier), _, "--tier") => EngineError::TierWithoutGpu { tier: tier.name() },
-        (_, Some(choice), "--precompose") => EngineError::PrecomposeWithoutGpu {
-            choice: choice.name(),
-        },
-        _ => EngineError::FlagWithoutGpu { flag },
+    Err(match options.tier {
+        Some(tier) => EngineError::TierWithoutGpu { tier: tier.name() },
+        None => EngineError::FlagWithoutGpu { flag },
     })
 }
 

@@ -37,15 +37,7 @@ pub enum EngineError {
         /// The tier asked for.
         tier: &'static str,
     },
-    /// Composed weights were asked for together with the CPU.
-    #[error(
-        "--precompose {choice} makes weights for GPU kernels, but the device is the CPU reference; leave it out or use --precompose off"
-    )]
-    PrecomposeWithoutGpu {
-        /// The choice.
-        choice: &'static str,
-    },
-    /// Composed weights were asked for together with several sequences at once.
+    /// Products of weights were asked for together with several sequences at once.
     #[error(
         "--precompose {choice} makes weights that steps of several sequences do not read; leave it out or use --parallel 1"
     )]

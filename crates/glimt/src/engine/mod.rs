@@ -5,6 +5,7 @@
 //! future that never blocks: whoever may block calls [`Wait::wait`] of it. [`Engine::open`] and [`Engine::chat`] alone do so themselves. What a device does for a session is a [`backend::Backend`]: [`cpu`] is the
 //! reference, [`gpu`] the fast one.
 
+mod apart;
 pub mod backend;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;
@@ -37,11 +38,13 @@ pub use crate::kernels::logit_bias::Biases;
 pub use crate::kernels::sampling::{self, Sampling};
 pub use device::adapter;
 pub use error::{EngineError, NoRoom};
-pub use gpu::{DEFAULT_PRECOMPOSE, MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
+pub use gpu::{MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
 pub use opened::Opened;
 pub use room::available;
 #[cfg(not(target_arch = "wasm32"))]
 pub use room::check_gpu;
+#[cfg(any(test, feature = "testing"))]
+pub use room::{Place, Site};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
 #[cfg(not(target_arch = "wasm32"))]
@@ -119,9 +122,8 @@ pub struct EngineOptions {
     /// The device and the kernels. Without a tier it is the one that suits adapter and model, by measuring where both
     /// tiers with subgroups can run. The results of `glimt tune` are used in any case.
     pub gpu: GpuOptions,
-    /// The weights that decoding reads composed; `None` is
-    /// [`DEFAULT_PRECOMPOSE`] on a GPU.
-    pub precompose: Option<PrecomposeChoice>,
+    /// The weights of which a GPU gets products besides.
+    pub precompose: PrecomposeChoice,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
@@ -163,12 +165,15 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
-/// A model loaded on a device; what holds of it before ([`Opened`]) holds on.
-pub struct Engine {
+/// A model loaded on a device; what holds of it before ([`Opened`]) holds on. Clones share it, as its sessions do.
+#[derive(Clone)]
+pub struct Engine(Arc<Loaded>);
+
+/// A model on a device, which an engine and its sessions share.
+pub(crate) struct Loaded {
     opened: Opened,
     /// On the GPU, where one is used.
     weights: Option<Arc<GpuModel>>,
-    precomposed: Option<Precomposed>,
     /// The identity of the model, once it was asked for.
     identity: OnceLock<Identity>,
 }
@@ -177,7 +182,7 @@ impl std::ops::Deref for Engine {
     type Target = Opened;
 
     fn deref(&self) -> &Opened {
-        &self.opened
+        &self.0.opened
     }
 }
 
@@ -188,57 +193,54 @@ impl Engine {
     /// [`EngineError::Gpu`].
     pub async fn load(
         mut opened: Opened,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut (dyn FnMut(LoadProgress) + Send),
     ) -> Result<Self, EngineError> {
-        let choice = opened.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
-        let (weights, precomposed) = match &opened.device {
-            Device::Cpu { .. } => (None, None),
+        let weights = match &opened.device {
+            Device::Cpu { .. } => None,
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
-                let (weights, precomposed) = match opened.batch_sizes() {
+                let weights = match opened.batch_sizes() {
                     Some(BatchSizes { sequences, .. }) => {
-                        let loaded = GpuModel::load_for(gpu, model, sequences, told);
-                        (loaded.await?, None)
+                        GpuModel::load_for(gpu, model, sequences, told).await?
                     }
                     None => {
-                        let n_ctx = opened.n_ctx();
+                        let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
                         GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
                     }
                 };
-                (Some(Arc::new(weights)), precomposed)
+                Some(Arc::new(weights))
             }
         };
         if let Some(weights) = &weights {
             // In the tier that loading settled for.
             opened.device = Device::Gpu(Arc::clone(&weights.gpu));
         }
-        Ok(Self {
+        Ok(Self(Arc::new(Loaded {
             opened,
             weights,
-            precomposed,
             identity: OnceLock::new(),
-        })
+        })))
     }
 
     /// The identity of the model, which is read when it is first asked for.
     fn identity(&self) -> Result<&Identity, EngineError> {
-        if let Some(identity) = self.identity.get() {
+        if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
         let identity = Identity::of(self)?;
-        Ok(self.identity.get_or_init(|| identity))
+        Ok(self.0.identity.get_or_init(|| identity))
     }
 
     /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
-        self.precomposed.as_ref()
+        self.0.weights.as_ref()?.precomposed.as_ref()
     }
 
     /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the
     /// device has no choice.
     pub fn tier_trial(&self) -> Option<&TierTrial> {
-        self.weights.as_ref()?.tier_trial.as_ref()
+        self.0.weights.as_ref()?.tier_trial.as_ref()
     }
 
     /// Loads a model with the usual options: a file by its path, or [`ModelSource::Embedded`]. [`Opened::new`] and [`load`](Self::load)
@@ -256,16 +258,16 @@ impl Engine {
     ///
     /// # Errors
     /// The error that its cache does not fit.
-    pub async fn session(&self) -> Result<Session<'_>, EngineError> {
+    pub async fn session(&self) -> Result<Session, EngineError> {
         let n_ctx = self.n_ctx();
-        let backend: Box<dyn Backend + '_> = match &self.weights {
-            None => Box::new(CpuBackend::new(Arc::clone(&self.opened.model), n_ctx)?),
+        let backend: Box<dyn Backend> = match &self.0.weights {
+            None => Box::new(CpuBackend::new(Arc::clone(&self.0.opened.model), n_ctx)?),
             Some(weights) => {
                 let weights = Arc::clone(weights);
-                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.opened.ubatch).await?)
+                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)
             }
         };
-        Ok(Session::new(self, backend))
+        Ok(Session::new(self.clone(), backend))
     }
 }
 

@@ -30,8 +30,8 @@ pub struct Opened {
     turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
-    /// The composition that was asked for.
-    pub(super) precompose: Option<PrecomposeChoice>,
+    /// The products of weights that were asked for.
+    pub(super) precompose: PrecomposeChoice,
 }
 
 impl Opened {
@@ -43,7 +43,7 @@ impl Opened {
     ///
     /// # Errors
     /// [`EngineError::Gguf`], [`EngineError::Model`] or [`EngineError::Tokenizer`] for the file,
-    /// [`EngineError::ContextTooLong`], [`EngineError::TierWithoutGpu`] or [`EngineError::PrecomposeWithoutGpu`] for the
+    /// [`EngineError::ContextTooLong`], [`EngineError::TierWithoutGpu`] or [`EngineError::FlagWithoutGpu`] for the
     /// options, [`EngineError::Gpu`] for the device.
     pub async fn new(source: &ModelSource, options: &EngineOptions) -> Result<Self, EngineError> {
         Self::of_gguf(source.open()?, options).await
@@ -102,10 +102,8 @@ impl Opened {
             }
             None => None,
         };
-        if let (Some(_), Some(choice)) = (batch_sizes, options.precompose)
-            && choice != PrecomposeChoice::Off
-        {
-            let choice = choice.name();
+        if batch_sizes.is_some() && options.precompose != PrecomposeChoice::Off {
+            let choice = options.precompose.name();
             return Err(EngineError::PrecomposeForMany { choice });
         }
         let turns = match &options.serving {

@@ -23,7 +23,7 @@ impl Perplexity {
     /// The errors of [`Session::logits`], such as that of a chunk longer than the context.
     pub async fn add_chunk_watched(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         chunk: &[u32],
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<bool, EngineError> {

@@ -24,7 +24,8 @@ struct Room {
 
 /// Where a model is to run, as far as its memory goes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Site<'a> {
+pub enum Site<'a> {
+    /// The CPU.
     Cpu,
     /// A GPU, which may be planned only, and the bytes that it tells.
     Gpu(&'a Target, Option<u64>),
@@ -41,9 +42,12 @@ impl<'a> Site<'a> {
 
 /// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub struct Place<'a> {
+    /// Where it is to run.
     pub site: Site<'a>,
+    /// The model.
     pub model: &'a dyn Model,
+    /// Tokens of a chunk, if asked for.
     pub ubatch: Option<u32>,
     /// Whether `-c` says how long the context is.
     pub has_flag: bool,
@@ -75,7 +79,7 @@ impl Place<'_> {
     ///
     /// # Errors
     /// [`EngineError::NoRoom`], or what loading the model there would refuse.
-    pub(crate) fn check(&self, n_ctx: usize) -> Result<(), EngineError> {
+    pub fn check(&self, n_ctx: usize) -> Result<(), EngineError> {
         let room = match self.room(n_ctx) {
             // Something is too large for one binding. A shorter context helps if it is the cache of a layer, or a chunk of the prompt, which
             // is never longer than the context.

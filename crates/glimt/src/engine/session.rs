@@ -47,9 +47,9 @@ pub struct GenerateStats {
 }
 
 /// One context of a model: what was said so far, with its cache on the device.
-pub struct Session<'a> {
-    engine: &'a Engine,
-    backend: Box<dyn Backend + 'a>,
+pub struct Session {
+    engine: Engine,
+    backend: Box<dyn Backend>,
     /// All tokens so far, `tokens[i]` at position i.
     tokens: Vec<u32>,
     /// How many of them have their cache rows: all, or all but the last of an answer.
@@ -58,8 +58,8 @@ pub struct Session<'a> {
     lineage: Lineage,
 }
 
-impl<'a> Session<'a> {
-    pub(super) fn new(engine: &'a Engine, backend: Box<dyn Backend + 'a>) -> Self {
+impl Session {
+    pub(super) fn new(engine: Engine, backend: Box<dyn Backend>) -> Self {
         Self {
             engine,
             backend,
@@ -70,8 +70,8 @@ impl<'a> Session<'a> {
     }
 
     /// The engine it runs on.
-    pub fn engine(&self) -> &'a Engine {
-        self.engine
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Tokens so far, of prompts and answers; the next one gets this position. Stop tokens are not among them.
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
         limit: usize,
         on_row: Option<&mut OnRow<'_>>,
         on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<ControlFlow<GenerateStats, Answer<'a>>, EngineError> {
+    ) -> Result<ControlFlow<GenerateStats, Answer>, EngineError> {
         let (start, compiled) = (Instant::now(), self.backend.compile_time());
         let on_host = on_row.is_some();
         self.engine.check_tokens(prompt, self.tokens.len())?;
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
         }
         let room = self.engine.n_ctx() - self.tokens.len();
         Ok(ControlFlow::Continue(Answer {
-            engine: self.engine,
+            engine: self.engine.clone(),
             prompt: prompt.len(),
             limit: limit.min(room),
             may_close: limit > room && !on_host,
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
     }
 
     /// Keeps the answer, all of which was handed out.
-    fn end(&mut self, answer: Answer<'_>) -> GenerateStats {
+    fn end(&mut self, answer: Answer) -> GenerateStats {
         let end = Instant::now();
         let first = answer.first.unwrap_or(end);
         self.tokens.extend(&answer.tokens);
@@ -332,8 +332,8 @@ impl<'a> Session<'a> {
 }
 
 /// An answer while it is decoded.
-struct Answer<'a> {
-    engine: &'a Engine,
+struct Answer {
+    engine: Engine,
     /// Tokens of the prompt.
     prompt: usize,
     /// Tokens to decode at most, and what it means to reach them.
@@ -352,7 +352,7 @@ struct Answer<'a> {
     ended: Option<StopReason>,
 }
 
-impl Answer<'_> {
+impl Answer {
     /// Takes the next token, and hands it out unless it ends the answer.
     fn take(&mut self, token: u32, on_token: &mut OnToken<'_>) -> ControlFlow<()> {
         self.first.get_or_insert_with(Instant::now);
@@ -368,5 +368,31 @@ impl Answer<'_> {
             self.ended = Some(StopReason::Caller);
         }
         flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::Chat;
+    use crate::engine::scheduler::Scheduler;
+
+    /// Compiles only where the futures are `Send` and the values belong to nobody else.
+    #[test]
+    fn sessions_and_their_futures_may_go_to_other_threads() {
+        fn is_free<T: Send + 'static>() {}
+        fn goes<T: Send>(_: T) {}
+        is_free::<Engine>();
+        is_free::<Session>();
+        is_free::<Scheduler>();
+        is_free::<Chat>();
+        let _ = |session: &mut Session, chat: &mut Chat, scheduler: &mut Scheduler| {
+            let on_token = &mut |_| ControlFlow::Continue(());
+            goes(session.generate(&[], &Sampling::GREEDY, 1, on_token));
+            goes(session.branch());
+            goes(session.engine().session());
+            goes(chat.say(""));
+            goes(scheduler.step(&mut |_, _| ControlFlow::Continue(())));
+        };
     }
 }

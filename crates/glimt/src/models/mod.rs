@@ -20,8 +20,8 @@ use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Step, Target};
 use crate::kernels::attention::{Cut, Seen};
-use crate::kernels::compose::{Composition, Pair};
 use crate::kernels::sequences::{PAGE, Sequences};
+use crate::model::pairs::{Factors, Pair};
 use crate::model::{Config, ModelError};
 
 /// Up to so many tokens of a prompt are few: a family may have a step of its own for them.
@@ -103,8 +103,8 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// Bytes that a position takes in the cache, of all layers.
     fn cache_bytes_per_token(&self) -> u64;
 
-    /// Bytes that the products of `pair` take on a device; 0 where its blocks have no such weights.
-    fn composed_bytes(&self, pair: Pair) -> u64;
+    /// The weights of each block that `pair` multiplies; nothing where blocks have no such weights.
+    fn factors(&self, pair: Pair) -> Vec<Factors<'_>>;
 
     /// The forward pass on the CPU, for a context of `n_ctx` tokens.
     ///
@@ -130,7 +130,7 @@ pub struct OutOfMemory {
 pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// The forward pass on the CPU: the twins of the kernels, composed, with a cache.
-pub trait Reference: Send {
+pub trait Reference: Send + Sync {
     /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
     /// Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then
     /// undefined.
@@ -166,11 +166,8 @@ pub trait Weights: Send + Sync {
     /// All norms and biases.
     fn vectors(&self) -> &Range;
 
-    /// The two weights that `pair` multiplies in each block, and their composition; nothing where blocks have no such weights.
-    fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])>;
-
-    /// The products of `pair`, of each block or of none.
-    fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight>;
+    /// The products of each [`Pair`], of each block or of none. Steps of one token read those that are there instead of their factors.
+    fn products(&mut self) -> &mut [Vec<GpuWeight>; 2];
 
     /// Sessions whose kernels trials on the device choose.
     fn tried<'a>(&'a self, gpu: &'a Gpu) -> Trials<'a>;
@@ -180,10 +177,11 @@ pub trait Weights: Send + Sync {
 }
 
 /// The result of trials on a device, as a future.
-pub type Trials<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + 'a>>;
+pub type Trials<'a> =
+    Pin<Box<dyn Future<Output = Result<Box<dyn Sessions>, GpuError>> + Send + 'a>>;
 
 /// A model on a device whose kernels are chosen: what makes sessions.
-pub trait Sessions: Send {
+pub trait Sessions: Send + Sync {
     /// Bytes of a position in the cache of a layer.
     fn cache_row_bytes(&self) -> u64;
 
@@ -257,12 +255,12 @@ pub trait Steps: Send + Sync {
     /// The cache of each layer, the same number of bytes for each row.
     fn cache(&self) -> &[Range];
 
-    /// The step from up to `most` tokens of any sequences to their hidden states, by the products of `composed` where there are some. A
-    /// step of one token reads where it stands from the words of its replay ([`State`]), all others from the table.
+    /// The step from up to `most` tokens of any sequences to their hidden states. A step of one token reads where it stands from the words of
+    /// its replay ([`State`]), all others from the table.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
-    fn step(&self, target: &Target, most: u32, composed: &[Pair]) -> Result<Step, GpuError>;
+    fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError>;
 
     /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
     /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
@@ -275,8 +273,8 @@ pub trait Steps: Send + Sync {
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
-    fn token(&self, target: &Target, composed: &[Pair], logits: &Range) -> Result<Step, GpuError> {
-        let step = self.step(target, 1, composed)?;
+    fn token(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
+        let step = self.step(target, 1)?;
         Ok(step.then(&self.head(target, 1, 1, logits)?.calls))
     }
 

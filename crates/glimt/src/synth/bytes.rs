@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::PlannedTensor;
 use crate::quant::GgmlType;
+use crate::random::{Random, mix};
 
 /// Weights are made in chunks of this many, each from a generator of its own.
 pub const CHUNK_WEIGHTS: usize = 1 << 16;
@@ -49,9 +50,7 @@ pub fn fill(tensor: &PlannedTensor, seed: u64, first_chunk: u64, out: &mut [u8])
     out.par_chunks_mut(chunk)
         .enumerate()
         .for_each(|(index, out)| {
-            let mut random = Random {
-                state: mix(stream ^ (first_chunk + index as u64)),
-            };
+            let mut random = Random::new(mix(stream ^ (first_chunk + index as u64)));
             fill_chunk(tensor.ty, &mut random, out);
         });
 }
@@ -96,43 +95,6 @@ fn block_scales(ty: GgmlType) -> &'static [(usize, f32)] {
         GgmlType::Q6_K => &[(208, 1.5e-5)],
         other => panic!("no recipe uses {}", other.name()),
     }
-}
-
-/// A generator of 64 bits at a time: splitmix64 (Steele, Lea, Flood 2014).
-struct Random {
-    state: u64,
-}
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.state)
-    }
-
-    fn fill(&mut self, out: &mut [u8]) {
-        let mut words = out.chunks_exact_mut(8);
-        for word in &mut words {
-            word.copy_from_slice(&self.next().to_le_bytes());
-        }
-        let rest = words.into_remainder();
-        let last = self.next().to_le_bytes();
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
-
-    /// About normal, mean 0, standard deviation 1, never beyond 3.5: the sum of four uniform numbers.
-    fn normal(&mut self) -> f32 {
-        let bits = self.next();
-        let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
-        // Four uniform numbers of width 1 have variance 4/12.
-        (sum as f32 / 65536.0 - 2.0 + 2.0 / 65536.0) * 3f32.sqrt()
-    }
-}
-
-/// Spreads every bit of `z` over all others: the output function of splitmix64.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// A hash of `text` that never changes: FNV-1a.

@@ -12,6 +12,7 @@ mod plan;
 mod planned;
 mod shape;
 
+pub use crate::random::Random;
 pub use bytes::{CHUNK_WEIGHTS, chunk_bytes, fill};
 pub use error::SynthError;
 pub use file::{in_memory, write};

@@ -1,7 +1,7 @@
 //! An answer for a page.
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use js_sys::Function;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ impl Settings {
 /// The page, which is told of an answer and may end it.
 pub(super) struct Told<'a> {
     on_piece: &'a Function,
-    stopped: Cell<bool>,
+    stopped: AtomicBool,
 }
 
 impl<'a> Told<'a> {
@@ -80,7 +80,7 @@ impl<'a> Told<'a> {
     pub(super) fn new(on_piece: &'a Function) -> Self {
         Self {
             on_piece,
-            stopped: Cell::new(false),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -89,8 +89,8 @@ impl<'a> Told<'a> {
             .on_piece
             .call3(&JsValue::NULL, &kind.into(), &text, &of);
         // A page that throws is not listening any more.
-        if self.stopped.get() || answer.map_or(true, |stop| stop.is_truthy()) {
-            self.stopped.set(true);
+        if self.stopped.load(Ordering::Relaxed) || answer.map_or(true, |stop| stop.is_truthy()) {
+            self.stopped.store(true, Ordering::Relaxed);
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -152,7 +152,7 @@ pub(super) async fn answer(
     settings: &Settings,
     told: &Told<'_>,
 ) -> Result<Took, EngineError> {
-    let engine = model.engine();
+    let engine = &model.engine;
     let talks = !settings.raw && engine.chat_template().is_some();
     let (ids, rendered) = match talks {
         true => {
@@ -171,9 +171,7 @@ pub(super) async fn answer(
         true => ReplyReader::new(engine.tokenizer(), &rendered),
         false => ReplyReader::plain(engine.tokenizer()),
     };
-    let Some(session) = &mut model.session else {
-        return Err(EngineError::NoTokens);
-    };
+    let session = &mut model.session;
     let kept = session.keep_common(&ids);
     let prompt = &ids[kept..];
     let limit = settings.limit.unwrap_or(usize::MAX);

@@ -55,10 +55,8 @@ struct About {
 /// A model on the browser's GPU, with one conversation.
 #[wasm_bindgen]
 pub struct Model {
-    /// Of a box, which is dropped with the model.
-    engine: *mut Engine,
-    /// Borrows the engine; there until the model is dropped.
-    session: Option<Session<'static>>,
+    engine: Engine,
+    session: Session,
     conversation: Conversation,
     /// The features that the browser lacks for tier `subgroup`.
     lacks: String,
@@ -101,15 +99,13 @@ impl Model {
             let _ = on_progress.call2(&JsValue::NULL, &done.into(), &total.into());
         };
         let engine = Engine::load(opened.map_err(sentence)?, told).await;
-        let mut model = Model {
-            engine: Box::into_raw(Box::new(engine.map_err(sentence)?)),
-            session: None,
+        let engine = engine.map_err(sentence)?;
+        Ok(Model {
+            session: engine.session().await.map_err(sentence)?,
+            engine,
             conversation: Conversation::default(),
             lacks,
-        };
-        let session = model.engine().session().await;
-        model.session = Some(session.map_err(sentence)?);
-        Ok(model)
+        })
     }
 
     /// The facts that the page tells of the model, as a JSON object.
@@ -117,7 +113,7 @@ impl Model {
     /// # Errors
     /// None that can be made to happen: every value has a form in JSON.
     pub fn about(&self) -> Result<String, JsError> {
-        let engine = self.engine();
+        let engine = &self.engine;
         let about = About {
             name: engine.model().config().name.clone(),
             adapter: engine.adapter_name(),
@@ -133,9 +129,7 @@ impl Model {
     /// Forgets the conversation.
     pub fn forget(&mut self) {
         self.conversation = Conversation::default();
-        if let Some(session) = &mut self.session {
-            session.reset();
-        }
+        self.session.reset();
     }
 
     /// Answers `text`, as a turn of the conversation or as a text to go on with, as `settings` (a JSON object) say. `on_piece` is called
@@ -154,22 +148,5 @@ impl Model {
         let told = answer::Told::new(&on_piece);
         let took = answer::answer(self, text, &settings, &told).await;
         serde_json::to_string(&took.map_err(sentence)?).map_err(sentence)
-    }
-}
-
-impl Model {
-    /// The engine. Only the session, which goes before it, may keep what it borrows here.
-    fn engine(&self) -> &'static Engine {
-        // SAFETY: it comes from a box that `drop` alone takes back. Nothing else has a reference that may write.
-        unsafe { &*self.engine }
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        self.session = None;
-        // SAFETY: `load` made it of a box, and this is the only place that takes it back. The session that borrowed it is gone, and no
-        // answer is under way: it would have borrowed the model.
-        drop(unsafe { Box::from_raw(self.engine) });
     }
 }

@@ -113,7 +113,7 @@ fn times_of<'a>(
 }
 
 /// Encodes some work as many times as it is told.
-pub(crate) type Encode<'a> = dyn FnMut(&mut CommandEncoder, usize) + 'a;
+pub(crate) type Encode<'a> = dyn FnMut(&mut CommandEncoder, usize) + Send + 'a;
 
 /// Repeats of what `encode` encodes that are worth timing by the host's clock.
 pub async fn repeats(gpu: &Gpu, encode: &mut Encode<'_>) -> Result<usize, GpuError> {

@@ -123,30 +123,13 @@ pub enum GpuError {
         /// The values that are possible, in words.
         supported: String,
     },
-    /// Weights that `--precompose` cannot compose.
-    #[error("cannot compose {what}: {reason}; use --precompose off")]
+    /// Products of weights that the model does not have or the device has no room for, known before anything is loaded.
+    #[error("--precompose {choice} {reason}: use --precompose off")]
     CannotPrecompose {
-        /// The pair of weights.
-        what: &'static str,
-        /// The reason why they cannot be composed.
-        reason: String,
-    },
-    /// Precomposed weights that the device has no room for, known before anything is loaded.
-    #[error(
-        "--precompose {choice} takes {extra} bytes beside the {planned} of model and context, {adapter} has {memory}: use \
-         --precompose off, or a smaller context{BY_CONTEXT}"
-    )]
-    PrecomposeTooLarge {
         /// The choice.
         choice: &'static str,
-        /// Bytes of the composed weights.
-        extra: u64,
-        /// Bytes of everything else.
-        planned: u64,
-        /// The adapter's name.
-        adapter: String,
-        /// Bytes of its memory.
-        memory: u64,
+        /// The reason.
+        reason: String,
     },
     /// Times on the GPU were asked for.
     #[error(

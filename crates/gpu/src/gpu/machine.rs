@@ -1,7 +1,7 @@
 //! Facts about a device that kernels, grids and tiers are chosen by: what the device tells, and for what no driver tells a profile of
 //! its maker.
 
-pub(crate) mod attention;
+pub mod attention;
 mod data_sheets;
 pub(crate) mod geometries;
 pub mod tiles;
@@ -59,10 +59,12 @@ pub const fn matrix_memory(coop: Coop) -> u32 {
     }
 }
 
-/// PCI vendors. Metal tells none.
-pub(super) const NVIDIA: u32 = 0x10de;
-pub(super) const AMD: u32 = 0x1002;
-pub(super) const INTEL: u32 = 0x8086;
+/// The PCI vendor NVIDIA. Metal tells none.
+pub const NVIDIA: u32 = 0x10de;
+/// The PCI vendor AMD.
+pub const AMD: u32 = 0x1002;
+/// The PCI vendor Intel.
+pub const INTEL: u32 = 0x8086;
 
 impl Profile {
     /// The profile's name in messages and reports.

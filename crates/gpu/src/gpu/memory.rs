@@ -231,7 +231,7 @@ impl<'a> Loader<'a> {
     pub async fn load(
         self,
         gpu: &Gpu,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Vec<GpuWeight>, GpuError> {
         let places = self.places();
         self.fill(gpu, &places, progress).await?;
@@ -247,7 +247,7 @@ impl<'a> Loader<'a> {
         &self,
         gpu: &Gpu,
         places: &[GpuWeight],
-        progress: &mut dyn FnMut(u64),
+        progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<(), GpuError> {
         let pieces = || places.iter().flat_map(|weight| &weight.pieces);
         for range in pieces().flat_map(|piece| [&piece.quants, &piece.scales]) {

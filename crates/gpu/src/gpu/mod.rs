@@ -44,8 +44,6 @@ mod upload;
 mod vulkan;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod wait;
-#[cfg(any(test, feature = "testing"))]
-pub mod waves;
 
 pub use adapter::{AdapterSummary, DeviceChoice, adapters, chosen, lacks};
 pub use call::Most;

@@ -3,7 +3,7 @@
 use super::call::{Call, State};
 use super::memory::{GpuWeight, Loader, Piece};
 use super::record::Recording;
-use super::{Gpu, GpuError, GpuOptions, Tier, waves};
+use super::{Gpu, GpuError, GpuOptions, Tier};
 use crate::gpu::buffer::{Buffer, Content, Range, Role};
 use crate::gpu::call::Word;
 use crate::gpu::wait::Wait;
@@ -15,9 +15,10 @@ use crate::quant::repack::{plane_bytes, sub_plane_words};
 use crate::testing::{self, some};
 use std::sync::OnceLock;
 
-pub mod known;
+pub mod laboratory;
 pub mod metal;
 pub mod mutants;
+pub mod waves;
 
 /// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
@@ -59,7 +60,7 @@ pub fn waves(tier: Tier, sizes: &[u32]) -> Vec<Gpu> {
         }
         Err(e) => panic!("the kernel tests need a GPU adapter: {e}"),
     };
-    if metal::wanted().is_some() {
+    if metal::wanted().is_some() || !laboratory::is_there("emulated subgroups") {
         return vec![];
     }
     sizes.iter().copied().filter_map(emulating).collect()
@@ -310,11 +311,4 @@ pub fn assert_refused(calls: &[Call], tokens: u32, kernel: &str, binding: &str) 
 #[track_caller]
 pub fn gpu_weight(gpu: &Gpu, weight: &Weight) -> GpuWeight {
     gpu_weights(gpu, &[weight]).remove(0)
-}
-
-/// Rows of `width` extended with NaN to `max_tokens` rows: what lies behind the tokens of a step must not matter.
-pub fn padded(data: &[f32], width: usize, max_tokens: u32) -> Vec<f32> {
-    let mut all = data.to_vec();
-    all.resize(width * max_tokens as usize, f32::NAN);
-    all
 }

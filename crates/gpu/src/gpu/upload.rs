@@ -83,7 +83,7 @@ pub(super) async fn stream(
     gpu: &Gpu,
     targets: &[Target<'_>],
     slot: u64,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut (dyn FnMut(u64) + Send),
 ) -> Result<(), GpuError> {
     let total: u64 = targets.iter().map(Target::bytes).sum();
     let widest = targets.iter().map(Target::step_bytes).max().unwrap_or(0);

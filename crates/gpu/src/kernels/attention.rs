@@ -186,7 +186,4 @@ impl GpuAttention {
 }
 
 #[cfg(test)]
-pub(super) mod testing;
-
-#[cfg(test)]
 mod tests;

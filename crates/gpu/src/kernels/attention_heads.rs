@@ -19,7 +19,7 @@ pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
 
 impl Shape {
     /// The shape for blocks of these sizes, with so many bytes of workgroup memory; `None` where none suits.
-    pub(super) fn of(dims: MlaDims, memory: u32) -> Option<Self> {
+    pub fn of(dims: MlaDims, memory: u32) -> Option<Self> {
         // Takes the choice that leaves the fewest threads without a head: the second for GLM's 20 heads, the first for 16.
         let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
         let heads = HEADS_OF_THREAD.into_iter().min_by_key(idle)?;
@@ -147,14 +147,24 @@ pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::testing::{WAVE_SIZES, gpus, waves};
     use crate::kernels::attention::Form;
-    use crate::kernels::attention::testing::{glm, limit, token_error};
+    use crate::kernels::cases::attention::{Context, GLM, Kernel};
+    use crate::kernels::testing::agrees_changed;
     use crate::testing::{Rng, drawn};
+
+    /// One token over so many rows, in slices of so many.
+    #[track_caller]
+    fn agrees(gpu: &Gpu, dims: MlaDims, shape: Shape, rows: usize, slice_rows: usize) {
+        let kernel = Kernel::Of(Form::Heads(shape));
+        let case = Context::of_one(kernel, dims, rows, slice_rows).case();
+        agrees_changed(gpu, &case, |call| call);
+    }
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {
-        let glm = glm();
+        let glm = GLM;
         let deepseek = MlaDims { heads: 16, ..glm };
         let tales = MlaDims { heads: 4, ..glm };
         // The last workgroup has fewer heads than the others. There are more rotated columns than threads, or fewer.
@@ -195,16 +205,7 @@ mod tests {
                 // One row, some that fill no tile, and slices: the others have no code of their own.
                 for rows in [[1usize, 2][rng.below(2)], tile + rng.below(2), 575] {
                     // Slices of several tiles, the last one shorter and not full.
-                    let cut = (rows.div_ceil(5 * tile), 5 * tile);
-                    let error = token_error(gpu, dims, rows, cut, |mut attention| {
-                        attention.form = Form::Heads(shape);
-                        attention.calls()
-                    });
-                    eprintln!("{dims:?}, {shape:?}, {rows} rows: {error:.1e}");
-                    assert!(
-                        error <= limit(rows),
-                        "{dims:?}, {shape:?}, {rows} rows: {error:e}"
-                    );
+                    agrees(gpu, dims, shape, rows, 5 * tile);
                 }
             }
         }
@@ -213,16 +214,11 @@ mod tests {
     #[test]
     #[ignore = "long: scripts/test --all"]
     fn the_kernel_agrees_in_larger_subgroups() {
-        let dims = MlaDims { heads: 4, ..glm() };
+        let dims = MlaDims { heads: 4, ..GLM };
         let shape = Shape::of(dims, 24 << 10).expect("it suits");
         for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
             for rows in [1usize, 21] {
-                let cut = (1, rows);
-                let error = token_error(&gpu, dims, rows, cut, |mut attention| {
-                    attention.form = Form::Heads(shape);
-                    attention.calls()
-                });
-                assert!(error <= limit(rows), "{shape:?}, {rows} rows: {error:e}");
+                agrees(&gpu, dims, shape, rows, rows);
             }
         }
     }

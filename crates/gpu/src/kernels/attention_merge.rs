@@ -92,50 +92,11 @@ pub fn attention_merge(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::gpu::buffer::{Buffer, Role};
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, run, upload};
-    use crate::kernels::attention::{MAX_SLICES, partial_bytes};
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, slice_stats};
-    use crate::quant::activation::{Q8Unit, dequantize_activation, quantize_activation};
-    use crate::quant::halves::{halve, restore};
-
-    /// Scales and codes alike but for the last bit of the scale, and for codes of values midway between two.
-    fn assert_same_units(found: &[Q8Unit], expected: &[Q8Unit], what: &str) {
-        assert_eq!(found.len(), expected.len());
-        let values = dequantize_activation(found);
-        let wanted = dequantize_activation(expected);
-        for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-            for half in 0..2 {
-                let (scale, other) = (f.scales[half], e.scales[half]);
-                assert!(
-                    (scale - other).abs() <= 1e-6 * other,
-                    "{what}: scale {half} of unit {i} is {scale}, expected {other}"
-                );
-                let sum: i32 = f.codes[half].iter().map(|c| i32::from(*c)).sum();
-                let (found, exact) = (f.scaled_sums[half], scale * sum as f32);
-                assert!(
-                    (found - exact).abs() <= 1e-6 * exact.abs(),
-                    "{what}: sum {half} of unit {i} is {found}, expected {exact}"
-                );
-            }
-            let apart = |(a, b): (&i8, &i8)| a.abs_diff(*b) > 1;
-            let pairs = || f.codes.as_flattened().iter().zip(e.codes.as_flattened());
-            assert!(!pairs().any(apart), "{what}: unit {i}: {f:?} for {e:?}");
-        }
-        let different = values
-            .iter()
-            .zip(&wanted)
-            .filter(|(a, b)| (**a - **b).abs() > 1e-5 * b.abs())
-            .count();
-        assert!(
-            different <= 1 + values.len() / 1000,
-            "{what}: {different} of {} codes differ",
-            values.len()
-        );
-    }
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::attention_merge::cases;
+    use crate::kernels::testing::{Rng, agree, assert_close};
 
     /// The sums of slices of each head, divided by those of their weights, in f64.
     fn by_definition(
@@ -156,83 +117,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn slices_weigh_by_their_scores_and_sums_on_every_device() {
+    fn slices_weigh_by_their_scores_and_sums() {
         let mut rng = Rng::fresh();
-        let cases = [
-            (20, 512, 1, 1),
-            (16, 512, 1, 52),
-            (20, 512, 3, 42),
-            // The last workgroup of a head has room for more than the head.
-            (3, 96, 1, 5),
-            (3, 24, 1, MAX_SLICES),
-        ];
-        for (gpu, &(heads, kv_lora, n_tokens, slices)) in drawn_pairs(gpus(), &cases) {
-            let dims = MlaDims {
-                heads,
-                nope: 8,
-                rope: 8,
-                kv_lora,
-            };
-            let n = n_tokens * heads;
-            let mut partial = rng.normals(n * slices * kv_lora);
-            let mut stats = slice_stats(&mut rng, n * slices);
-            // A slice that its token cannot see.
-            let empty = n * slices - 1;
-            if slices > 1 {
-                stats[empty] = [-1e30, 0.0];
-                partial[empty * kv_lora..].fill(0.0);
-            }
-            let exact = by_definition(&partial, &stats, slices, kv_lora);
-            let mut twin = vec![f32::NAN; n * kv_lora];
+        for (heads, kv_lora, slices) in [(20, 512, 1), (4, 96, 52), (3, 24, 5)] {
+            let partial = rng.normals(heads * slices * kv_lora);
+            let stats = rng.normals(heads * slices).into_iter();
+            let stats: Vec<_> = stats.map(|x| [x * 4.0, 0.1 + rng.uniform()]).collect();
+            let mut twin = vec![f32::NAN; heads * kv_lora];
             attention_merge(&partial, &stats, slices, kv_lora, &mut twin);
-            let what = format!("{dims:?}, {slices} slices of {n_tokens} tokens");
-            assert_close(&twin, &exact, 1e-11, &what);
-            let sizes = partial_bytes(dims, n_tokens);
-            let padded = |data: &[f32], bytes: u64| {
-                let mut data = data.to_vec();
-                data.resize(bytes as usize / 4, f32::NAN);
-                Range::whole(&upload(gpu, &data))
-            };
-            let out = output(gpu, twin.len());
-            let partials = [
-                padded(&partial, sizes[0]),
-                padded(stats.as_flattened(), sizes[1]),
-            ];
-            let make = |out: &Range, output| call(None, &partials, dims, out, output);
-            let state = State {
-                tokens: n_tokens as u32,
-                slices: slices as u32,
-                ..Default::default()
-            };
-            let floats = make(&Range::whole(&out), Activation::Floats);
-            run(gpu, &[floats], &state);
-            let what = format!("{what}, {}", gpu.tier.name());
-            let found = download(gpu, &out, twin.len());
-            assert_close(&found, &exact, 1e-11, &what);
-            // Tiers without subgroups have f32 only.
-            if kv_lora % UNIT != 0 || !gpu.tier.has_subgroups() {
-                continue;
-            }
-            let prepared = |buffer: &Buffer, activation| {
-                Range::whole(buffer).holding(Role::prepared(activation))
-            };
-            let units = output(gpu, twin.len() / UNIT * 12);
-            let out = prepared(&units, Activation::Bytes);
-            run(gpu, &[make(&out, Activation::Bytes)], &state);
-            let units: Vec<Q8Unit> = download(gpu, &units, twin.len() / UNIT);
-            assert_same_units(&units, &quantize_activation(&found), &what);
-            if n_tokens == 1 {
-                let blocks = found.len().div_ceil(256);
-                let halves = output(gpu, blocks * 160);
-                let activation = Activation::Halves { packed: false };
-                let out = prepared(&halves, activation);
-                run(gpu, &[make(&out, activation)], &state);
-                let halves = restore(&download(gpu, &halves, blocks), found.len());
-                let own = restore(&halve(&found), found.len());
-                let own: Vec<f64> = own.iter().map(|v| f64::from(*v)).collect();
-                // Values midway between two halves may round the other way.
-                assert_close(&halves, &own, 1e-9, &what);
-            }
+            let exact = by_definition(&partial, &stats, slices, kv_lora);
+            assert_close(&twin, &exact, 1e-11, &format!("{slices} slices"));
         }
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin_and_prepares_what_it_leaves() {
+        agree(gpus(), |_| cases());
     }
 }

@@ -85,9 +85,12 @@ impl GpuAttention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::token_gpus;
-    use crate::kernels::attention::testing::{glm, limit, token_error};
+    use crate::kernels::cases::Case;
+    use crate::kernels::cases::attention::{Context, DEEPSEEK, GLM, Kernel};
+    use crate::kernels::testing::agree_everywhere;
 
     #[test]
     fn contexts_are_short_by_the_cores() {
@@ -99,35 +102,32 @@ mod tests {
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {
-        let glm = glm();
+        agree_everywhere(token_gpus(), of_device);
+    }
+
+    /// Cases of the kernel for short contexts, as far as it suits the device.
+    fn of_device(gpu: &Gpu) -> Vec<Case> {
         let narrow = MlaDims {
             heads: 3,
             nope: 32,
             rope: 40,
             kv_lora: 256,
         };
-        for gpu in token_gpus() {
-            for (dims, rows) in [
-                (glm, 1usize),
-                (glm, 2),
-                (glm, 16),
-                (glm, 17),
-                (glm, 575),
-                (MlaDims { heads: 16, ..glm }, 100),
-                (narrow, 31),
-                (narrow, 48),
-            ] {
-                if kernel(dims, gpu.lanes()).is_some() {
-                    let cut = (rows.div_ceil(ROWS as usize), ROWS as usize);
-                    let error = token_error(gpu, dims, rows, cut, |attention| {
-                        vec![attention.short_call(gpu)]
-                    });
-                    assert!(error <= limit(rows), "{dims:?}, {rows} rows: {error:e}");
-                } else {
-                    eprintln!("skipped: {dims:?} with {} lanes", gpu.lanes());
-                }
-            }
-        }
+        let contexts = [
+            (GLM, 1),
+            (GLM, 2),
+            (GLM, 16),
+            (GLM, 17),
+            (GLM, 575),
+            (DEEPSEEK, 100),
+            (narrow, 31),
+            (narrow, 48),
+        ];
+        let suits = |(dims, _): &(MlaDims, usize)| fits(gpu, *dims);
+        let contexts = contexts.into_iter().filter(suits);
+        let slice_rows = ROWS as usize;
+        let case = |(dims, rows)| Context::of_one(Kernel::Short, dims, rows, slice_rows).case();
+        contexts.map(case).collect()
     }
 
     #[test]

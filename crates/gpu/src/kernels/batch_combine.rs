@@ -77,4 +77,13 @@ pub fn batch_combine(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use crate::gpu::testing::all_gpus;
+    use crate::kernels::cases::batch_combine::cases;
+    use crate::kernels::testing::agree_everywhere;
+
+    #[test]
+    fn the_gpu_agrees_with_its_twin() {
+        agree_everywhere(all_gpus(), |_| cases());
+    }
+}

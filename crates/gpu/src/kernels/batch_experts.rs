@@ -114,119 +114,16 @@ mod tests {
     use super::*;
     use crate::gpu::Most;
     use crate::gpu::buffer::Buffer;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::batch_experts::cases;
+    use crate::kernels::cases::router::experts;
+    use crate::kernels::testing::agree;
     use crate::kernels::testing::bounds::needs_every_byte;
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs};
     use crate::model::Gating;
-
-    fn experts(count: usize, used: usize, gating: Gating, weights_norm: bool) -> Experts {
-        Experts {
-            count,
-            used,
-            shared_count: 1,
-            feed_forward_length: 32,
-            gating,
-            weights_norm,
-            weights_scale: 1.8,
-        }
-    }
-
-    /// Logits whose order no rounding changes: each expert of a token has another one, or many have the same.
-    fn logits(rng: &mut Rng, tokens: usize, count: usize, equal: bool) -> Vec<f32> {
-        let of_token = |_| {
-            // Steps of an odd width from anywhere come to each of a power of two, and to each of 7.
-            let (first, by) = (rng.below(count), 2 * rng.below(3) + 1);
-            let logit = move |i: usize| {
-                let step = (first + i * by) % count;
-                let step = if equal { step % 3 } else { step };
-                step as f32 * 4.0 / count as f32 - 2.0
-            };
-            (0..count).map(logit)
-        };
-        (0..tokens).flat_map(of_token).collect()
-    }
 
     #[test]
     fn the_gpu_chooses_and_lists_as_its_twin_does() {
-        let mut rng = Rng::fresh();
-        let cases = [
-            (64, 4, Gating::Sigmoid, true, 64),
-            (64, 6, Gating::Softmax, false, 64),
-            (64, 6, Gating::Softmax, true, 2),
-            (8, 2, Gating::Sigmoid, false, 9),
-            (256, 8, Gating::Sigmoid, true, 16),
-            (7, 3, Gating::Softmax, true, 40),
-            (1, 1, Gating::Softmax, true, 3),
-        ];
-        for (gpu, &(count, used, gating, norm, max_tokens)) in drawn_pairs(gpus(), &cases) {
-            for (with_bias, equal) in [(false, true), (true, false)] {
-                let e = experts(count, used, gating, norm);
-                // Without a bias there are all tokens, and workgroups are as small as on any device, so a thread takes several slots.
-                let tokens = if equal {
-                    max_tokens
-                } else {
-                    1 + rng.below(max_tokens)
-                };
-                let machine = Machine {
-                    threads: if equal { 256 } else { gpu.machine.threads },
-                    ..gpu.machine
-                };
-                let mut given = logits(&mut rng, tokens, count, equal);
-                // The norm divides by no less than MIN_WEIGHT_SUM.
-                if equal && norm && gating == Gating::Sigmoid {
-                    given.iter_mut().for_each(|logit| *logit -= 16.0);
-                }
-                // The last expert comes first. Threads without an expert read its bias, but must not take a place behind it.
-                let mut bias = vec![1.0; count];
-                bias[count - 1] = 3.0;
-                let bias = with_bias.then_some(bias);
-                let places = 2 + 2 * rng.below(2) as u32;
-                let (weights, mut listed) =
-                    batch_experts(&given, bias.as_deref(), &e, tokens, places);
-                let filled = listed.len() as u32;
-                // On the CPU, a read behind buffers that end with the tokens shows.
-                let mut padded = router::strided(&given, &e);
-                padded.resize(max_tokens * router::logit_stride(&e) as usize, f32::NAN);
-                let most = tiles(max_tokens as u32, places, &e) as usize;
-                let list = upload(gpu, &vec![u32::MAX; TILE_WORDS as usize * most]);
-                let counts = upload(gpu, &[7u32; 8]);
-                let left = output(gpu, max_tokens * used);
-                let call = GpuBatchExperts {
-                    logits: Range::whole(&upload(gpu, &padded)),
-                    bias: bias.map(|bias| Range::whole(&upload(gpu, &bias))),
-                    experts: &e,
-                    max_tokens: max_tokens as u32,
-                    places,
-                    weights: Range::whole(&left),
-                    tiles: Range::whole(&list),
-                    counts: Range::whole(&counts),
-                };
-                let state = State {
-                    tokens: tokens as u32,
-                    ..State::default()
-                };
-                run(gpu, &[call.call(machine)], &state);
-                let what = format!("{} {count} {used} {tokens}", gpu.tier.name());
-                let found: Vec<f32> = download(gpu, &left, weights.len());
-                let exact: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
-                assert_close(&found, &exact, 1e-11, &what);
-                let found: Vec<u32> = download(gpu, &counts, 8);
-                let expected = [7, filled, 7, 7, filled, 7, 7, 7];
-                assert_eq!(found, expected, "{what}: workgroups");
-                let covered = tiles(tokens as u32, places, &e) as usize;
-                // Nobody writes all words, and behind the last tile only the number of slots.
-                let mut none = [u32::MAX; TILE_WORDS as usize];
-                none[2] = 0;
-                listed.iter_mut().for_each(|tile| {
-                    tile[1] = u32::MAX;
-                    tile[3] = u32::MAX;
-                });
-                listed.resize(covered, none);
-                let found: Vec<Tile> = download(gpu, &list, covered);
-                assert_eq!(found, listed, "{what}");
-            }
-        }
+        agree(gpus(), |_| cases());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, clock};
+use std::pin::Pin;
 use wgpu::DeviceType;
 
 /// The shared module with the matrices of so many rows.
@@ -29,18 +30,21 @@ pub(super) fn agrees(
     Ok(false)
 }
 
+/// The future verdict of a trial.
+pub(super) type Verdict<'a> = Pin<Box<dyn Future<Output = Result<bool, GpuError>> + Send + 'a>>;
+
 /// The verdict of `trial` on `what`, which runs once for a device, since sessions begin often.
 pub(super) async fn once(
     gpu: &Gpu,
     what: &str,
-    trial: impl AsyncFnOnce() -> Result<bool, GpuError>,
+    trial: impl Future<Output = Result<bool, GpuError>>,
 ) -> Result<bool, GpuError> {
     let trials = || gpu.trials.lock().unwrap_or_else(|e| e.into_inner());
     let known = trials().get(what).copied();
     if let Some(found) = known {
         return Ok(found);
     }
-    let found = trial().await?;
+    let found = trial.await?;
     trials().insert(what.to_owned(), found);
     Ok(found)
 }
@@ -61,19 +65,16 @@ pub(super) struct Trial<F> {
 impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     /// The NMSE of the results by matrices against those in floats.
     pub async fn nmse(&self, gpu: &Gpu) -> Result<f64, GpuError> {
-        self.recorded(gpu, async |ways, results| {
-            let mut found: Vec<Vec<f32>> = vec![];
-            for (way, Range { buffer, size, .. }) in ways.into_iter().zip(results) {
-                way.submit(gpu, &self.state);
-                found.push(gpu.read(buffer, 0, *size).await?);
-            }
-            let squares =
-                |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-            let [matrices, floats] = [&found[0], &found[1]];
-            let errors: Vec<_> = floats.iter().zip(matrices).map(|(a, b)| a - b).collect();
-            Ok(squares(&errors) / squares(floats))
-        })
-        .await
+        let recorded = self.recorded(gpu).await?;
+        let mut found: Vec<Vec<f32>> = vec![];
+        for (way, Range { buffer, size, .. }) in recorded.ways.iter().zip(&recorded.results) {
+            way.submit(gpu, &self.state);
+            found.push(gpu.read(buffer, 0, *size).await?);
+        }
+        let squares = |values: &[f32]| values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        let [matrices, floats] = [&found[0], &found[1]];
+        let errors: Vec<_> = floats.iter().zip(matrices).map(|(a, b)| a - b).collect();
+        Ok(squares(&errors) / squares(floats))
     }
 
     /// Whether `what` is not slower by matrices than in floats. Some devices have matrices that are slower (Arc A770): such a one is named
@@ -91,35 +92,47 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
 
     /// Microseconds by matrices and in floats, the least of several rounds.
     pub async fn times(&self, gpu: &Gpu) -> Result<[f64; 2], GpuError> {
-        self.recorded(gpu, async |ways, _| {
-            let ways = ways.map(|way| (way, &self.state));
-            clock::in_turn(gpu, &ways, 1).await?;
-            let times = clock::in_turn(gpu, &ways, ROUNDS).await?;
-            let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
-            Ok([least(&times[0]), least(&times[1])])
-        })
-        .await
+        let recorded = self.recorded(gpu).await?;
+        let ways = recorded.ways.iter().map(|way| (way, &self.state));
+        let ways: Vec<_> = ways.collect();
+        clock::in_turn(gpu, &ways, 1).await?;
+        let times = clock::in_turn(gpu, &ways, ROUNDS).await?;
+        let least = |us: &Vec<f64>| us.iter().copied().fold(f64::INFINITY, f64::min);
+        Ok([least(&times[0]), least(&times[1])])
     }
 
-    /// The result of `by` for the recordings of both ways, by matrices first, and their results. All their buffers are freed then.
-    async fn recorded<T>(
-        &self,
-        gpu: &Gpu,
-        by: impl AsyncFnOnce([&Recording; 2], &[Range; 2]) -> Result<T, GpuError>,
-    ) -> Result<T, GpuError> {
+    /// The problem's dispatches as recordings.
+    async fn recorded<'g>(&self, gpu: &'g Gpu) -> Result<Recorded<'g>, GpuError> {
         let results = ["matrices", "floats"].map(|way| Range::floats(way, self.values as u64));
         let step = |i: usize| Step::of(Most::of(&self.state), (self.calls)(i == 0, &results[i]));
         let steps = [step(0), step(1)];
-        let run = async || {
-            let matrices = Recording::new(gpu, &steps[0]).await?;
-            let floats = Recording::new(gpu, &steps[1]).await?;
-            by([&matrices, &floats], &results).await
+        let mut recorded = Recorded {
+            gpu,
+            steps,
+            results,
+            ways: vec![],
         };
-        let found = run().await;
-        for buffer in steps[0].then(&steps[1].calls).buffers() {
-            gpu.release(buffer);
+        for i in 0..2 {
+            let way = Recording::new(gpu, &recorded.steps[i]).await?;
+            recorded.ways.push(way);
         }
-        found
+        Ok(recorded)
+    }
+}
+
+/// The recordings of both ways, by matrices first. Dropping it frees their buffers.
+struct Recorded<'g> {
+    gpu: &'g Gpu,
+    steps: [Step; 2],
+    results: [Range; 2],
+    ways: Vec<Recording>,
+}
+
+impl Drop for Recorded<'_> {
+    fn drop(&mut self) {
+        for buffer in self.steps[0].then(&self.steps[1].calls).buffers() {
+            self.gpu.release(buffer);
+        }
     }
 }
 

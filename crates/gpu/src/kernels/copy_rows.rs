@@ -36,44 +36,12 @@ pub fn copy_rows(cache: &mut [u32], words: usize, copies: &[Copied]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::gpu::buffer::Role;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, run, upload};
-    use crate::kernels::testing::Rng;
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::copy_rows::cases;
+    use crate::kernels::testing::agree_everywhere;
 
     #[test]
     fn rows_are_copied_and_no_others() {
-        let mut rng = Rng::fresh();
-        for (pages, values) in [(9, 576), (5, 320), (140, 2), (3, 66)] {
-            for gpu in gpus() {
-                let words = values / 2;
-                let cache: Vec<u32> = (0..pages * PAGE as usize * words)
-                    .map(|_| rng.bits() as u32)
-                    .collect();
-                // Half of the pages begin as one of the others, one of which several may copy.
-                let half = pages / 2;
-                let copies: Vec<Copied> = (0..half.min(MOST as usize))
-                    .map(|i| {
-                        let from = half + rng.below(pages - half);
-                        let rows = [1, 31, PAGE, 1 + rng.below(PAGE as usize) as u32][rng.below(4)];
-                        [from as u32 * PAGE, i as u32 * PAGE, rows, 0]
-                    })
-                    .collect();
-                let mut expected = cache.clone();
-                copy_rows(&mut expected, words, &copies);
-                let found = upload(gpu, &cache);
-                let list = Range::whole(&upload(gpu, copies.as_flattened()));
-                let range = Range::whole(&found).holding(Role::Cache);
-                let call = call(&range, pages as u32 * PAGE, values as u32, &list);
-                let state = State {
-                    tokens: copies.len() as u32,
-                    ..State::default()
-                };
-                run(gpu, &[call], &state);
-                let all: Vec<u32> = download(gpu, &found, cache.len());
-                assert!(all == expected, "{pages} pages of {values} values");
-            }
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 }

@@ -68,11 +68,11 @@ pub(super) fn row(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpu_weight, gpus, output, run, upload};
+    use crate::gpu::testing::gpus;
     use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, GpuOptions, Tier};
-    use crate::kernels::testing::{Rng, drawn_pairs, random_weight};
+    use crate::kernels::cases::embed as cases;
+    use crate::kernels::testing::{Rng, agree, lab, random_weight};
     use crate::quant::GgmlType;
 
     #[test]
@@ -94,56 +94,13 @@ mod tests {
         }
     }
 
-    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, rows: usize, cols: usize) {
-        let w = random_weight(rng, ty, 1, rows, cols);
-        let weight = gpu_weight(gpu, &w);
-        let mut history: Vec<u32> = (0..20).map(|_| rng.below(rows) as u32).collect();
-        let (pos, n_tokens) = (rng.below(10), 1 + rng.below(8));
-        // One id is the first row of a piece, just behind the rows of the piece before.
-        history[pos] = weight.pieces[rng.below(weight.pieces.len())].first_row;
-        let mut twin = vec![0.0; n_tokens * cols];
-        embed(&w, &history[pos..pos + n_tokens], &mut twin);
-        let out = output(gpu, 8 * cols);
-        let calls = calls(
-            None,
-            &weight,
-            &Range::whole(&upload(gpu, &history)),
-            &Range::whole(&out),
-        );
-        run(
-            gpu,
-            &calls,
-            &State {
-                pos: pos as u32,
-                tokens: n_tokens as u32,
-                ..State::default()
-            },
-        );
-        let found: Vec<f32> = download(gpu, &out, n_tokens * cols);
-        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-        // No sum: only the rounding of scale times code, which a compiler may fuse.
-        crate::kernels::testing::assert_close(
-            &found,
-            &exact,
-            1e-13,
-            &format!("{} {}", gpu.tier.name(), ty.name()),
-        );
-    }
-
     #[test]
-    fn the_gpu_agrees_for_every_type() {
-        let mut rng = Rng::fresh();
-        for (gpu, &ty) in drawn_pairs(gpus(), GgmlType::ALL) {
-            check(gpu, &mut rng, ty, 37, 256);
-        }
-        for gpu in gpus() {
-            check(gpu, &mut rng, GgmlType::Q4_K, 301, 2048);
-        }
+    fn the_gpu_agrees_with_its_twin() {
+        agree(gpus(), |_| cases::cases());
     }
 
     #[test]
     fn a_vocabulary_larger_than_a_binding_is_cut_into_rows() {
-        let mut rng = Rng::fresh();
         for tier in Tier::ALL {
             let options = GpuOptions {
                 tier: Some(tier),
@@ -153,7 +110,9 @@ mod tests {
             let Ok(gpu) = Gpu::open(&options).wait() else {
                 continue;
             };
-            check(&gpu, &mut rng, GgmlType::Q4_0, 1000, 256);
+            let lab = lab(&gpu, tier.name());
+            let w = lab.weight(GgmlType::Q4_0, [1, 1000, 256]);
+            cases::compare(&lab, &w).unwrap_or_else(|e| panic!("{e}"));
         }
     }
 }

@@ -141,111 +141,17 @@ pub fn expert_rows(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, run, upload};
-    use crate::gpu::{Gpu, Most};
-    use crate::kernels::testing::Rng;
+    use crate::gpu::Most;
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::expert_rows::cases;
+    use crate::kernels::testing::agree_everywhere;
     use crate::kernels::testing::bounds::needs_every_byte;
-
-    /// Rows that low or `tall` tiles left, the buffer of the others NaN; or those of tiles of one height.
-    pub(in super::super) fn left_by(
-        gpu: &Gpu,
-        data: &[f32],
-        tall: Option<bool>,
-    ) -> (Range, Option<Other>) {
-        let [data, none] =
-            [data, &vec![f32::NAN; data.len()]].map(|d| Range::whole(&upload(gpu, d)));
-        let other = |rows: &Range, places: u32| {
-            let tiles = Range::whole(&upload(gpu, &[0, 0, places, 0]));
-            let rows = rows.clone();
-            Some(Other { rows, tiles })
-        };
-        match tall {
-            None => (data, None),
-            Some(false) => (data, other(&none, 0)),
-            Some(true) => (none, other(&data, 1)),
-        }
-    }
 
     #[test]
     fn the_gpu_sorts_as_its_twin_does() {
-        let mut rng = Rng::fresh();
-        for gpu in gpus() {
-            for (experts, used, heights, n_tokens) in [
-                (64, 4, vec![128], 2048),
-                (64, 6, vec![16], 100),
-                (64, 6, vec![64], 1),
-                (8, 2, vec![32], 37),
-                (256, 8, vec![16], 511),
-                (1, 1, vec![16], 40),
-                (64, 4, vec![64, 128], 512),
-                (64, 4, vec![64, 128], 1),
-                (64, 6, vec![32, 64], 300),
-                (8, 2, vec![16, 32], 37),
-            ] {
-                // Any choice; the same for all; none for most: an expert with no token and one with all.
-                for most in [experts, used, used.min(experts / 2).max(1)] {
-                    let ids: Vec<u32> = (0..n_tokens)
-                        .flat_map(|_| {
-                            let first = rng.below(most);
-                            (0..used).map(move |k| ((first + k) % experts) as u32)
-                        })
-                        .collect();
-                    let (slots, lists) = expert_rows(&ids, experts, &heights);
-                    // On the CPU, a read behind buffers that end with the tokens shows.
-                    let behind = if most == experts { 3 } else { 0 };
-                    let max_tokens = n_tokens as u32 + behind;
-                    let [e, u] = [experts, used].map(|n| n as u32);
-                    let mut padded = ids.clone();
-                    padded.resize(used * max_tokens as usize, u32::MAX);
-                    let sorted = upload(gpu, &vec![u32::MAX; padded.len()]);
-                    let unwritten = |height: &usize| {
-                        let most = tile_count(max_tokens, u, *height as u32, e) as usize;
-                        upload(gpu, &vec![u32::MAX; 4 * most])
-                    };
-                    let tiles: Vec<_> = heights.iter().map(unwritten).collect();
-                    let counts = upload(gpu, &vec![7u32; 6 * heights.len()]);
-                    let list = |(height, tiles): (&usize, &crate::gpu::buffer::Buffer)| TileList {
-                        height: *height as u32,
-                        tiles: Range::whole(tiles),
-                    };
-                    let call = GpuExpertRows {
-                        ids: Range::whole(&upload(gpu, &padded)),
-                        experts: e,
-                        used: u,
-                        slots: Range::whole(&sorted),
-                        lists: heights.iter().zip(&tiles).map(list).collect(),
-                        counts: Range::whole(&counts),
-                    }
-                    .call();
-                    let state = State {
-                        tokens: n_tokens as u32,
-                        ..State::default()
-                    };
-                    run(gpu, &[call], &state);
-                    let what = format!("{} {experts} {used} {n_tokens}", gpu.tier.name());
-                    let found: Vec<u32> = download(gpu, &sorted, slots.len());
-                    assert_eq!(found, slots, "{what}");
-                    let filled = lists.iter().flat_map(|list| [list.len() as u32; 2]);
-                    let filled: Vec<_> = filled.map(|n| [7, n, 7]).collect();
-                    let found: Vec<[u32; 3]> = download(gpu, &counts, filled.len());
-                    assert_eq!(found, filled, "{what}: workgroups");
-                    for ((mut expected, buffer), height) in
-                        lists.into_iter().zip(&tiles).zip(&heights)
-                    {
-                        let covered = tile_count(n_tokens as u32, u, *height as u32, e) as usize;
-                        assert!(expected.len() <= covered, "{what}");
-                        expected.resize(covered, [0; 4]);
-                        let all = tile_count(max_tokens, u, *height as u32, e) as usize;
-                        expected.resize(all, [u32::MAX; 4]);
-                        let found: Vec<[u32; 4]> = download(gpu, buffer, all);
-                        assert_eq!(found, expected, "{what}");
-                    }
-                }
-            }
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 
     #[test]

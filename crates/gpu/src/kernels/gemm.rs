@@ -63,7 +63,7 @@ impl Form {
             return Ok(float);
         }
         const WHAT: &str = "the products of prompts";
-        let good = coop::once(gpu, WHAT, async || {
+        let good = coop::once(gpu, WHAT, async {
             let compared = trial::product(gpu, best, trial::COMPARED, true);
             let timed = trial::product(gpu, best, trial::TIMED, false);
             Ok(

@@ -81,34 +81,11 @@ pub fn logit_bias(logits: &mut [f32], biases: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{assert_refused, download, gpus, run, upload};
+    use crate::gpu::testing::{assert_refused, gpus};
+    use crate::kernels::cases::logit_bias::cases;
     use crate::kernels::sample;
     use crate::kernels::sampling::Sampling;
-    use crate::kernels::testing::Rng;
-
-    /// Random biases of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
-    fn random(rng: &mut Rng, vocab: usize, count: usize) -> Biases {
-        let odd = [f32::NEG_INFINITY, 0.0, 100.0, -100.0];
-        let mut biases = vec![];
-        for i in 0..count {
-            let token = match i {
-                0 => 0,
-                1 => vocab - 1,
-                2 => vocab + rng.below(9),
-                _ => rng.below(vocab),
-            };
-            let bias = match rng.below(2) {
-                0 => odd[rng.below(odd.len())],
-                _ => rng.normals(1)[0],
-            };
-            biases.push((token as u32, bias));
-            if bias.is_finite() && rng.below(3) == 0 {
-                biases.push((token as u32, 1.5));
-            }
-        }
-        Biases::new(&biases).expect("not too many")
-    }
+    use crate::kernels::testing::{Rng, agree_everywhere};
 
     #[test]
     fn biases_of_a_token_are_added_up_and_finite_on_the_device() {
@@ -127,43 +104,7 @@ mod tests {
 
     #[test]
     fn each_row_gets_its_own_biases() {
-        let mut rng = Rng::fresh();
-        for (vocab, most) in [(154_880, 3), (102_400, 2), (300, 9), (70, 64), (1, 1)] {
-            for gpu in gpus() {
-                let rows = 1 + rng.below(most);
-                let logits = rng.normals(rows * vocab);
-                let counts = (0..rows).map(|_| [0, 3, MOST, rng.below(MOST)][rng.below(4)]);
-                let counts: Vec<usize> = counts.collect();
-                let given = counts.iter().map(|count| random(&mut rng, vocab, *count));
-                let given: Vec<Row> = given.map(|biases| biases.row()).collect();
-                let mut expected = logits.clone();
-                for (row, given) in expected.chunks_exact_mut(vocab).zip(&given) {
-                    logit_bias(row, given);
-                }
-                assert!(sample::all_finite(&expected));
-                // Rows behind those of the replay are left alone.
-                let behind = vec![7.0; vocab];
-                let found = upload(gpu, &[&logits[..], &behind].concat());
-                let biases = Range::whole(&upload(gpu, given.as_flattened().as_flattened()));
-                let call = call(&biases, &Range::whole(&found), vocab as u32, Extent::Tokens);
-                let state = |biased| State {
-                    tokens: rows as u32,
-                    biased,
-                    ..State::default()
-                };
-                for (biased, expected) in [(false, &logits), (true, &expected)] {
-                    run(gpu, std::slice::from_ref(&call), &state(biased));
-                    let bits =
-                        |row: &[f32]| -> Vec<u32> { row.iter().map(|l| l.to_bits()).collect() };
-                    let all: Vec<f32> = download(gpu, &found, (rows + 1) * vocab);
-                    let tier = gpu.tier.name();
-                    assert!(
-                        bits(&all[..rows * vocab]) == bits(expected) && all.ends_with(&behind),
-                        "{rows} rows of {vocab}, biased: {biased}, {tier}"
-                    );
-                }
-            }
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 
     #[test]

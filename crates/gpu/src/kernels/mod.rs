@@ -13,10 +13,11 @@ pub mod attention_short;
 pub mod batch_combine;
 pub mod batch_experts;
 pub mod batch_matvec;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod cases;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod choices;
-pub mod compose;
 mod coop;
 pub mod copy_rows;
 mod dims;
@@ -53,8 +54,6 @@ use crate::gpu::call::{Call, Flops};
 use crate::gpu::memory::{GpuWeight, Piece};
 pub use dims::{KvDims, MlaDims};
 
-#[cfg(test)]
-mod instructions;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -73,53 +73,14 @@ pub fn moe_combine(slots: &[f32], weights: &[f32], residual: &[f32], rows: usize
 mod tests {
     use super::*;
     use crate::gpu::Most;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, padded, run, upload};
-    use crate::kernels::expert_rows::tests::left_by;
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::moe_combine::cases;
+    use crate::kernels::testing::agree_everywhere;
     use crate::kernels::testing::bounds::needs_every_byte;
-    use crate::kernels::testing::{Rng, assert_close};
 
     #[test]
     fn the_gpu_agrees_with_its_twin() {
-        let mut rng = Rng::fresh();
-        for (used, rows, n_tokens) in [(4, 2048, 5), (6, 2048, 3), (2, 36, 17), (1, 4, 1)] {
-            let [slots, weights, residual] =
-                [n_tokens * used * rows, n_tokens * used, n_tokens * rows].map(|n| rng.normals(n));
-            let mut twin = vec![0.0; n_tokens * rows];
-            moe_combine(&slots, &weights, &residual, rows, &mut twin);
-            let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-            for gpu in gpus() {
-                let max_tokens = n_tokens as u32 + 1;
-                let range = |data: &[f32], width| {
-                    Range::whole(&upload(gpu, &padded(data, width, max_tokens)))
-                };
-                // In the one buffer, or in either of two.
-                for tall in [None, Some(false), Some(true)] {
-                    let y = output(gpu, max_tokens as usize * rows);
-                    let (slots, other) =
-                        left_by(gpu, &padded(&slots, used * rows, max_tokens), tall);
-                    let call = GpuMoeCombine {
-                        slots,
-                        other,
-                        weights: range(&weights, used),
-                        residual: range(&residual, rows),
-                        y: Range::whole(&y),
-                        used: used as u32,
-                        rows: rows as u32,
-                    }
-                    .call();
-                    let state = State {
-                        tokens: n_tokens as u32,
-                        ..State::default()
-                    };
-                    run(gpu, &[call], &state);
-                    let found: Vec<f32> = download(gpu, &y, max_tokens as usize * rows);
-                    let (found, behind) = found.split_at(n_tokens * rows);
-                    assert_close(found, &exact, 1e-12, gpu.tier.name());
-                    assert!(behind.iter().all(|v| v.is_nan()), "rows behind the tokens");
-                }
-            }
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 
     #[test]

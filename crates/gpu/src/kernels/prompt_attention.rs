@@ -68,7 +68,7 @@ impl Form {
             coop::left(gpu, WHAT, &missing);
             return Ok(Some(Self::Vector));
         }
-        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async {
             let error = trial::compared(gpu, dims, coop).nmse(gpu).await;
             let timed = trial::timed(gpu, dims, coop, trial::TIMED);
             Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && timed.is_faster(gpu, WHAT).await?)
@@ -291,7 +291,7 @@ impl GpuPromptAttention<'_> {
     }
 
     /// The run of both, a block's expansion beside the attention over the block before where there are two buffers.
-    fn in_turn(&self, expand: Call, attention: Call) -> [Call; 2] {
+    pub(super) fn in_turn(&self, expand: Call, attention: Call) -> [Call; 2] {
         let kv = &self.scratch.kv;
         if kv.len() == 1 {
             return [expand, attention];

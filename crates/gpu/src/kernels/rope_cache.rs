@@ -79,26 +79,16 @@ pub fn rope_cache(
 pub struct Rotation {
     /// Cosine and sine, (n_ctx, rope / 2).
     pub table: Range,
-    /// The first row that is rotated, even.
+    /// The first row that is rotated, even. All from there on are whole heads.
     pub first_row: u32,
     /// Rows of a head, even.
     pub rope: u32,
 }
 
 impl Rotation {
-    /// Binds it, for the `rows` of the product `what`, as `rotated.wgsl` names it. Panics unless the rows from the first on are whole heads.
-    pub(super) fn bind(&self, call: Call, rows: u32, what: &str) -> Call {
-        assert!(
-            self.first_row.is_multiple_of(2)
-                && self.rope.is_multiple_of(2)
-                && self.first_row <= rows
-                && (rows - self.first_row).is_multiple_of(self.rope),
-            "{what}: {rows} rows, rotated from {} on by {}",
-            self.first_row,
-            self.rope
-        );
-        call.flag("ROTATE", true)
-            .number("ROTATED", self.first_row)
+    /// Binds it as `rotated.wgsl` names it.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.number("ROTATED", self.first_row)
             .number("ROPE", self.rope)
             .bind("angles", &self.table)
             .word("pos", Word::Pos)
@@ -221,92 +211,13 @@ pub fn rotate_rows(y: &mut [f32], first_row: usize, rope: usize, angles: &[[f32;
 }
 
 #[cfg(test)]
-pub(super) mod testing {
-    use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::buffer::Role;
-    use crate::gpu::testing::{download, upload};
-    use crate::kernels::testing::{Rng, assert_close};
-
-    /// The inputs of a cache row, and the number of rows of a cache.
-    pub struct Row {
-        dims: MlaDims,
-        kv_a: Vec<f32>,
-        norm: Vec<f32>,
-        rows: usize,
-    }
-
-    const EPS: f32 = 1e-5;
-
-    impl Row {
-        /// Random, for a cache of so many rows.
-        pub fn new(rng: &mut Rng, dims: MlaDims, rows: usize) -> Self {
-            Self {
-                dims,
-                kv_a: rng.normals(dims.cache_row()),
-                norm: rng.normals(dims.kv_lora),
-                rows,
-            }
-        }
-
-        /// kv_a, the norm's weight and its epsilon.
-        pub fn given(&self) -> (&[f32], &[f32], f32) {
-            (&self.kv_a, &self.norm, EPS)
-        }
-
-        fn untouched(&self) -> Vec<f16> {
-            vec![f16::from_f32(7.0); self.rows * self.dims.cache_row()]
-        }
-
-        /// On the device, with a cache whose rows are all known.
-        pub fn upload(&self, gpu: &Gpu) -> CacheRow {
-            CacheRow {
-                kv_a: Range::whole(&upload(gpu, &self.kv_a)),
-                kv_a_norm: Range::whole(&upload(gpu, &self.norm)),
-                eps: EPS,
-                cache: Range::whole(&upload(gpu, &self.untouched())).holding(Role::Cache),
-            }
-        }
-
-        /// Fails unless this row of the cache is what the twin writes for a position of these `angles` (rope / 2), and the others are as
-        /// before.
-        #[track_caller]
-        pub fn assert_written(
-            &self,
-            gpu: &Gpu,
-            found: &CacheRow,
-            angles: &[[f32; 2]],
-            at: usize,
-            what: &str,
-        ) {
-            let (dims, row) = (self.dims, self.dims.cache_row());
-            let cache = self.untouched();
-            let q = vec![0.0; dims.heads * dims.head()];
-            let mut q_pe = vec![0.0; dims.heads * dims.rope];
-            let mut twin = vec![f16::ZERO; row];
-            rope_cache(
-                &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, &mut twin,
-            );
-            let found: Vec<f16> = download(gpu, &found.cache.buffer, cache.len());
-            let own = at * row..(at + 1) * row;
-            let exact: Vec<f64> = twin.iter().map(|x| x.to_f64()).collect();
-            let values: Vec<f32> = found[own.clone()].iter().map(|x| x.to_f32()).collect();
-            // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
-            assert_close(&values, &exact, 9.6e-7, what);
-            assert_eq!(found[..own.start], cache[..own.start], "before: {what}");
-            assert_eq!(found[own.end..], cache[own.end..], "after: {what}");
-        }
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::gpu::buffer::{Buffer, Role};
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, run, upload};
+    use crate::gpu::testing::gpus;
     use crate::gpu::{GpuError, Most, Step};
-    use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::cases::rope_cache::cases;
+    use crate::kernels::testing::{Rng, agree_everywhere, assert_close};
 
     #[test]
     fn rotates_pairs_norms_the_latent_and_writes_only_its_rows() {
@@ -422,91 +333,8 @@ pub(super) mod tests {
         assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
     }
 
-    /// Partial sums of so many values that add up to `sum`: the last one has it all, and behind it they hold what must not be read.
-    fn in_partial_sums(sum: &[f32], partial_sums: usize, values: usize) -> Vec<f32> {
-        let mut all = vec![f32::NAN; partial_sums * values];
-        for sums in all.chunks_mut(values) {
-            sums[..sum.len()].fill(0.0);
-        }
-        all[(partial_sums - 1) * values..][..sum.len()].copy_from_slice(sum);
-        all
-    }
-
     #[test]
     fn the_kernel_agrees_with_its_twin() {
-        let mut rng = Rng::fresh();
-        // The last one has more pairs to rotate than threads.
-        let shapes = [(20, 192, 64, 512), (16, 128, 64, 512), (3, 10, 262, 34)];
-        for (heads, nope, rope, kv_lora) in shapes {
-            let dims = MlaDims {
-                heads,
-                nope,
-                rope,
-                kv_lora,
-            };
-            for (pos, n_tokens) in [(0, 1), (5, 3), (41, 8)] {
-                let (n_ctx, row, eps) = (50, dims.cache_row(), 1e-5);
-                let q = rng.normals(n_tokens * heads * dims.head());
-                let (kv_a, norm) = (rng.normals(n_tokens * row), rng.normals(kv_lora));
-                let table: Vec<[f32; 2]> = (0..n_ctx * rope / 2)
-                    .map(|_| rng.uniform() * 6.3)
-                    .map(|angle| [angle.cos(), angle.sin()])
-                    .collect();
-                let untouched = vec![f16::from_f32(7.0); n_ctx * row];
-                let mut cache = untouched.clone();
-                let mut q_pe = vec![0.0; n_tokens * heads * rope];
-                rope_cache(
-                    &q, &kv_a, &norm, eps, &table, pos, dims, &mut q_pe, &mut cache,
-                );
-                // Partial sums of a product that was recorded for more tokens, too.
-                let forms = [(true, 1, 0), (false, 1, 0), (false, 3, 0), (true, 3, 5)];
-                let forms = gpus().iter().flat_map(|g| forms.map(|form| (g, form)));
-                for (gpu, (with_queries, partial_sums, more)) in forms {
-                    let tokens = n_tokens + more;
-                    let kv_a = in_partial_sums(&kv_a, partial_sums, tokens * row);
-                    let on_gpu = upload(gpu, &untouched);
-                    let rotated = output(gpu, q_pe.len());
-                    let whole = |data: &[f32]| Range::whole(&upload(gpu, data));
-                    let new_rows = CacheRow {
-                        kv_a: whole(&kv_a),
-                        kv_a_norm: whole(&norm),
-                        eps,
-                        cache: Range::whole(&on_gpu).holding(Role::Cache),
-                    };
-                    let queries = [whole(&q), Range::whole(&rotated)];
-                    let call = call(&GpuRopeCache {
-                        queries: with_queries.then_some(queries),
-                        partial_sums: partial_sums as u32,
-                        partial_tokens: tokens as u32,
-                        ..GpuRopeCache::of(new_rows, &whole(table.as_flattened()), dims)
-                    });
-                    let state = State {
-                        pos: pos as u32,
-                        tokens: n_tokens as u32,
-                        ..Default::default()
-                    };
-                    run(gpu, &[call], &state);
-                    let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
-                    let exact: Vec<f64> = q_pe.iter().map(|x| f64::from(*x)).collect();
-                    if with_queries {
-                        // f32 rounding alone.
-                        assert_close(&download(gpu, &rotated, q_pe.len()), &exact, 1e-13, &what);
-                    }
-                    let found: Vec<f16> = download(gpu, &on_gpu, cache.len());
-                    let values = |rows: &[f16]| -> Vec<f32> {
-                        rows[pos * row..(pos + n_tokens) * row]
-                            .iter()
-                            .map(|x| x.to_f32())
-                            .collect()
-                    };
-                    let exact: Vec<f64> = values(&cache).iter().map(|x| f64::from(*x)).collect();
-                    // WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
-                    assert_close(&values(&found), &exact, 9.6e-7, &what);
-                    let (before, after) = (pos * row, (pos + n_tokens) * row);
-                    assert_eq!(found[..before], cache[..before], "rows before, {what}");
-                    assert_eq!(found[after..], cache[after..], "rows after, {what}");
-                }
-            }
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 }

@@ -172,10 +172,9 @@ pub fn call(b: &GpuRouter<'_>) -> Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{assert_refused, download, gpus, output, run, upload};
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs};
+    use crate::gpu::testing::{assert_refused, gpus};
+    use crate::kernels::cases::router::cases;
+    use crate::kernels::testing::{Rng, agree_everywhere, assert_close};
 
     fn experts(
         count: usize,
@@ -286,122 +285,9 @@ mod tests {
         assert_eq!(ids, [2, 0, 1]);
     }
 
-    /// The kernel on one GPU, logits in so many partial_sums. Behind several tokens the buffers have room for one more. Behind a single token they
-    /// end, so that a read behind it shows on the CPU.
-    fn on_gpu(
-        gpu: &Gpu,
-        logits: &[f32],
-        bias: Option<&[f32]>,
-        e: &Experts,
-        partial_sums: usize,
-    ) -> (Vec<u32>, Vec<f32>) {
-        let n_tokens = logits.len() / e.count;
-        let n = n_tokens * e.used;
-        let more = usize::from(n_tokens > 1);
-        let ids = upload(gpu, &vec![u32::MAX; n + more * e.used]);
-        let weights = output(gpu, n + more * e.used);
-        let all = [logits, &vec![f32::NAN; more * e.count]].concat();
-        // The last partial sum has it all, so that adding up is exact.
-        let logits = [vec![0.0; (partial_sums - 1) * all.len()], all].concat();
-        let call = call(&GpuRouter {
-            logits: Range::whole(&upload(gpu, &logits)),
-            partial_sums: partial_sums as u32,
-            bias: bias.map(|b| Range::whole(&upload(gpu, b))),
-            experts: e,
-            max_tokens: (n_tokens + more) as u32,
-            ids: Range::whole(&ids),
-            weights: Range::whole(&weights),
-        });
-        let state = State {
-            tokens: n_tokens as u32,
-            ..Default::default()
-        };
-        run(gpu, &[call], &state);
-        (download(gpu, &ids, n), download(gpu, &weights, n))
-    }
-
-    /// Whether no two of the scores that decide are so near that rounding can swap them.
-    fn clear(logits: &[f32], bias: Option<&[f32]>, e: &Experts) -> bool {
-        let mut tokens = logits.chunks_exact(e.count);
-        tokens.all(|logits| exact(logits, bias, e).is_some())
-    }
-
     #[test]
     fn the_kernel_chooses_what_its_twin_chooses() {
-        let mut rng = Rng::fresh();
-        let cases = [
-            // GLM-4.7-Flash, DeepSeek-V2-Lite, DeepSeek-V3 without groups, and sizes that fill no workgroup.
-            (64, 4, Gating::Sigmoid, true, true, 1.8),
-            (64, 6, Gating::Softmax, false, false, 1.0),
-            (256, 8, Gating::Sigmoid, true, true, 2.5),
-            (160, 6, Gating::Softmax, true, true, 16.0),
-            (7, 7, Gating::Softmax, false, true, 1.0),
-            (1, 1, Gating::Sigmoid, false, false, 1.0),
-        ];
-        for (count, used, gating, with_bias, norm, scale) in cases {
-            let e = experts(count, used, gating, norm, scale);
-            for (gpu, &n_tokens) in drawn_pairs(gpus(), &[1, 3, 64]) {
-                let (logits, bias) = loop {
-                    let logits = rng.normals(n_tokens * count);
-                    let bias = with_bias.then(|| rng.normals(count));
-                    if clear(&logits, bias.as_deref(), &e) {
-                        break (logits, bias);
-                    }
-                };
-                let n = n_tokens * used;
-                let (mut ids, mut weights) = (vec![0; n], vec![0.0; n]);
-                router(
-                    &logits,
-                    bias.as_deref(),
-                    &e,
-                    n_tokens,
-                    &mut ids,
-                    &mut weights,
-                );
-                let expected: Vec<f64> = weights.iter().map(|w| f64::from(*w)).collect();
-                let partial_sums = [1, 3][n_tokens % 2];
-                let (found_ids, found) = on_gpu(gpu, &logits, bias.as_deref(), &e, partial_sums);
-                let what = format!("{e:?}, {n_tokens} tokens, {}", gpu.tier.name());
-                assert_eq!(found_ids, ids, "{what}");
-                // exp and division of a GPU may be off by a few units in the last place.
-                assert_close(&found, &expected, 1e-11, &what);
-            }
-        }
-    }
-
-    #[test]
-    fn the_kernel_breaks_ties_and_bears_nan_as_its_twin_does() {
-        let mut rng = Rng::fresh();
-        for gating in [Gating::Sigmoid, Gating::Softmax] {
-            for with_bias in [false, true] {
-                let e = experts(96, 12, gating, true, 1.5);
-                // Few values: nearly every place is a tie. Zeros of both signs are one value.
-                let values = [0.0f32, -0.0, 1.5, -2.0];
-                let logits: Vec<f32> = (0..40 * 96).map(|_| values[rng.below(4)]).collect();
-                let bias: Option<Vec<f32>> =
-                    with_bias.then(|| (0..96).map(|_| [2.0, 0.0][rng.below(2)]).collect());
-                let (mut ids, mut weights) = (vec![0; 40 * 12], vec![0.0; 40 * 12]);
-                router(&logits, bias.as_deref(), &e, 40, &mut ids, &mut weights);
-                for gpu in gpus() {
-                    let (found, _) = on_gpu(gpu, &logits, bias.as_deref(), &e, 1);
-                    assert_eq!(found, ids, "{gating:?}, {}", gpu.tier.name());
-                }
-            }
-        }
-        for gpu in gpus() {
-            let e = experts(4, 3, Gating::Sigmoid, false, 1.0);
-            let nan = f32::NAN;
-            assert_eq!(on_gpu(gpu, &[nan, nan, 1.0, nan], None, &e, 1).0, [2, 0, 1]);
-            let infinite = [-f32::INFINITY, 0.0, f32::INFINITY, -1.0];
-            let (ids, weights) = on_gpu(gpu, &infinite, None, &e, 1);
-            assert_eq!(ids, [2, 1, 3]);
-            let exact = [1.0, 0.5, 1.0 / (1.0 + 1f64.exp())];
-            assert_close(&weights, &exact, 1e-12, "infinite");
-            let e = experts(4, 2, Gating::Sigmoid, true, 1.0);
-            let (_, weights) = on_gpu(gpu, &[-20.0; 4], None, &e, 1);
-            let exact = 1.0 / (1.0 + 20f64.exp()) / f64::from(MIN_WEIGHT_SUM);
-            assert_close(&weights, &[exact; 2], 1e-12, "clamped");
-        }
+        agree_everywhere(gpus(), |_| cases());
     }
 
     #[test]

@@ -113,12 +113,9 @@ pub fn rows_f16(x: &[f32], cols: usize, norm: Option<(&[f32], f32)>) -> (Vec<f16
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::buffer::Role;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{download, gpus, output, padded, run, upload};
-    use crate::kernels::expert_rows::tests::left_by;
-    use crate::kernels::testing::{Rng, assert_close};
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::rows_f16::cases;
+    use crate::kernels::testing::{Rng, agree_everywhere, assert_close};
 
     #[test]
     fn scaled_halves_are_the_normed_rows() {
@@ -143,151 +140,8 @@ mod tests {
         assert!(halves[3 * cols..].iter().all(|h| *h == f16::ZERO));
     }
 
-    /// Rows in sizes that differ much, and the weight of their norm.
-    struct Given {
-        cols: usize,
-        n_tokens: usize,
-        /// Rows of a token.
-        used: usize,
-        /// Whether those of the last token alone are wanted.
-        last: bool,
-        /// Partial sums that are added up to the rows.
-        partial_sums: usize,
-        x: Vec<f32>,
-        norm: Vec<f32>,
-    }
-
-    /// The rows that are asked for: whether they are normed, halves, floats, and which of two buffers they come from.
-    type Form = (bool, bool, bool, Option<bool>);
-
     #[test]
     fn the_gpu_agrees_with_its_twin() {
-        let mut rng = Rng::fresh();
-        for gpu in gpus() {
-            for (cols, n_tokens, used, last, partial_sums) in [
-                (2048, 3, 1, false, 1),
-                (10_944, 2, 1, false, 1),
-                (1408, 5, 6, false, 2),
-                (32, 1, 1, false, 1),
-                (2048, 3, 1, true, 1),
-                (768, 9, 1, false, 4),
-            ] {
-                // A row of zeros has no scale. In the others one value is far larger than the rest. A scale that
-                // ignores it would make it too large for a half.
-                let sizes = [1e6, 1.0, 1e-4, 0.0].into_iter().cycle();
-                let mut row = |size| {
-                    let mut row = rng.normals(cols);
-                    row[rng.below(cols)] *= 50.0;
-                    row.into_iter().map(move |v| v * size)
-                };
-                let given = Given {
-                    cols,
-                    n_tokens,
-                    used,
-                    last,
-                    partial_sums,
-                    x: sizes.take(n_tokens * used).flat_map(&mut row).collect(),
-                    norm: rng.normals(cols),
-                };
-                for form in [
-                    (true, true, true, None),
-                    (false, true, false, None),
-                    (true, false, true, None),
-                    (true, true, false, None),
-                    (false, true, false, Some(false)),
-                    (false, true, false, Some(true)),
-                ] {
-                    check(gpu, &given, form);
-                }
-            }
-        }
-    }
-
-    fn check(gpu: &Gpu, given: &Given, (with_norm, half, float, tall): Form) {
-        let Given {
-            cols,
-            n_tokens,
-            used,
-            last,
-            ref x,
-            ref norm,
-            ..
-        } = *given;
-        // With two buffers to choose from there are no partial sums.
-        let partial_sums = if tall.is_some() {
-            1
-        } else {
-            given.partial_sums
-        };
-        let max_tokens = n_tokens as u32 + 1;
-        let all = (max_tokens as usize) * used;
-        let [halves, scales, floats] = [all * cols / 2, all, all * cols].map(|n| output(gpu, n));
-        // The first partial sum, or the residual if there is one, has the whole value, and the others are 0. So adding up is exact.
-        let padded = padded(x, used * cols, max_tokens);
-        let sum = (partial_sums > 3).then(|| (upload(gpu, &padded), output(gpu, padded.len())));
-        let first = match &sum {
-            Some(_) => vec![0.0; padded.len()],
-            None => padded.clone(),
-        };
-        let in_partial_sums = [first, vec![0.0; (partial_sums - 1) * padded.len()]].concat();
-        let (left, other) = left_by(gpu, &in_partial_sums, tall);
-        let call = GpuRowsF16 {
-            x: left,
-            other,
-            partial_sums: partial_sums as u32,
-            cols: cols as u32,
-            norm: with_norm.then(|| (Range::whole(&upload(gpu, norm)), 1e-5)),
-            halves: half.then(|| {
-                let halves = Range::whole(&halves).holding(Role::Halves);
-                [halves, Range::whole(&scales)]
-            }),
-            floats: float.then(|| Range::whole(&floats)),
-            max_tokens,
-            used: used as u32,
-            sum: sum
-                .as_ref()
-                .map(|(residual, sums)| [residual, sums].map(Range::whole)),
-            last,
-        }
-        .call();
-        let state = State {
-            tokens: n_tokens as u32,
-            ..State::default()
-        };
-        run(gpu, &[call], &state);
-        let x = if last { &x[(n_tokens - 1) * cols..] } else { x };
-        let twin_norm = with_norm.then_some((norm.as_slice(), 1e-5));
-        let exact = normed(x, twin_norm);
-        let what = format!("{} {cols} {with_norm}", gpu.tier.name());
-        if half {
-            let (twin, twin_scales) = rows_f16(x, cols, twin_norm);
-            assert_rows(&twin, &twin_scales, &exact, &what);
-            let halves: Vec<f16> = download(gpu, &halves, x.len());
-            let scales: Vec<f32> = download(gpu, &scales, x.len() / cols);
-            assert_rows(&halves, &scales, &exact, &what);
-        }
-        if let Some((_, sums)) = &sum {
-            assert_eq!(download::<f32>(gpu, sums, x.len()), x, "{what}: sums");
-        }
-        if float {
-            let found: Vec<f32> = download(gpu, &floats, x.len());
-            for (found, exact) in found.chunks_exact(cols).zip(exact.chunks_exact(cols)) {
-                assert_close(found, &wide(exact), 1e-11, &what);
-            }
-        }
-    }
-
-    /// Each row is compared by itself, because the sizes of rows differ by 10^10.
-    fn assert_rows(halves: &[f16], scales: &[f32], exact: &[f32], what: &str) {
-        let cols = halves.len() / scales.len();
-        let rows = halves.chunks_exact(cols).zip(exact.chunks_exact(cols));
-        for ((row, exact), scale) in rows.zip(scales) {
-            let found: Vec<f32> = row.iter().map(|h| h.to_f32() * scale).collect();
-            assert_close(&found, &wide(exact), 2e-7, what);
-        }
-    }
-
-    fn wide(values: &[f32]) -> Vec<f64> {
-        values.iter().map(|v| f64::from(*v)).collect()
+        agree_everywhere(gpus(), |_| cases());
     }
 }

@@ -136,6 +136,3 @@ impl Sequences {
         }
     }
 }
-
-#[cfg(test)]
-pub(super) mod tests;

@@ -3,37 +3,20 @@
 pub mod bounds;
 pub mod coop;
 pub mod paged;
-pub mod several;
 
-use half::{bf16, f16};
+use std::collections::BTreeMap;
 
+use crate::gpu::Gpu;
+use crate::gpu::call::Call;
+use crate::gpu::testing::gpu_weight;
+use crate::kernels::cases::random::Random;
+use crate::kernels::cases::{Case, Lab, Runs};
 use crate::model::Weight;
 use crate::quant::{GgmlType, dequantize_row};
+use crate::testing::rounds;
 pub use crate::testing::{Rng, drawn, drawn_pairs};
 
-/// `n` random rows of a cache, `width` values each, and three behind them that are NaN: reading one would show.
-pub fn cache_rows(rng: &mut Rng, n: usize, width: usize) -> Vec<f16> {
-    let values = rng.normals((n + 3) * width).into_iter();
-    let mut cache: Vec<f16> = values.map(f16::from_f32).collect();
-    cache[n * width..].fill(f16::NAN);
-    cache
-}
-
-/// The stats of `n` slices of a context, beside their sums: the score that their weights are relative to, and the sum of these weights.
-///
-/// The scores of some are so far below the others' that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
-pub fn slice_stats(rng: &mut Rng, n: usize) -> Vec<[f32; 2]> {
-    let stat = |_| {
-        let far = if rng.below(3) == 0 { 120.0 } else { 0.0 };
-        [rng.normals(1)[0] * 4.0 - far, 0.1 + rng.uniform()]
-    };
-    (0..n).map(stat).collect()
-}
-
 /// A weight of random values, scaled so that a product with normal inputs is of size 1.
-///
-/// Quantised blocks are random bytes but for their f16 scales: every pattern of bits occurs, also those no quantiser
-/// writes.
 pub fn random_weight(
     rng: &mut Rng,
     ty: GgmlType,
@@ -41,62 +24,88 @@ pub fn random_weight(
     rows: usize,
     cols: usize,
 ) -> Weight {
-    let values = groups * rows * cols;
-    let size = 1.0 / (cols as f32).sqrt();
-    let bytes = match f16_fields(ty) {
-        None => {
-            let values = rng.normals(values).into_iter().map(|x| x * size);
-            match ty {
-                GgmlType::F32 => values.flat_map(f32::to_le_bytes).collect(),
-                GgmlType::F16 => values
-                    .flat_map(|x| f16::from_f32(x).to_le_bytes())
-                    .collect(),
-                _ => values
-                    .flat_map(|x| bf16::from_f32(x).to_le_bytes())
-                    .collect(),
-            }
-        }
-        Some(fields) => {
-            let blocks = values / ty.block_len();
-            let mut bytes: Vec<u8> = (0..blocks * ty.block_bytes())
-                .map(|_| rng.bits() as u8)
-                .collect();
-            for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-                for &(offset, step) in fields {
-                    let scale = f16::from_f32(step * size * (0.5 + rng.uniform()));
-                    block[offset..offset + 2].copy_from_slice(&scale.to_le_bytes());
-                }
-            }
-            bytes
-        }
-    };
-    Weight::from_bytes(
-        format!("random {}", ty.name()),
-        ty,
-        groups,
-        rows,
-        cols,
-        bytes,
-    )
+    Random::new(rng.bits()).weight(ty, groups, rows, cols)
 }
 
-/// Byte offset of each f16 in a block, and what it is for weights of size 1 (ggml-common.h); none for float types.
-fn f16_fields(ty: GgmlType) -> Option<&'static [(usize, f32)]> {
-    match ty {
-        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => None,
-        GgmlType::Q4_0 => Some(&[(0, 0.2)]),
-        GgmlType::Q4_1 => Some(&[(0, 0.2), (2, -1.5)]),
-        GgmlType::Q5_0 => Some(&[(0, 0.1)]),
-        GgmlType::Q5_1 => Some(&[(0, 0.1), (2, -1.6)]),
-        GgmlType::Q8_0 => Some(&[(0, 0.013)]),
-        GgmlType::Q2_K => Some(&[(80, 0.1), (82, 0.15)]),
-        GgmlType::Q3_K => Some(&[(108, 0.02)]),
-        GgmlType::Q4_K => Some(&[(0, 0.006), (2, 0.045)]),
-        GgmlType::Q5_K => Some(&[(0, 0.003), (2, 0.045)]),
-        GgmlType::Q6_K => Some(&[(208, 7e-4)]),
-        GgmlType::IQ4_NL => Some(&[(0, 0.015)]),
-        GgmlType::IQ4_XS => Some(&[(0, 8e-4)]),
+/// A lab on `gpu` in which a difference beyond its limit fails the test, with `name`.
+pub fn lab<'g>(gpu: &'g Gpu, name: impl Into<String>) -> Lab<'g> {
+    let mut lab = Lab::new(gpu, Rng::fresh().bits());
+    lab.asserted = Some(name.into());
+    lab
+}
+
+/// Fails unless the device cuts this weight into several pieces.
+#[track_caller]
+pub fn assert_in_pieces(gpu: &Gpu, weight: &Weight) {
+    let pieces = gpu_weight(gpu, weight).pieces.len();
+    assert!(pieces > 1, "{pieces} pieces");
+}
+
+/// Runs a comparison on `gpu`, with each call changed, and fails where it does.
+#[track_caller]
+pub fn agrees_changed(gpu: &Gpu, case: &Case, change: impl Fn(Call) -> Call) {
+    let mut lab = lab(gpu, &case.name);
+    lab.change = Some(Box::new(change));
+    let compared = case.compare(&lab);
+    let compared = compared.unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    assert!(!compared.is_empty(), "{}: nothing is compared", case.name);
+}
+
+/// Runs the cases of each device that are in this kind of run: each on one of the devices that have it, drawn anew in each run, or on all.
+/// `GLIMT_TEST_MORE` has a case run on more of them.
+#[track_caller]
+fn run<'g>(
+    gpus: impl IntoIterator<Item = &'g Gpu>,
+    cases: impl Fn(&Gpu) -> Vec<Case>,
+    long: bool,
+    everywhere: bool,
+) {
+    let mut by_name: BTreeMap<String, Vec<(&Gpu, Case)>> = BTreeMap::new();
+    for gpu in gpus {
+        let own = cases(gpu).into_iter();
+        for case in own.filter(|case| (case.runs == Runs::Long) == long) {
+            by_name
+                .entry(case.name.clone())
+                .or_default()
+                .push((gpu, case));
+        }
     }
+    let mut all: Vec<_> = by_name.into_values().collect();
+    let mut rng = Rng::fresh();
+    rng.shuffle(&mut all);
+    let first = rng.below(all.len().max(1));
+    for (i, of_name) in all.iter().enumerate() {
+        let most = if everywhere {
+            of_name.len()
+        } else {
+            rounds(1).min(of_name.len())
+        };
+        for k in 0..most {
+            let (gpu, case) = &of_name[(first + i + k) % of_name.len()];
+            agrees_changed(gpu, case, |call| call);
+        }
+    }
+}
+
+/// Each case agrees on one of the devices, but for long ones.
+#[track_caller]
+pub fn agree<'g>(gpus: impl IntoIterator<Item = &'g Gpu>, cases: impl Fn(&Gpu) -> Vec<Case>) {
+    run(gpus, cases, false, false);
+}
+
+/// Each long case agrees on one of the devices.
+#[track_caller]
+pub fn agree_long<'g>(gpus: impl IntoIterator<Item = &'g Gpu>, cases: impl Fn(&Gpu) -> Vec<Case>) {
+    run(gpus, cases, true, false);
+}
+
+/// Each case agrees on each of the devices, but for long ones.
+#[track_caller]
+pub fn agree_everywhere<'g>(
+    gpus: impl IntoIterator<Item = &'g Gpu>,
+    cases: impl Fn(&Gpu) -> Vec<Case>,
+) {
+    run(gpus, cases, false, true);
 }
 
 /// The exact products of every row of one group with `x`.

@@ -282,43 +282,33 @@ pub fn token_absorb(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
-    use crate::gpu::testing::{download, gpu_weight, output, run, some_waves, token_gpus, upload};
-    use crate::kernels::rope_cache::testing::Row;
-    use crate::kernels::sequences::tests::{Place, places};
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
-    use crate::kernels::token::testing::{Given, activation, stand_for};
-
-    mod several;
+    use crate::gpu::testing::{some_waves, token_gpus};
+    use crate::kernels::cases::attention::GLM;
+    use crate::kernels::cases::token_absorb::{Absorbed, cases};
+    use crate::kernels::testing::{agree, agree_everywhere};
 
     #[test]
     fn the_kernel_agrees_with_its_twin() {
-        let dims = |heads, nope, rope, kv_lora| MlaDims {
-            heads,
-            nope,
-            rope,
-            kv_lora,
-        };
-        let (glm, youtu) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
-        let mut rng = Rng::fresh();
-        // The slices of a head follow the cores.
-        let divisions = [(8, false), (132, false), (40, true), (132, true)];
-        let products = [
-            ([GgmlType::Q4_0, GgmlType::Q4_0], 768, glm),
-            ([GgmlType::Q4_K, GgmlType::Q8_0], 768, glm),
-            ([GgmlType::Q4_0, GgmlType::Q5_0], 1536, youtu),
-            ([GgmlType::Q6_K, GgmlType::F16], 256, dims(3, 64, 40, 96)),
-            (
-                [GgmlType::Q8_0, GgmlType::IQ4_NL],
-                352,
-                dims(130, 32, 2, 32),
-            ),
-        ];
-        let cases = drawn_pairs(&products, &divisions);
-        for (gpu, (product, (cores, with_row))) in drawn_pairs(&token_gpus(), &cases) {
-            check(gpu, &mut rng, **product, *cores, *with_row);
-        }
+        agree(token_gpus(), |_| cases());
+    }
+
+    const OF_GLM: Absorbed = Absorbed {
+        types: [GgmlType::Q4_0; 2],
+        cols: 768,
+        dims: GLM,
+        cores: Some(132),
+    };
+
+    #[test]
+    fn each_token_has_its_own_queries_in_larger_subgroups() {
+        agree_everywhere(&some_waves(), |_| vec![OF_GLM.of_several()]);
+    }
+
+    #[test]
+    #[ignore = "long: scripts/test --all"]
+    fn the_kernel_agrees_in_larger_subgroups() {
+        agree_everywhere(&some_waves(), |_| vec![OF_GLM.of_one(true)]);
     }
 
     #[test]
@@ -350,94 +340,6 @@ mod tests {
             assert_eq!(found, slices, "{profile:?}, {cores} cores");
             let found = shapes.map(|s| machine.repeats(s.repeated(machine).expect("it suits")));
             assert_eq!(found, expected, "{profile:?}, {cores} cores");
-        }
-    }
-
-    #[test]
-    #[ignore = "long: scripts/test --all"]
-    fn the_kernel_agrees_in_larger_subgroups() {
-        let glm = MlaDims {
-            heads: 20,
-            nope: 192,
-            rope: 64,
-            kv_lora: 512,
-        };
-        for gpu in &some_waves() {
-            check(
-                gpu,
-                &mut Rng::fresh(),
-                ([GgmlType::Q4_0; 2], 768, glm),
-                132,
-                true,
-            );
-        }
-    }
-
-    /// The NMSE of the absorbed and of the rotated queries at most.
-    fn limits(gpu: &Gpu) -> [f64; 2] {
-        match activation(gpu) {
-            // A value midway between two bytes may round to the other one. The limit has room for some.
-            Activation::Bytes => [1e-5, 1e-11],
-            Activation::Halves { packed: true } => [4e-6; 2],
-            Activation::Halves { packed: false } => [4e-7, 1e-9],
-            Activation::Floats => [1e-11; 2],
-        }
-    }
-
-    fn check(
-        gpu: &Gpu,
-        rng: &mut Rng,
-        (types, cols, dims): ([GgmlType; 2], usize, MlaDims),
-        cores: u32,
-        with_row: bool,
-    ) {
-        let q_b = random_weight(rng, types[0], 1, dims.heads * dims.head(), cols);
-        let k_b = random_weight(rng, types[1], dims.heads, dims.kv_lora, dims.nope);
-        let given = Given::new(gpu, &rng.normals(cols), &rng.normals(cols));
-        let (pos, n_ctx) = (rng.below(70), 70);
-        let table = rng.normals(n_ctx * dims.rope);
-        let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
-        let rms = Some((given.squares.as_slice(), 1e-5));
-        let keep = |q: &[f32]| stand_for(activation(gpu), q);
-        let twin = token_absorb([&q_b, &k_b], &given.values, rms, angles, dims, keep);
-        let (places, rows) = places(gpu, rng, pos);
-        let row = Row::new(rng, dims, rows);
-        let [q_b, k_b] = [q_b, k_b].map(|w| gpu_weight(gpu, &w));
-        let call = |place: &Place| GpuTokenAbsorb {
-            q_b: &q_b,
-            k_b: &k_b,
-            activation: activation(gpu),
-            x: given.upload(gpu, 1e-5),
-            rope_table: Range::whole(&upload(gpu, &table)),
-            dims,
-            q_lat: Range::whole(&output(gpu, twin[0].len())),
-            q_pe: Range::whole(&output(gpu, twin[1].len())),
-            row: with_row.then(|| row.upload(gpu)),
-            sequences: place.sequences.clone(),
-            tokens: 1,
-        };
-        let repeated = repeated(gpu, [&q_b, &k_b], dims, with_row);
-        assert!(repeated.is_some(), "{dims:?}");
-        let machine = Machine {
-            cores,
-            ..gpu.machine
-        };
-        for place in &places {
-            let call = call(place);
-            run(gpu, &[call.call(machine)], &place.state);
-            let paged = place.sequences.is_some();
-            let what = format!("{types:?} {cols} {dims:?}, pages: {paged}");
-            if let Some(found) = &call.row {
-                row.assert_written(gpu, found, angles, place.row, &what);
-            }
-            for ((y, twin), limit) in [&call.q_lat, &call.q_pe]
-                .into_iter()
-                .zip(&twin)
-                .zip(limits(gpu))
-            {
-                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-                assert_close(&download(gpu, &y.buffer, twin.len()), &exact, limit, &what);
-            }
         }
     }
 }

@@ -93,123 +93,25 @@ pub fn token_beside(weights: [&Weight; 2], x: &[f32], rms: (&[f32], f32)) -> [Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::call::State;
+    use crate::gpu::testing::{token_gpus, unmade_weight};
+    use crate::kernels::cases::token_beside::cases;
+    use crate::kernels::testing::{agree, agree_long};
     use crate::quant::GgmlType;
-
-    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus};
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
-    use crate::kernels::token::testing::{
-        Given, activation, assert_prepared, geometries, room, sums_nmse,
-    };
-
-    struct Case {
-        types: [GgmlType; 2],
-        rows: [usize; 2],
-        cols: usize,
-        /// Whether the first output is left as f32.
-        y: bool,
-        /// Whether the first output is left prepared, and if so whether with a norm.
-        prepared: Option<bool>,
-    }
-
-    /// Compares the kernel with its twin, in the geometry that the device takes, or in all that it allows.
-    fn check(gpu: &Gpu, rng: &mut Rng, case: &Case, all: bool) {
-        let [rows, other_rows] = case.rows;
-        let w = random_weight(rng, case.types[0], 1, rows, case.cols);
-        let v = random_weight(rng, case.types[1], 1, other_rows, case.cols);
-        let given = Given::new(gpu, &rng.normals(case.cols), &rng.normals(case.cols));
-        let twin = token_beside([&w, &v], &given.values, (&given.squares, 1e-5));
-        let g = rng.normals(rows);
-        let g = (case.prepared == Some(true)).then_some(&g[..]);
-        let [w, v] = [&w, &v].map(|w| gpu_weight(gpu, w));
-        let x = given.upload(gpu, 1e-5);
-        let call = || GpuTokenBeside {
-            weights: [&w, &v],
-            activation: activation(gpu),
-            x: x.clone(),
-            y: case.y.then(|| Range::whole(&output(gpu, rows))),
-            prepared: case.prepared.map(|_| room(gpu, rows, g)),
-            z: Range::whole(&output(gpu, other_rows)),
-        };
-        let site = call().site();
-        let geometries = geometries(gpu, &site, all);
-        for geometry in geometries {
-            let call = call();
-            let state = State {
-                tokens: 1,
-                ..State::default()
-            };
-            let calls = call.calls_with(gpu, &geometry);
-            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &state);
-            let what = format!("{}, {geometry:?}", site.key());
-            let floats = [(call.y.as_ref(), &twin[0]), (Some(&call.z), &twin[1])];
-            for (found, twin) in floats {
-                let Some(found) = found else { continue };
-                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-                let found = download(gpu, &found.buffer, twin.len());
-                assert_close(&found, &exact, sums_nmse(activation(gpu)), &what);
-            }
-            if let Some(found) = &call.prepared {
-                assert_prepared(gpu, found, g, &twin[0], &what);
-            }
-        }
-    }
 
     #[test]
     fn both_products_agree_with_their_twins_at_shapes_of_models() {
-        use GgmlType::{F16, IQ4_NL, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
-        let mut rng = Rng::fresh();
-        let cases = [
-            // q_a and kv_a of GLM-4.7-Flash and Youtu-LLM-2B, attn_q and kv_a of DeepSeek-V2-Lite.
-            ([Q4_0, Q4_0], [768, 576], 2048, false, Some(true)),
-            ([Q4_K, Q8_0], [768, 576], 2048, false, Some(true)),
-            ([Q5_0, Q6_K], [1536, 576], 2048, false, Some(true)),
-            ([Q4_0, F16], [3072, 576], 2048, true, Some(false)),
-            ([Q6_K, Q4_0], [3072, 576], 2048, true, None),
-            // Rows and units that are no multiples of what a workgroup takes, more rows of the second product, and more units than a
-            // thread takes at once.
-            ([IQ4_NL, Q8_0], [96, 131], 352, true, Some(true)),
-            ([Q4_0, Q8_0], [32, 20], 8480, true, Some(true)),
-        ];
-        for (gpu, &(types, rows, cols, y, prepared)) in drawn_pairs(&token_gpus(), &cases) {
-            let case = Case {
-                types,
-                rows,
-                cols,
-                y,
-                prepared,
-            };
-            check(gpu, &mut rng, &case, false);
-        }
+        agree(token_gpus(), |_| cases());
     }
 
     #[test]
     #[ignore = "long: scripts/test --all"]
     fn other_geometries_give_the_same() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            let case = Case {
-                types: [GgmlType::Q4_0, GgmlType::Q8_0],
-                rows: [96, 83],
-                cols: 1632,
-                y: true,
-                prepared: Some(true),
-            };
-            check(gpu, &mut rng, &case, true);
-        }
+        agree_long(token_gpus(), |_| cases());
     }
 
     #[test]
     fn weights_of_other_inputs_do_not_fit() {
-        let gpu = token_gpus()[0];
-        let mut rng = Rng::fresh();
-        let mut weight = |groups: usize, rows: usize, cols: usize| {
-            gpu_weight(
-                gpu,
-                &random_weight(&mut rng, GgmlType::Q8_0, groups, rows, cols),
-            )
-        };
+        let weight = |groups, rows, cols| unmade_weight(GgmlType::Q8_0, groups, rows, cols);
         let (w, ragged, groups, wide) = (
             weight(1, 32, 64),
             weight(1, 35, 64),

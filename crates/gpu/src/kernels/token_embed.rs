@@ -55,66 +55,23 @@ pub fn token_embed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::testing::{assert_refused, unmade_weight};
-    use crate::gpu::testing::{
-        download, gpu_weight, output, run, token_gpus, token_gpus_with_binding, upload,
-    };
-    use crate::kernels::sequences::tests::places;
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
-    use crate::kernels::token::testing::{activation, assert_prepared, room};
+    use crate::gpu::testing::{assert_refused, token_gpus, token_gpus_with_binding, unmade_weight};
+    use crate::kernels::cases::token_embed as cases;
+    use crate::kernels::testing::{agree, assert_in_pieces, lab};
     use crate::quant::GgmlType;
-
-    /// Compares the kernel with its twin, for a token alone and in a batch; the pieces of the weight.
-    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, [rows, cols]: [usize; 2]) -> usize {
-        let w = random_weight(rng, ty, 1, rows, cols);
-        let norm = rng.normals(cols);
-        let w_on_gpu = gpu_weight(gpu, &w);
-        let pieces = &w_on_gpu.pieces;
-        // The first row of a piece lies just behind the rows of the piece before.
-        let first = pieces.last().map_or(0, |piece| piece.first_row);
-        let id = if pieces.len() > 1 {
-            first
-        } else {
-            rng.below(rows) as u32
-        };
-        let (places, _) = places(gpu, rng, 3);
-        for place in places {
-            let mut history: Vec<u32> = (0..200).map(|_| rng.below(rows) as u32).collect();
-            history[place.state.first_id as usize + 3] = id;
-            let (y, q) = (output(gpu, cols), room(gpu, cols, Some(&norm)));
-            let calls = calls(
-                place.sequences.as_ref(),
-                &w_on_gpu,
-                &Range::whole(&upload(gpu, &history)),
-                &Range::whole(&y),
-                &q,
-                activation(gpu),
-            );
-            run(gpu, &calls, &place.state);
-            let (x, ..) = token_embed(&w, id, &norm);
-            let exact: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-            assert_close(&download(gpu, &y, cols), &exact, 1e-13, ty.name());
-            assert_prepared(gpu, &q, Some(&norm), &x, ty.name());
-        }
-        pieces.len()
-    }
 
     #[test]
     fn the_gpu_agrees_for_every_type() {
-        let mut rng = Rng::fresh();
-        for (gpu, &ty) in drawn_pairs(&token_gpus(), GgmlType::ALL) {
-            // Workgroups have 64 threads. The units of a row fill one, or they do not.
-            let cols = [768, 2048][rng.below(2)];
-            check(gpu, &mut rng, ty, [37, cols]);
-        }
+        agree(token_gpus(), |_| cases::cases());
     }
 
     #[test]
     fn a_row_of_any_piece_is_taken() {
-        for gpu in token_gpus_with_binding(20_000) {
-            let pieces = check(&gpu, &mut Rng::fresh(), GgmlType::Q4_0, [300, 256]);
-            assert!(pieces > 1, "{pieces} pieces");
+        for gpu in &token_gpus_with_binding(20_000) {
+            let lab = lab(gpu, "pieces");
+            let w = lab.weight(GgmlType::Q4_0, [1, 300, 256]);
+            assert_in_pieces(gpu, &w);
+            cases::compare(&lab, &w).unwrap_or_else(|e| panic!("{e}"));
         }
     }
 

@@ -121,12 +121,6 @@ impl<'a> GpuTokenMatvec<'a> {
         self.several = sequences.table().map(|table| (tokens, table.clone()));
         self
     }
-
-    /// Rotates the output.
-    pub fn rotated(mut self, rotation: Rotation) -> Self {
-        self.rotation = Some(rotation);
-        self
-    }
 }
 
 impl Divided for GpuTokenMatvec<'_> {
@@ -241,7 +235,7 @@ impl GpuTokenMatvec<'_> {
                 .number("ROUTER_STORES", share(ROUTER_ROWS));
         }
         if let Some(rotation) = &self.rotation {
-            call = rotation.bind(call, w.total_rows(), &w.name);
+            call = rotation.bind(call);
         }
         call
     }

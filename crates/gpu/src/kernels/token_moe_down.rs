@@ -208,153 +208,57 @@ pub fn token_moe_down(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::gpu::call::State;
+    use crate::gpu::testing::{some_waves, token_gpus, token_gpus_with_binding};
+    use crate::kernels::cases::token_moe_down::{Down, cases};
+    use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pieces, lab};
     use crate::quant::GgmlType;
-
-    use crate::gpu::testing::{
-        download, gpu_weight, output, padded, run, some_waves, token_gpus, token_gpus_with_binding,
-        upload,
-    };
-    use crate::kernels::testing::{Rng, assert_close, drawn, drawn_pairs, random_weight};
-    use crate::kernels::token::testing::{
-        activation, assert_prepared, geometries, room, stand_for, sums_nmse, upload_values,
-    };
-
-    mod several;
-
-    /// Each geometry against the twin.
-    fn check(
-        gpu: &Gpu,
-        rng: &mut Rng,
-        ty: GgmlType,
-        sizes: [usize; 4],
-        shared: Option<(GgmlType, usize)>,
-        all: bool,
-    ) {
-        let [experts, used, rows, cols] = sizes;
-        let down = random_weight(rng, ty, experts, rows, cols);
-        let shared = shared.map(|(ty, cols)| random_weight(rng, ty, 1, rows, cols));
-        let values = used * cols + shared.as_ref().map_or(0, |s| s.cols);
-        let given = rng.normals(values);
-        let h = stand_for(activation(gpu), &given);
-        let mut ids: Vec<u32> = (0..used).map(|_| rng.below(experts) as u32).collect();
-        let down_gpu = gpu_weight(gpu, &down);
-        let (weights, residual, g) = (rng.normals(used), rng.normals(rows), rng.normals(rows));
-        let shared_gpu = shared.as_ref().map(|s| gpu_weight(gpu, s));
-        let of_shared = shared_gpu.as_ref().map_or(0, |s| s.pieces.len());
-        let mut given_ids = ids.clone();
-        if down_gpu.pieces.len().max(of_shared) == 1 {
-            // No expert has the id that the kernel is told, which stands for the last one.
-            ids[used - 1] = experts as u32 - 1;
-            given_ids[used - 1] = u32::MAX;
-        }
-        let twin = token_moe_down(&down, shared.as_ref(), &h, &ids, &weights, &residual);
-        let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-        let mut call = GpuTokenMoeDown {
-            down: &down_gpu,
-            shared: shared_gpu.as_ref(),
-            activation: activation(gpu),
-            h: upload_values(gpu, &given),
-            ids: Range::whole(&upload(gpu, &given_ids)),
-            weights: Range::whole(&upload(gpu, &weights)),
-            used: used as u32,
-            residual: Range::whole(&upload(gpu, &residual)),
-            y: Range::whole(&output(gpu, rows)),
-            prepared: room(gpu, rows, Some(&g)),
-            tokens: 1,
-        };
-        let site = call.site();
-        let geometries = geometries(gpu, &site, all);
-        for geometry in geometries {
-            call.y = Range::whole(&output(gpu, rows));
-            call.prepared = room(gpu, rows, Some(&g));
-            let calls = call
-                .calls_with(gpu, &geometry)
-                .unwrap_or_else(|e| panic!("{e}"));
-            let state = State {
-                tokens: 1,
-                ..State::default()
-            };
-            run(gpu, &calls, &state);
-            let what = format!("{} {geometry:?}", ty.name());
-            // Integer sums are exact; the rest are f32 sums of a few hundred half units in another order.
-            assert_close(
-                &download(gpu, &call.y.buffer, rows),
-                &exact,
-                sums_nmse(activation(gpu)),
-                &what,
-            );
-            assert_prepared(gpu, &call.prepared, Some(&g), &twin, &what);
-        }
-    }
 
     #[test]
     fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
-        use GgmlType::{Q4_0, Q5_0, Q6_K};
-        let mut rng = Rng::fresh();
-        let mut cases = vec![
-            (Q4_0, [64, 4, 64, 1536], Some((Q4_0, 1536))),
-            (Q5_0, [64, 6, 32, 1408], Some((Q6_K, 2816))),
-            (Q4_0, [4, 2, 64, 96], None),
-        ];
-        let others = GgmlType::ALL.iter().cycle().skip(1);
-        cases.extend(
-            GgmlType::ALL
-                .iter()
-                .zip(others)
-                .map(|(&ty, &other)| (ty, [5, 3, 64, 256], Some((other, 512)))),
-        );
-        for (gpu, &(ty, sizes, shared)) in drawn_pairs(&token_gpus(), &cases) {
-            check(gpu, &mut rng, ty, sizes, shared, false);
-        }
-    }
-
-    #[test]
-    fn lanes_share_a_row_in_two_runs_and_in_pairs() {
-        let q4_0 = GgmlType::Q4_0;
-        let mut rng = Rng::fresh();
-        let cases = [
-            // Two runs, some lanes of which have fewer units than others.
-            ([5, 4, 32, 1056], 1536),
-            // More units of the shared expert than a thread requests ahead.
-            ([5, 3, 32, 256], 1536),
-            // Two lanes share a row. A workgroup takes 32 rows, and the last one has 16.
-            ([2, 1, 48, 64], 64),
-        ];
-        for (gpu, &(sizes, cols)) in drawn_pairs(&token_gpus(), &cases) {
-            check(gpu, &mut rng, q4_0, sizes, Some((q4_0, cols)), false);
-        }
-    }
-
-    #[test]
-    fn the_gpu_agrees_in_larger_subgroups() {
-        for gpu in &some_waves() {
-            let shared = Some((GgmlType::Q4_0, 1536));
-            let sizes = [64, 4, 64, 1536];
-            check(gpu, &mut Rng::fresh(), GgmlType::Q4_0, sizes, shared, false);
-        }
+        agree(token_gpus(), |_| cases());
     }
 
     #[test]
     #[ignore = "long: scripts/test --all"]
     fn other_geometries_give_the_same() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            // Rows that fill no tile of 64, units that leave some lanes without.
-            let shared = Some((GgmlType::Q4_0, 352));
-            check(gpu, &mut rng, GgmlType::Q8_0, [5, 3, 96, 160], shared, true);
+        agree_long(token_gpus(), |_| cases());
+    }
+
+    /// The sum of experts and, of one token, of a shared one of so many columns.
+    fn down(ty: GgmlType, sizes: [usize; 4], shared: Option<(GgmlType, usize)>) -> Down {
+        Down {
+            ty,
+            sizes,
+            shared,
+            several: shared.is_none(),
+            many: false,
         }
     }
 
     #[test]
+    fn the_gpu_agrees_in_larger_subgroups() {
+        let (ty, sizes) = (GgmlType::Q4_0, [64, 4, 64, 1536]);
+        let both = [Some((ty, 1536)), None].map(|shared| down(ty, sizes, shared));
+        agree_everywhere(&some_waves(), |_| both.map(Down::case).into());
+    }
+
+    #[test]
     fn weights_larger_than_a_binding_add_up_piece_by_piece() {
-        for gpu in token_gpus_with_binding(40_000) {
-            let mut rng = Rng::fresh();
-            // Experts in more pieces, and the shared expert in more.
-            for (sizes, cols) in [([8, 3, 96, 256], 256), ([1, 1, 160, 256], 768)] {
-                let shared = Some((GgmlType::Q8_0, cols));
-                check(&gpu, &mut rng, GgmlType::Q4_K, sizes, shared, false);
+        let q8_0 = |cols| Some((GgmlType::Q8_0, cols));
+        for gpu in &token_gpus_with_binding(40_000) {
+            // Experts in more pieces, the shared expert in more, and several tokens.
+            for (sizes, shared) in [
+                ([8, 3, 96, 256], q8_0(256)),
+                ([1, 1, 160, 256], q8_0(768)),
+                ([8, 3, 96, 256], None),
+            ] {
+                let down = down(GgmlType::Q4_K, sizes, shared);
+                let lab = lab(gpu, format!("{sizes:?}, {shared:?}"));
+                let [experts, _, rows, cols] = sizes;
+                if experts > 1 {
+                    assert_in_pieces(gpu, &lab.weight(down.ty, [experts, rows, cols]));
+                }
+                down.compare(&lab).unwrap_or_else(|e| panic!("{e}"));
             }
         }
     }

@@ -120,96 +120,18 @@ pub fn token_queries(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::gpu::Gpu;
-    use crate::kernels::sequences::tests::{Place, places};
-    use crate::quant::GgmlType;
-
-    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
-    use crate::kernels::rope_cache::testing::Row;
-    use crate::kernels::testing::{Rng, assert_close, drawn_pairs, random_weight};
-    use crate::kernels::token::testing::{
-        activation, geometries, stand_for, sums_nmse, upload_values,
-    };
-
-    /// Against the twin, with the geometry that the device takes or with all.
-    fn check(gpu: &Gpu, rng: &mut Rng, ty: GgmlType, dims: MlaDims, all: bool) {
-        let k_b = random_weight(rng, ty, dims.heads, dims.kv_lora, dims.nope);
-        let q = rng.normals(dims.heads * dims.head());
-        let (pos, n_ctx) = (rng.below(70), 70);
-        let table = rng.normals(n_ctx * dims.rope);
-        let (angles, _) = table[pos * dims.rope..][..dims.rope].as_chunks();
-        let (places, rows) = places(gpu, rng, pos);
-        let row = Row::new(rng, dims, rows);
-        let keep = |q: &[f32]| stand_for(activation(gpu), q);
-        let (twin, _) = token_queries(&k_b, &q, row.given(), angles, dims, keep);
-        let k_b = gpu_weight(gpu, &k_b);
-        let call = |place: &Place| GpuTokenQueries {
-            k_b: &k_b,
-            activation: activation(gpu),
-            q: Range::whole(&upload(gpu, &q)),
-            values: upload_values(gpu, &q),
-            rope_table: Range::whole(&upload(gpu, &table)),
-            dims,
-            q_lat: Range::whole(&output(gpu, twin[0].len())),
-            q_pe: Range::whole(&output(gpu, twin[1].len())),
-            row: row.upload(gpu),
-            sequences: place.sequences.clone(),
-        };
-        let site = call(&places[0]).site();
-        let geometries = geometries(gpu, &site, all);
-        let each = geometries
-            .iter()
-            .flat_map(|g| places.iter().map(move |place| (g, place)));
-        for (geometry, place) in each {
-            let call = call(place);
-            let calls = call.calls_with(gpu, geometry);
-            run(gpu, &calls.unwrap_or_else(|e| panic!("{e}")), &place.state);
-            let paged = place.sequences.is_some();
-            let what = format!("{} {dims:?}, {geometry:?}, pages: {paged}", site.key());
-            let limits = [sums_nmse(activation(gpu)), 1e-13];
-            for ((found, twin), limit) in
-                [&call.q_lat, &call.q_pe].into_iter().zip(&twin).zip(limits)
-            {
-                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-                let found = download(gpu, &found.buffer, twin.len());
-                assert_close(&found, &exact, limit, &what);
-            }
-            row.assert_written(gpu, &call.row, angles, place.row, &what);
-        }
-    }
-
-    fn dims(heads: usize, nope: usize, rope: usize, kv_lora: usize) -> MlaDims {
-        MlaDims {
-            heads,
-            nope,
-            rope,
-            kv_lora,
-        }
-    }
+    use crate::gpu::testing::token_gpus;
+    use crate::kernels::cases::token_queries::cases;
+    use crate::kernels::testing::{agree, agree_long};
 
     #[test]
     fn the_kernel_agrees_with_its_twin_at_shapes_of_models() {
-        let mut rng = Rng::fresh();
-        let cases = [
-            // GLM-4.7-Flash, then DeepSeek-V2-Lite and Youtu-LLM-2B.
-            (GgmlType::Q4_0, dims(20, 192, 64, 512)),
-            (GgmlType::Q8_0, dims(20, 192, 64, 512)),
-            (GgmlType::F16, dims(16, 128, 64, 512)),
-            (GgmlType::Q5_0, dims(16, 128, 64, 512)),
-            (GgmlType::Q6_K, dims(3, 256, 32, 34)),
-        ];
-        for (gpu, &(ty, dims)) in drawn_pairs(&token_gpus(), &cases) {
-            check(gpu, &mut rng, ty, dims, false);
-        }
+        agree(token_gpus(), |_| cases());
     }
 
     #[test]
     #[ignore = "long: scripts/test --all"]
     fn other_geometries_give_the_same() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            check(gpu, &mut rng, GgmlType::Q5_0, dims(5, 96, 64, 70), true);
-        }
+        agree_long(token_gpus(), |_| cases());
     }
 }

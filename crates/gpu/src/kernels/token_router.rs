@@ -76,39 +76,13 @@ pub fn token_router(w: &Weight, x: &[f32], squares: &[f32], eps: f32) -> Vec<f32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::call::State;
-    use crate::gpu::testing::{assert_refused, unmade_weight};
-    use crate::gpu::testing::{download, gpu_weight, output, run, token_gpus, upload};
-    use crate::kernels::testing::{Rng, assert_close, random_weight};
-    use crate::quant::activation::squares;
+    use crate::gpu::testing::{assert_refused, token_gpus, unmade_weight};
+    use crate::kernels::cases::token_router::cases;
+    use crate::kernels::testing::agree_everywhere;
 
     #[test]
     fn the_gpu_agrees_with_and_without_a_norm() {
-        for gpu in token_gpus() {
-            let mut rng = Rng::fresh();
-            for (rows, cols) in [(64, 2048), (8, 320), (256, 7168), (3, 32)] {
-                let w = random_weight(&mut rng, GgmlType::F32, 1, rows, cols);
-                let (x, norm) = (rng.normals(cols), rng.normals(cols));
-                let weighted: Vec<f32> = x.iter().zip(&norm).map(|(x, g)| x * g).collect();
-                let squares = squares(&x);
-                let twin = token_router(&w, &weighted, &squares, 1e-5);
-                let exact: Vec<f64> = twin.iter().map(|v| f64::from(*v)).collect();
-                for inside in [true, false] {
-                    let y = output(gpu, rows);
-                    let call = GpuTokenRouter {
-                        weight: &gpu_weight(gpu, &w),
-                        x: Range::whole(&upload(gpu, if inside { &x } else { &weighted })),
-                        norm: inside.then(|| Range::whole(&upload(gpu, &norm))),
-                        squares: Range::whole(&upload(gpu, &squares)),
-                        eps: 1e-5,
-                        y: Range::whole(&y),
-                    };
-                    run(gpu, &call.calls(), &State::default());
-                    let what = format!("{rows}x{cols}, norm inside: {inside}");
-                    assert_close(&download(gpu, &y, rows), &exact, 1e-12, &what);
-                }
-            }
-        }
+        agree_everywhere(token_gpus(), |_| cases());
     }
 
     #[test]

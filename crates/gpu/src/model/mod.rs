@@ -4,6 +4,7 @@ mod config;
 mod error;
 mod feed_forward;
 pub mod keys;
+pub mod pairs;
 mod rope;
 pub mod tensors;
 mod weight;

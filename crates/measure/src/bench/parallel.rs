@@ -86,7 +86,7 @@ pub struct ParallelRow {
 /// Any [`BenchError`].
 pub fn parallel(
     options: &ParallelOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
     on_row: &mut dyn FnMut(&ParallelRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
     on_gpu(options, on_load, on_row).map_err(BenchError::of_gpus_alone)
@@ -94,7 +94,7 @@ pub fn parallel(
 
 fn on_gpu(
     options: &ParallelOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
     on_row: &mut dyn FnMut(&ParallelRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
     let model = options.source.load()?;

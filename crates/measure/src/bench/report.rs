@@ -82,7 +82,7 @@ pub struct Row {
     /// The form in which the products of a decoded token leave values for each other: `bytes`, `packed halves` or `halves`; none in tier
     /// `plain` and on the CPU.
     pub activation: Option<&'static str>,
-    /// Which weights decoding read composed.
+    /// The weights whose products decoding read.
     pub precompose: Option<&'static str>,
     /// The file or the synthetic model.
     pub model_filename: String,

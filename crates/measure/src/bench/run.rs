@@ -14,8 +14,7 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    DEFAULT_PRECOMPOSE, DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier,
-    TierTrial, check_gpu,
+    DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial, check_gpu,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
@@ -64,8 +63,8 @@ pub struct BenchOptions {
     pub tiers: Vec<Tier>,
     /// How to open each of them: the device and the tier are those whose turn it is.
     pub gpu: GpuOptions,
-    /// Which weights decoding reads composed; the default where `None`.
-    pub precompose: Option<PrecomposeChoice>,
+    /// The weights of which a GPU gets products besides.
+    pub precompose: PrecomposeChoice,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
     /// Whether to load a model that has no room in memory, as far as anything tells.
@@ -113,7 +112,7 @@ pub enum Event<'a> {
 }
 
 /// Receives what is told; a break ends the measuring.
-pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// Why measuring ends early.
 enum Ended {
@@ -308,11 +307,10 @@ fn on_gpu(
             flow = tell(on_event, Event::Loading(done, total));
         }
     };
-    let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
-    let (weights, precomposed) =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told)
-            .wait()?;
-    let weights = Arc::new(weights);
+    let choice = options.precompose;
+    let weights =
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told);
+    let weights = Arc::new(weights.wait()?);
     flow?;
     tell(on_event, Event::Loaded)?;
     // In the tier that loading settled for.
@@ -320,9 +318,10 @@ fn on_gpu(
     if let Some(trial) = &weights.tier_trial {
         tell(on_event, Event::Tier(trial))?;
     }
-    if let Some(precomposed) = &precomposed {
+    if let Some(precomposed) = &weights.precomposed {
         tell(on_event, Event::Precomposed(precomposed))?;
     }
+    let kept = weights.precomposed.as_ref().map(|p| p.kept);
     let chunks = match options.chunks.as_slice() {
         [] => vec![None],
         asked => asked.iter().map(|n| Some(*n)).collect(),
@@ -335,7 +334,7 @@ fn on_gpu(
             backends: backend_name(gpu.info.backend),
             tier: Some(gpu.tier.name()),
             activation: Some(gpu.activation().name()),
-            precompose: Some(precomposed.as_ref().map_or("off", |p| p.kept.name())),
+            precompose: Some(kept.unwrap_or_default().name()),
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),
@@ -546,7 +545,7 @@ mod tests {
             devices: vec![Where::Device(DeviceChoice::Auto)],
             tiers: vec![],
             gpu: GpuOptions::default(),
-            precompose: None,
+            precompose: PrecomposeChoice::Off,
             chunks: vec![],
             force: false,
             repetitions: 1,

@@ -20,7 +20,7 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DEFAULT_PRECOMPOSE, DeviceChoice, PrecomposeChoice, check_gpu};
+use crate::engine::{DeviceChoice, PrecomposeChoice, check_gpu};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
@@ -60,8 +60,8 @@ pub struct ProfileOptions {
     pub source: Source,
     /// On which GPU and with which kernels.
     pub gpu: GpuOptions,
-    /// Which weights decoding reads composed; the default where `None`.
-    pub precompose: Option<PrecomposeChoice>,
+    /// The weights of which the GPU gets products besides.
+    pub precompose: PrecomposeChoice,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// The tokens or the prompt that are timed.
@@ -90,7 +90,7 @@ fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
 pub fn run(
     options: &ProfileOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     if options.gpu.device == DeviceChoice::Cpu {
         return Err(BenchError::ProfileOnCpu);
@@ -100,7 +100,7 @@ pub fn run(
 
 fn on_gpu(
     options: &ProfileOptions,
-    on_load: &mut dyn FnMut(u64, u64),
+    on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     let model = options.source.load()?;
     let (test, chunk) = test(options);
@@ -112,10 +112,11 @@ fn on_gpu(
     };
     let peak = read_bandwidth(&gpu)?;
     let waiting = dependent_dispatch(&gpu)?;
-    let choice = options.precompose.unwrap_or(DEFAULT_PRECOMPOSE);
-    let (weights, precomposed) =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load)
-            .wait()?;
+    let choice = options.precompose;
+    let weights =
+        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load);
+    let weights = weights.wait()?;
+    let precompose = weights.precomposed.as_ref().map(|p| p.line.clone());
     // In the tier that loading settled for.
     let (gpu, tier_trial) = (
         Arc::clone(&weights.gpu),
@@ -152,7 +153,7 @@ fn on_gpu(
         backends: backend_name(gpu.info.backend),
         tier: gpu.tier.name(),
         tier_trial,
-        precompose: precomposed.map(|p| p.to_string()),
+        precompose,
         model_filename: options.source.name(),
         model_type: describe(&*model),
         n_depth: options.depth,
@@ -309,7 +310,7 @@ mod tests {
                 force: false,
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
                 gpu: GpuOptions::default(),
-                precompose: None,
+                precompose: PrecomposeChoice::Off,
                 subject,
                 depth: 3,
                 passes: false,

@@ -100,7 +100,7 @@ pub enum Event<'a> {
 }
 
 /// Receives what is told; a break ends the measuring, and what is found so far counts.
-pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// The result for a product.
 #[derive(Debug, Clone, PartialEq, Serialize)]

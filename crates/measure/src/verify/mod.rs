@@ -25,7 +25,6 @@ use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::models::Model;
 use golden::Golden;
 pub use kernels::KernelCheck;
-use kernels::Lab;
 use models::Subject;
 use rows::{Difference, logits};
 
@@ -158,14 +157,10 @@ impl Found {
         gpu: &Gpu,
         on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let mut lab = Lab::new(gpu, self.seed);
-        for group in kernels::groups(gpu) {
-            group(&mut lab);
-            for kernel in lab.take() {
-                let flow = on_row(Row::Kernel(&kernel));
-                self.kernels.push(kernel);
-                flow?;
-            }
+        for kernel in kernels::checks(gpu, self.seed) {
+            let flow = on_row(Row::Kernel(&kernel));
+            self.kernels.push(kernel);
+            flow?;
         }
         ControlFlow::Continue(())
     }

@@ -444,7 +444,7 @@ impl Clerk {
 
     /// Has the scheduler end what nobody reads any more, and take what has arrived: of each request one answer, and more as far as they
     /// can be answered at once.
-    fn submit(&mut self, scheduler: &mut Scheduler<'_>) {
+    fn submit(&mut self, scheduler: &mut Scheduler) {
         self.forget(|_| true);
         for id in self.cancelled.drain(..) {
             scheduler.cancel(id);
@@ -507,7 +507,7 @@ pub(super) fn work(
     queue: usize,
     metrics: Arc<Metrics>,
     arriving: Arc<()>,
-    warmed: Option<&mut dyn FnMut(usize, usize)>,
+    warmed: Option<&mut (dyn FnMut(usize, usize) + Send)>,
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine).wait()?;

@@ -157,7 +157,7 @@ impl Server {
     pub fn run(
         self,
         model: Model,
-        told: impl Fn(Start) + Send + 'static,
+        told: impl Fn(Start) + Send + Sync + 'static,
     ) -> Result<Ended, ServerError> {
         let worked = work::start(&self.app, model, Some(Box::new(told)))?;
         let ended = self.runtime.block_on(self.serve(worked));

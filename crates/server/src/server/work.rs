@@ -33,7 +33,7 @@ pub enum Start {
 }
 
 /// Hears how far a server is.
-pub(super) type Told = dyn Fn(Start) + Send;
+pub(super) type Told = dyn Fn(Start) + Send + Sync;
 
 /// How the thread has ended.
 pub(super) type Worked = oneshot::Receiver<Result<(), ServerError>>;
@@ -99,7 +99,7 @@ pub(super) fn start(
                 told(Start::Warming { done, of });
             }
         };
-        let warmed: Option<&mut dyn FnMut(usize, usize)> = match &told {
+        let warmed: Option<&mut (dyn FnMut(usize, usize) + Send)> = match &told {
             Some(_) => Some(warmed),
             None => None,
         };

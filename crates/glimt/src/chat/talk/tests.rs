@@ -23,7 +23,7 @@ fn engine(ctx: usize) -> Engine {
 }
 
 /// A conversation with answers of eight tokens, which are always the same.
-fn chat(engine: &Engine) -> Chat<'_> {
+fn chat(engine: &Engine) -> Chat {
     let mut chat = Chat::new(engine).wait().expect("there is memory");
     chat.sampling.seed = 7;
     chat.limit = 8;
@@ -31,7 +31,7 @@ fn chat(engine: &Engine) -> Chat<'_> {
 }
 
 /// The tokens of each answer.
-fn answers(chat: &Chat<'_>) -> Vec<usize> {
+fn answers(chat: &Chat) -> Vec<usize> {
     let turns = chat.conversation.turns.iter();
     let answers = turns.filter_map(|turn| match turn {
         Turn::Reply(reply) => Some(reply.answer.ids.len()),
@@ -90,15 +90,15 @@ fn a_stream_that_is_dropped_leaves_what_it_gave() {
 #[test]
 fn a_stream_gives_way_between_two_tokens_where_a_thread_waits_for_it() {
     let engine = engine(16);
-    let heard = Rc::new(RefCell::new(Heard {
+    let heard = Arc::new(Mutex::new(Heard {
         reader: ReplyReader::plain(engine.tokenizer()),
         pieces: VecDeque::new(),
     }));
-    let hears = Rc::clone(&heard);
+    let hears = Arc::clone(&heard);
     let answer = async move {
         // Whoever may block here computes the whole answer before the first piece is given.
         let text = may_block().to_string();
-        hears.borrow_mut().pieces.push_back(Piece::Answer(text));
+        lock(&hears).pieces.push_back(Piece::Answer(text));
         std::future::pending().await
     };
     let (mut conversation, mut stats) = (Conversation::default(), None);

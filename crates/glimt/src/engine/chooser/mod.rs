@@ -39,7 +39,7 @@ pub use vocabulary::Vocabulary;
 pub use xtc::Xtc;
 
 /// Chooses the tokens of an answer, one after another.
-pub trait Chooser {
+pub trait Chooser: Send {
     /// The token that continues `context`, from its logits (vocab), which it may change. All are finite.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ use crate::gpu::geometry::Site;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::batch_experts::TILE_WORDS;
-use crate::kernels::compose::Pair;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE};
@@ -95,7 +94,7 @@ impl Place {
 impl Token {
     async fn new(gpu: &Gpu, chosen: &Chosen<'_>, sizes: BatchSizes) -> Result<Self, GpuError> {
         let choose = chosen.calls(1, 1);
-        let single = chosen.recipes.token(gpu, &Pair::ALL, chosen.logits)?;
+        let single = chosen.recipes.token(gpu, chosen.logits)?;
         let sites = sites(&single.calls);
         let decode = single.then(&choose);
         let sample = Step::of(Most::token(sizes.n_ctx as u32), choose);
@@ -420,7 +419,7 @@ impl GpuBatch {
         let gpu = Arc::clone(&self.model.gpu);
         let most = self.class(tokens);
         if !self.steps.contains_key(&most) {
-            let step = self.recipes.step(&gpu, most, &[])?;
+            let step = self.recipes.step(&gpu, most)?;
             let mut lists: Vec<Listed> = vec![];
             let listed = |call: &Call| match call.kernel {
                 "expert_rows" => Some(("tiles0", 4)),

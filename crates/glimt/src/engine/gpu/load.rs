@@ -23,7 +23,7 @@ use web_time::{Duration, Instant};
 
 /// The tiers that are timed, in the order of the results.
 const TIERS: [Tier; 2] = [Tier::Subgroup, Tier::Int8];
-/// Rounds in which both tiers are timed once, at most and at least. The results are medians over them.
+/// Rounds in which every step is timed once, at most and at least. The results are medians over them.
 const ROUNDS: [usize; 2] = [25, 5];
 /// Time for all rounds. A device that is slower takes fewer rounds.
 const BUDGET: Duration = Duration::from_millis(400);
@@ -46,7 +46,7 @@ impl GpuModel {
     pub async fn load(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         Self::load_for(gpu, model, 1, progress).await
     }
@@ -59,7 +59,7 @@ impl GpuModel {
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         sequences: u32,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let mut model = Self::upload(gpu, model, progress).await?;
         if model.gpu.tier_is_open {
@@ -150,12 +150,13 @@ impl GpuModel {
         for tier in TIERS {
             let gpu = self.gpu.in_tier(tier);
             let trial = TokenTrial::new(self, &gpu, ROWS).await?;
-            let recording = trial.record(&gpu, &[]).await?;
+            let recording = trial.record(&gpu).await?;
             let state = trial.recipes.state(gpu.machine, trial.middle(), 1);
             trials.push((trial, recording, state));
         }
-        let [subgroup, int8] = [&trials[0], &trials[1]].map(|(_, step, state)| vec![(step, state)]);
-        self.time([subgroup, int8]).await
+        let steps = trials.iter().map(|(_, step, state)| (step, state));
+        let us = self.time(&steps.collect::<Vec<_>>()).await?;
+        Ok([us[0], us[1]])
     }
 
     /// Microseconds of the step of one token of each of so many sequences in each tier.
@@ -192,36 +193,31 @@ impl GpuModel {
         for batch in &mut batches {
             replays.push(batch.ready(&tokens).await?);
         }
-        let [subgroup, int8] = [&replays[0], &replays[1]].map(|replays| {
-            let replays = replays.iter();
-            replays
-                .map(|(recording, state)| (*recording, state))
-                .collect()
-        });
-        self.time([subgroup, int8]).await
+        let steps = replays.iter().flatten();
+        let steps: Vec<_> = steps.map(|(step, state)| (*step, state)).collect();
+        let us = self.time(&steps).await?;
+        let (subgroup, int8) = us.split_at(replays[0].len());
+        Ok([subgroup, int8].map(|us| us.iter().sum()))
     }
 
-    /// Microseconds of the steps of each tier in sum, the medians of several rounds.
-    async fn time(&self, steps: [Vec<(&Recording, &State)>; 2]) -> Result<[f64; 2], GpuError> {
+    /// Microseconds of each of `steps`, the medians of several rounds.
+    pub(super) async fn time(&self, steps: &[(&Recording, &State)]) -> Result<Vec<f64>, GpuError> {
         let gpu = &self.gpu;
-        let each = steps[0].len();
-        let all = steps.concat();
         let began = Instant::now();
         let mut last = Duration::ZERO;
         while began.elapsed() < WARM_UP {
             let round = Instant::now();
-            clock::in_turn(gpu, &all, 1).await?;
+            clock::in_turn(gpu, steps, 1).await?;
             last = round.elapsed();
         }
         let fit = BUDGET.as_secs_f64() / last.as_secs_f64().max(1e-9);
         let rounds = (fit as usize).clamp(ROUNDS[1], ROUNDS[0]);
-        let times = clock::in_turn(gpu, &all, rounds).await?;
+        let times = clock::in_turn(gpu, steps, rounds).await?;
         let medians = times.into_iter().map(|mut us| {
             us.sort_by(f64::total_cmp);
             us[us.len() / 2]
         });
-        let medians: Vec<_> = medians.collect();
-        Ok([0, 1].map(|tier| medians[tier * each..][..each].iter().sum()))
+        Ok(medians.collect())
     }
 
     /// The model in another tier of its device, without a trial.
@@ -231,6 +227,7 @@ impl GpuModel {
             model: Arc::clone(&self.model),
             weights: self.weights.clone(),
             tier_trial: None,
+            precomposed: None,
         }
     }
 }

@@ -338,7 +338,7 @@ fn in_parts(
     gpu: &Gpu,
     pace: &mut Pace,
     replay: &Replay<'_>,
-    encode: &mut dyn FnMut(&mut CommandEncoder, Range<usize>),
+    encode: &mut (dyn FnMut(&mut CommandEncoder, Range<usize>) + Send),
 ) -> Result<(), GpuError> {
     let costs = replay.costs();
     let mut begin = 0;

@@ -12,6 +12,7 @@ mod pace;
 mod pilot;
 pub mod plan;
 mod precompose;
+mod precomposed;
 pub(super) mod prompt;
 mod proof;
 mod random;
@@ -27,7 +28,7 @@ mod warm;
 
 pub use memory::MemoryPlan;
 pub use model::GpuModel;
-pub use precompose::{DEFAULT_PRECOMPOSE, PrecomposeChoice, Precomposed, Trial};
+pub use precomposed::{PrecomposeChoice, Precomposed};
 pub use tier_trial::TierTrial;
 
 use super::backend::{

@@ -1,5 +1,6 @@
 //! A model on a device.
 
+use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
 use crate::gpu::{Gpu, GpuError};
@@ -15,6 +16,8 @@ pub struct GpuModel {
     pub(super) weights: Arc<dyn Weights>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
+    /// The outcome of `--precompose`; `None` where it is off.
+    pub precomposed: Option<Precomposed>,
 }
 
 impl GpuModel {
@@ -22,7 +25,7 @@ impl GpuModel {
     pub(super) async fn upload(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let Placed {
             weights,
@@ -40,6 +43,7 @@ impl GpuModel {
         Ok(Self {
             weights: weights.into(),
             tier_trial: None,
+            precomposed: None,
             model: Arc::clone(&model),
             gpu,
         })

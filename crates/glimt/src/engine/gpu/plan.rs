@@ -84,7 +84,7 @@ impl Plan {
             biases: &biases,
             results: &[result],
         };
-        let token = recipes.token(target, &[], &logits)?;
+        let token = recipes.token(target, &logits)?;
         let mut steps = vec![("token", token.then(&chosen.calls(1, 1)))];
         if sizes.chunk > 0 {
             // Few tokens of one of several sequences take the steps of any.
@@ -101,7 +101,7 @@ impl Plan {
         }
         let mut kinds = HashSet::new();
         for class in classes(sizes) {
-            steps.push(("step", recipes.step(target, class, &[])?));
+            steps.push(("step", recipes.step(target, class)?));
             for most in head_classes(sizes) {
                 if most <= class && kinds.insert((After::of(target, class), most)) {
                     let head = recipes.head(target, class, most, &logits)?;
@@ -145,9 +145,5 @@ fn bytes<'a>(
 }
 
 pub mod expected;
-#[cfg(test)]
-mod known;
-#[cfg(test)]
-mod mutants;
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,7 @@ const CACHE_POOL: u64 = 4 * 1_048_573;
 pub(super) async fn fill_weights(
     gpu: &Gpu,
     weights: &[GpuWeight],
-    progress: &mut dyn FnMut(u64),
+    progress: &mut (dyn FnMut(u64) + Send),
 ) -> Result<(), GpuError> {
     let mut pools: HashMap<GgmlType, Pool> = HashMap::new();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());

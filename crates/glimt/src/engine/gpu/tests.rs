@@ -1,7 +1,6 @@
 //! Protects prompts that are cut into submissions: the same logits wherever they are cut.
 
 mod lost;
-mod waves;
 
 use super::measure::Separation;
 use super::pace::{Kind, Paces};
@@ -18,8 +17,8 @@ use crate::gpu::wait::complete;
 use crate::gpu::{GpuOptions, Tier};
 use crate::models;
 use crate::testing::some;
-use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 
 /// Rows before a prompt: several blocks of a context of its own.
 const DEPTH: usize = 1100;
@@ -222,14 +221,14 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
     let tokens = tokens(96);
     // Rows, as bits, and after how many what was told; broken off where `stop.1` was told after `stop.0` rows.
     let watched = |backend: &mut GpuBackend, stop: (usize, usize)| {
-        let (rows, told) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let (rows, told) = (Mutex::new(vec![]), Mutex::new(vec![]));
         let done = backend
             .logits_watched(
                 &tokens,
                 0,
                 &mut |done| {
-                    let n = rows.borrow().len();
-                    let mut told = told.borrow_mut();
+                    let n = rows.lock().expect("nobody panics").len();
+                    let mut told = told.lock().expect("nobody panics");
                     told.push((n, done));
                     let times = told.iter().filter(|told| told.0 == n).count();
                     match (n, times) == stop {
@@ -238,15 +237,21 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
                     }
                 },
                 &mut |row, logits: &[f32]| {
-                    assert_eq!(row, rows.borrow().len());
+                    assert_eq!(row, rows.lock().expect("nobody panics").len());
                     let bits: Vec<_> = logits.iter().map(|l| l.to_bits()).collect();
-                    rows.borrow_mut().push(bits);
+                    rows.lock().expect("nobody panics").push(bits);
                     ControlFlow::Continue(())
                 },
             )
             .wait();
-        assert_eq!(done.expect("it fits"), rows.borrow().len());
-        (rows.into_inner(), told.into_inner())
+        assert_eq!(
+            done.expect("it fits"),
+            rows.lock().expect("nobody panics").len()
+        );
+        (
+            rows.into_inner().expect("nobody panics"),
+            told.into_inner().expect("nobody panics"),
+        )
     };
     let never = (96, 1);
     uncut(&mut backend);
@@ -305,25 +310,27 @@ fn slices_of_the_head_are_shorter_where_they_take_too_long() {
     let slices = |backend: &mut GpuBackend, budget, halves| {
         uncut(backend);
         backend.batch.paces = Paces::with_budget(budget, halves);
-        let (ends, rows) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let (ends, rows) = (Mutex::new(vec![]), Mutex::new(vec![]));
         let done = backend
             .logits_watched(
                 &tokens,
                 0,
                 &mut |_| {
-                    ends.borrow_mut().push(rows.borrow().len() / VOCAB as usize);
+                    ends.lock()
+                        .expect("nobody panics")
+                        .push(rows.lock().expect("nobody panics").len() / VOCAB as usize);
                     ControlFlow::Continue(())
                 },
                 &mut |_, row: &[f32]| {
-                    rows.borrow_mut().extend(row);
+                    rows.lock().expect("nobody panics").extend(row);
                     ControlFlow::Continue(())
                 },
             )
             .wait();
         assert_eq!(done.expect("it fits"), 90);
-        let mut ends = ends.into_inner();
+        let mut ends = ends.into_inner().expect("nobody panics");
         ends.dedup();
-        (ends, rows.into_inner())
+        (ends, rows.into_inner().expect("nobody panics"))
     };
     let hour = Duration::from_secs(3600);
     let (ends, expected) = slices(&mut backend, hour, true);

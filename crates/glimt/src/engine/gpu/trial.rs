@@ -5,7 +5,6 @@ use crate::engine::random::random_tokens;
 use crate::gpu::buffer::Range;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::compose::Pair;
 use crate::models::{BatchSizes, Steps};
 
 /// The buffers that compared steps share.
@@ -47,12 +46,12 @@ impl TokenTrial {
         self.n_ctx / 2
     }
 
-    /// The step of one token as a device of this tier decodes it with the products of `pairs`.
+    /// The step of one token as a device of this tier decodes it.
     ///
     /// # Errors
     /// [`GpuError::TierUnsupported`] where a kernel does not take the sizes; no memory, or what the device reports.
-    pub async fn record(&self, gpu: &Gpu, pairs: &[Pair]) -> Result<Recording, GpuError> {
-        let step = self.recipes.token(gpu, pairs, &self.logits)?;
+    pub async fn record(&self, gpu: &Gpu) -> Result<Recording, GpuError> {
+        let step = self.recipes.token(gpu, &self.logits)?;
         Recording::new(gpu, &step).await
     }
 }

@@ -6,7 +6,6 @@ use crate::gpu::clock;
 use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Step, Target};
-use crate::kernels::compose::Pair;
 
 impl GpuBackend {
     /// The dispatches of a token up to its logits, with the choices made now.
@@ -17,7 +16,7 @@ impl GpuBackend {
     /// The dispatches of a token for a device that differs from this one in its tuned numbers.
     pub fn token_step_for(&self, target: &Target) -> Result<Step, GpuError> {
         let batch = &self.batch;
-        batch.recipes.token(target, &Pair::ALL, &batch.logits)
+        batch.recipes.token(target, &batch.logits)
     }
 
     /// Slices that the attention of the token at `pos` is cut into.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::engine::device::Device;
-use crate::engine::{Engine, EngineError, Opened, PrecomposeChoice};
+use crate::engine::{Engine, EngineError, Opened};
 use crate::gguf::{Gguf, GgufError};
 
 /// Bytes of each tensor that tell its weights from others.
@@ -130,13 +130,13 @@ impl Writer {
                 (device, driver.trim().to_owned(), gpu.tier.name())
             }
         };
-        let composed = engine.precomposed().map(|precomposed| precomposed.kept);
+        let kept = engine.precomposed().map(|precomposed| precomposed.kept);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device,
             driver,
             tier: tier.to_owned(),
-            composed: composed.unwrap_or(PrecomposeChoice::Off).name().to_owned(),
+            composed: kept.unwrap_or_default().name().to_owned(),
         }
     }
 

@@ -116,7 +116,7 @@ impl SessionFile {
     /// # Errors
     /// [`SessionFileError`]: another engine, no room in the context, damaged rows, or what the device reports. The session is then empty,
     /// or as it was.
-    pub async fn restore(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
+    pub async fn restore(&mut self, session: &mut Session) -> Result<(), SessionFileError> {
         self.check_engine(session)?;
         let n_ctx = session.engine().n_ctx();
         if self.kept.tokens.len() > n_ctx {
@@ -136,7 +136,7 @@ impl SessionFile {
         Ok(())
     }
 
-    async fn put_rows(&mut self, session: &mut Session<'_>) -> Result<(), SessionFileError> {
+    async fn put_rows(&mut self, session: &mut Session) -> Result<(), SessionFileError> {
         for i in 0..self.kept.extents.len() {
             let rows = self.rows(i)?;
             session.push_rows(&rows).await?;
@@ -178,7 +178,7 @@ impl SessionFile {
     /// be tried again.
     pub async fn save(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         data: &[u8],
     ) -> Result<(), SessionFileError> {
         self.check_engine(session)?;
@@ -227,7 +227,7 @@ impl SessionFile {
     }
 
     /// How many tokens and rows of the last commit `session` still has, rows in whole records.
-    fn common(&self, session: &Session<'_>) -> (usize, usize) {
+    fn common(&self, session: &Session) -> (usize, usize) {
         let pairs = self.kept.committed().iter().zip(session.tokens());
         let tokens = pairs.take_while(|(kept, said)| kept == said).count();
         let rows = self.lineage.as_ref().map_or(0, |lineage| {
@@ -239,7 +239,7 @@ impl SessionFile {
     /// Writes a group that follows `tokens` and `rows` of the last commit; returns its changes and where it ends.
     async fn append(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut Session,
         data: &[u8],
         tokens: usize,
         rows: usize,
@@ -316,7 +316,7 @@ impl SessionFile {
         Ok(())
     }
 
-    fn check_engine(&self, session: &Session<'_>) -> Result<(), SessionFileError> {
+    fn check_engine(&self, session: &Session) -> Result<(), SessionFileError> {
         match *session.engine().identity()? == self.identity {
             true => Ok(()),
             false => Err(SessionFileError::OtherEngine {

@@ -6,17 +6,14 @@ use crate::engine::chooser::quiet::caught;
 use crate::engine::chooser::{Chooser, ChooserError};
 
 /// A chooser that is not asked again once it has panicked.
-pub(super) struct Guarded(Option<Box<dyn Chooser + Send>>);
+pub(super) struct Guarded(Option<Box<dyn Chooser>>);
 
 impl Guarded {
-    pub(super) fn new(inner: Box<dyn Chooser + Send>) -> Self {
+    pub(super) fn new(inner: Box<dyn Chooser>) -> Self {
         Self(Some(inner))
     }
 
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&mut (dyn Chooser + Send)) -> T,
-    ) -> Result<T, ChooserError> {
+    fn ask<T>(&mut self, question: impl FnOnce(&mut dyn Chooser) -> T) -> Result<T, ChooserError> {
         let mut inner = self.0.take().ok_or(ChooserError::Panicked)?;
         let answered = caught(|| {
             let answer = question(&mut *inner);

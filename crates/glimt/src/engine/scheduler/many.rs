@@ -47,8 +47,8 @@ struct Flight {
 }
 
 /// Requests that are answered at once.
-pub(super) struct Many<'a> {
-    engine: &'a Engine,
+pub(super) struct Many {
+    engine: Engine,
     batch: GpuBatch,
     pages: Pages,
     /// Requests that wait, in the order in which they came.
@@ -70,18 +70,18 @@ pub(super) struct Many<'a> {
     prefix_found: u64,
 }
 
-impl<'a> Many<'a> {
+impl Many {
     /// A scheduler without requests; `None` where the engine is for one at a time.
-    pub(super) async fn new(engine: &'a Engine) -> Result<Option<Self>, EngineError> {
-        let (Some(weights), Some(sizes)) = (&engine.weights, engine.batch_sizes()) else {
+    pub(super) async fn new(engine: &Engine) -> Result<Option<Self>, EngineError> {
+        let (Some(weights), Some(sizes)) = (&engine.0.weights, engine.batch_sizes()) else {
             return Ok(None);
         };
         let batch = GpuBatch::new(Arc::clone(weights), sizes).await?;
-        Ok(Some(Self::of(engine, batch)))
+        Ok(Some(Self::of(engine.clone(), batch)))
     }
 
     /// A scheduler without requests, which answers those for `engine` by the steps of `batch`.
-    fn of(engine: &'a Engine, batch: GpuBatch) -> Self {
+    fn of(engine: Engine, batch: GpuBatch) -> Self {
         let sizes = batch.sizes();
         Self {
             engine,
@@ -110,7 +110,7 @@ impl<'a> Many<'a> {
     pub(super) async fn warm_up(
         &mut self,
         most: Duration,
-        told: &mut dyn FnMut(usize, usize),
+        told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), EngineError> {
         Ok(self.batch.warm_up(most, told).await?)
     }

@@ -30,25 +30,25 @@ use web_time::Duration;
 const WARM_UP: Duration = Duration::from_secs(60);
 
 /// Requests, and what answers them.
-pub struct Scheduler<'a> {
-    engine: &'a Engine,
-    work: Work<'a>,
+pub struct Scheduler {
+    engine: Engine,
+    work: Work,
     submitted: u64,
     bell: Arc<AtomicBool>,
 }
 
-enum Work<'a> {
-    Turns(Box<Turns<'a>>),
-    Many(Box<Many<'a>>),
+enum Work {
+    Turns(Box<Turns>),
+    Many(Box<Many>),
 }
 
-impl<'a> Scheduler<'a> {
+impl Scheduler {
     /// A scheduler without requests, with its cache on the device of `engine`. It answers many requests at once where
     /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
     ///
     /// # Errors
     /// The error that the cache does not fit.
-    pub async fn new(engine: &'a Engine) -> Result<Self, EngineError> {
+    pub async fn new(engine: &Engine) -> Result<Self, EngineError> {
         let bell = Arc::new(AtomicBool::new(false));
         let work = match Many::new(engine).await? {
             Some(mut many) => {
@@ -61,7 +61,7 @@ impl<'a> Scheduler<'a> {
             }
         };
         Ok(Self {
-            engine,
+            engine: engine.clone(),
             work,
             submitted: 0,
             bell,
@@ -80,7 +80,10 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// The error that the device reports.
-    pub async fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
+    pub async fn warm_up(
+        &mut self,
+        told: &mut (dyn FnMut(usize, usize) + Send),
+    ) -> Result<(), EngineError> {
         match &mut self.work {
             Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
             Work::Many(many) => many.warm_up(WARM_UP, told).await,

@@ -23,7 +23,7 @@ pub enum Choice {
     /// On the device, after biases were added to the logits.
     Device(Sampling, Biases),
     /// On the host, from the row of logits. A chooser that panics ends its own request alone.
-    Host(Box<dyn Chooser + Send>),
+    Host(Box<dyn Chooser>),
 }
 
 /// Names a request. No two requests of a scheduler have the same.
@@ -66,4 +66,4 @@ pub struct Counts {
 }
 
 /// Is told of events.
-pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + 't;
+pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + Send + 't;

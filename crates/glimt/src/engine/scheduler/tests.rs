@@ -55,8 +55,8 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
 
 /// Steps until nothing is to be done; the events of each request.
 fn all(
-    scheduler: &mut Scheduler<'_>,
-    mut flow: impl FnMut(RequestId, &Event) -> ControlFlow<()>,
+    scheduler: &mut Scheduler,
+    mut flow: impl FnMut(RequestId, &Event) -> ControlFlow<()> + Send,
 ) -> HashMap<RequestId, Vec<Event>> {
     let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
     while !scheduler.is_idle() {
@@ -377,7 +377,7 @@ fn owned((peer, order): (u64, u64)) -> Request {
 }
 
 /// An answer that has its first token.
-fn running(engine: &Engine, id: RequestId, owner: Owner) -> Running<'_> {
+fn running(engine: &Engine, id: RequestId, owner: Owner) -> Running {
     Running {
         id,
         owner,
@@ -498,7 +498,7 @@ fn whoever_waits_is_taken_up_before_peers_who_always_come_anew() {
     let mut turns = made.expect("there is memory");
     // Somebody who was answered before waits again.
     turns.submit(RequestId(0), owned((1, 0)));
-    fn taken<'a>(turns: &mut Turns<'a>, engine: &'a Engine) -> RequestId {
+    fn taken<'a>(turns: &mut Turns, engine: &'a Engine) -> RequestId {
         let next = turns.next_up().expect("there is a place");
         let (id, request) = turns.waiting.remove(next).expect("it waits");
         turns.add(running(engine, id, request.owner));

@@ -26,10 +26,10 @@ const FIRST: usize = 8;
 const ALERT: Duration = Duration::from_secs(10);
 
 /// A request and its answer so far.
-pub(super) struct Running<'a> {
+pub(super) struct Running {
     pub(super) id: RequestId,
     pub(super) owner: Owner,
-    pub(super) session: Session<'a>,
+    pub(super) session: Session,
     pub(super) choice: Choice,
     /// The tokens to be computed before the next one is chosen: the rest of the prompt, or the last token.
     pub(super) pending: Vec<u32>,
@@ -53,7 +53,7 @@ pub(super) struct Running<'a> {
     pub(super) turns: usize,
 }
 
-impl Running<'_> {
+impl Running {
     /// The statistics of the answer, if it ends now.
     pub(super) fn stats(&self, stop: StopReason) -> GenerateStats {
         let end = Instant::now();
@@ -80,13 +80,13 @@ struct Spent {
 }
 
 /// Requests that are answered in turns.
-pub(super) struct Turns<'a> {
-    pub(super) engine: &'a Engine,
+pub(super) struct Turns {
+    pub(super) engine: Engine,
     /// Sessions that nobody uses. One is kept, with the rows of the last answer.
-    pub(super) idle: Vec<Session<'a>>,
+    pub(super) idle: Vec<Session>,
     /// Requests that wait, in the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
-    pub(super) running: Vec<Running<'a>>,
+    pub(super) running: Vec<Running>,
     /// How many run at the same time. Half as many more if those who run have much longer prompts, and twice as many if they have more than
     /// their share: a peer's short prompts leave others their places.
     places: usize,
@@ -108,15 +108,15 @@ pub(super) struct Turns<'a> {
     pub(super) prefix_found: u64,
 }
 
-impl<'a> Turns<'a> {
+impl Turns {
     /// A scheduler without requests, which answers up to `places` requests at the same time.
     pub(super) async fn new(
-        engine: &'a Engine,
+        engine: &Engine,
         places: usize,
         bell: Arc<AtomicBool>,
     ) -> Result<Self, EngineError> {
         Ok(Self {
-            engine,
+            engine: engine.clone(),
             idle: vec![engine.session().await?],
             waiting: VecDeque::new(),
             running: vec![],
@@ -137,7 +137,7 @@ impl<'a> Turns<'a> {
     pub(super) async fn warm_up(
         &mut self,
         most: Duration,
-        told: &mut dyn FnMut(usize, usize),
+        told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), EngineError> {
         let began = Instant::now();
         let Some(session) = self.idle.last_mut() else {
@@ -207,7 +207,7 @@ impl<'a> Turns<'a> {
     }
 
     /// Keeps a session for the next request. Others give their memory back.
-    pub(super) fn keep(&mut self, session: Session<'a>) {
+    pub(super) fn keep(&mut self, session: Session) {
         self.idle.clear();
         self.idle.push(session);
     }
@@ -217,7 +217,7 @@ impl<'a> Turns<'a> {
         let held = Held::new(self.running.iter().map(|running| running.owner));
         let owners = self.waiting.iter().map(|(_, request)| request.owner);
         let (next, wanting) = *held.sorted(owners, &self.rounds).first()?;
-        let is_less = |running: &Running<'_>| held.of(running.owner).gives_way(&wanting);
+        let is_less = |running: &Running| held.of(running.owner).gives_way(&wanting);
         let running = self.running.len();
         if running < self.places {
             return Some(next);
@@ -240,7 +240,7 @@ impl<'a> Turns<'a> {
     }
 
     /// Adds a request that begins now. Nobody makes up for the time before it came.
-    pub(super) fn add(&mut self, running: Running<'a>) {
+    pub(super) fn add(&mut self, running: Running) {
         let owner = running.owner;
         self.rounds.took(owner);
         self.running.push(running);
@@ -279,7 +279,7 @@ impl<'a> Turns<'a> {
         };
         let shortest = prompts().min_by_key(|(_, running)| left(running.owner));
         let shortest = shortest.filter(|_| of_peer(peer).turns.is_multiple_of(2));
-        let of_order = |running: &Running<'_>| {
+        let of_order = |running: &Running| {
             let spent = self.of_orders.get(&running.owner);
             spent.copied().unwrap_or(0.0)
         };
@@ -325,7 +325,7 @@ impl<'a> Turns<'a> {
     }
 
     /// A request had its turn of so many seconds.
-    pub(super) fn had(&mut self, running: &mut Running<'a>, seconds: f64) {
+    pub(super) fn had(&mut self, running: &mut Running, seconds: f64) {
         running.turns += 1;
         let owner = running.owner;
         let all = || {

@@ -7,7 +7,7 @@ use crate::engine::EngineError;
 use crate::engine::backend::{OnPrompt, OnToken, check_finite};
 use crate::engine::chooser::Chooser;
 
-impl Session<'_> {
+impl Session {
     /// As [`generate_watched`](Self::generate_watched), with each token chosen by `chooser` from its row of logits. So the device waits for
     /// the host after each token, and the row is read back.
     ///

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Lineage, Session};
 use crate::engine::EngineError;
 
-impl<'a> Session<'a> {
+impl Session {
     /// How many of the tokens have their cache rows. The others are computed with the next prompt.
     pub fn cached(&self) -> usize {
         self.cached
@@ -70,9 +70,9 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// The error that a second cache does not fit, or the error that the device reports.
-    pub async fn branch(&self) -> Result<Session<'a>, EngineError> {
+    pub async fn branch(&self) -> Result<Session, EngineError> {
         Ok(Session {
-            engine: self.engine,
+            engine: self.engine.clone(),
             backend: self.backend.branch(self.cached).await?,
             tokens: self.tokens.clone(),
             cached: self.cached,

@@ -23,8 +23,8 @@ pub use weights::{GpuLayer, Weights};
 use super::{Family, OutOfMemory, Placed};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::compose::Pair;
 use crate::model;
+use crate::model::pairs::{Factors, Pair};
 use std::sync::Arc;
 
 /// The family.
@@ -77,8 +77,8 @@ impl super::Model for Model {
         (self.layers.len() * self.config.cache_row() * size_of::<half::f16>()) as u64
     }
 
-    fn composed_bytes(&self, pair: Pair) -> u64 {
-        pairs::bytes(pair, self)
+    fn factors(&self, pair: Pair) -> Vec<Factors<'_>> {
+        self.factors_of(pair)
     }
 
     fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn super::Reference>, OutOfMemory> {

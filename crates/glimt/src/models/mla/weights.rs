@@ -22,8 +22,8 @@ pub struct Weights {
     pub(super) vectors: Range,
     pub(super) token_embd: GpuWeight,
     pub(crate) layers: Vec<GpuLayer>,
-    /// Precomposed weights by [`Pair`](crate::kernels::compose::Pair) and layer; none of a pair that is not composed.
-    pub(crate) composed: [Vec<GpuWeight>; 2],
+    /// Products by [`Pair`](crate::model::pairs::Pair) and layer; none of a pair that is not multiplied.
+    pub(crate) products: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
     pub(super) output: GpuWeight,
 }
@@ -59,7 +59,7 @@ impl Weights {
             token_embd: made.weights[token_embd].clone(),
             output: made.weights[output].clone(),
             output_norm: made.vectors_at(output_norm),
-            composed: Default::default(),
+            products: Default::default(),
             layers,
         };
         Ok((weights, loader, made.weights))

@@ -82,14 +82,14 @@ impl Gpu {
         let source = shader::expand(spec.kernel, spec.source, &variant, self.tier)?.text;
         #[cfg(any(test, feature = "testing"))]
         let source = match self.waves {
-            Some(size) => crate::gpu::waves::emulated(&source, size),
+            Some(size) => crate::gpu::testing::waves::emulated(&source, size),
             None => source,
         };
         let limits = self.limits.clone();
         #[cfg(any(test, feature = "testing"))]
         let limits = wgpu::Limits {
             max_compute_workgroup_storage_size: limits.max_compute_workgroup_storage_size
-                + self.waves.map_or(0, |_| crate::gpu::waves::ROOM),
+                + self.waves.map_or(0, |_| crate::gpu::testing::waves::ROOM),
             ..limits
         };
         let subgroups = self.tier != Tier::Plain;

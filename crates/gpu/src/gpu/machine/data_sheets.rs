@@ -83,14 +83,9 @@ pub fn memory_speed(name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::testing::known::KNOWN;
 
     #[test]
-    fn known_gpus_have_the_speed_that_is_planned_with() {
-        for known in &KNOWN {
-            let speed = memory_speed(known.name);
-            assert_eq!(speed, Some(known.gb_per_s), "{}", known.name);
-        }
+    fn other_devices_have_no_sheet() {
         for unknown in [
             "llvmpipe (LLVM 15.0.6, 256 bits)",
             "NVIDIA GeForce RTX 4090 Laptop GPU",

@@ -1,28 +1,35 @@
-//! Kernels as a Mac gets them, run on the CPU: Metal's source, written by naga as wgpu asks for it, compiled as C++ against a standard
-//! library of our own (`metal/cpp`).
-//!
-//! Threads of a threadgroup are fibers. They run forwards, backwards and mixed, and all three orders must write the same bytes: one
-//! order alone would hide a barrier that is missing. Forwards and backwards, each simdgroup runs as far as it can before the next one
-//! begins. Mixed, simdgroups keep pace with each other. Buffers have their exact size under the address sanitizer. What nobody has written
-//! in the memory of a threadgroup is NaN. So every test of a kernel can be repeated for a Mac:
+//! Kernels as a Mac gets them, run on the CPU by the laboratory (`crates/lab/src/metal`). So every test of a kernel can be repeated for a Mac:
 //! `GLIMT_TEST_METAL=precise cargo test --release --lib kernels::`. With `fast` the compiler may do what Metal's fast math may: reassociate
 //! sums, contract products, flush denormal numbers.
-//!
-//! Limits: this shows neither the speed, nor errors of Apple's compiler, nor what depends on lanes in lockstep.
 
-mod cpp;
-mod msl;
-mod program;
-
+use super::laboratory;
 use crate::gpu::call::State;
 use crate::gpu::record::runs::{Run, runs};
 use crate::gpu::shader::Access;
 use crate::gpu::target::profiles;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
-use crate::gpu::{Gpu, Step};
-pub use program::Math;
-use program::Slot;
+use crate::gpu::{Gpu, Step, shader};
+use serde_json::json;
+
+/// The freedom of the compiler with sums and products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Math {
+    /// Nothing: every order of threads gives the same bytes.
+    Precise,
+    /// The freedom that Metal's fast math gives.
+    Fast,
+}
+
+impl Math {
+    /// The word for it, in the environment and to the laboratory.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Precise => "precise",
+            Self::Fast => "fast",
+        }
+    }
+}
 
 /// Has the kernel tests run what Metal would compile.
 const METAL: &str = "GLIMT_TEST_METAL";
@@ -84,32 +91,39 @@ fn dispatch(gpu: &Gpu, math: Math, run: &Run) -> Result<(), String> {
     if run.grid.contains(&0) || grid.contains(&0) {
         return Ok(());
     }
-    let written = msl::written(&run.spec, gpu.tier, (2, 4))?;
-    let program = program::compiled(&run.spec, &written, math)?;
-    let mut slots = vec![];
-    for (binding, (access, range)) in run.spec.access.iter().zip(&run.bindings).enumerate() {
-        let contents = gpu
-            .read::<u8>(&range.buffer, range.offset, range.size)
-            .wait()
-            .map_err(|e| e.to_string())?;
-        slots.push(Slot {
-            number: written.bindings[binding],
-            written: *access == Access::Write,
-            contents,
-        });
+    let text = shader::expand(
+        run.spec.kernel,
+        run.spec.source,
+        &run.spec.variant,
+        gpu.tier,
+    );
+    let text = text.map_err(|e| e.to_string())?.text;
+    let writes = |access: &Access| *access == Access::Write;
+    let mut contents = vec![];
+    for range in &run.bindings {
+        let read = gpu.read::<u8>(&range.buffer, range.offset, range.size);
+        contents.push(read.wait().map_err(|e| e.to_string())?);
     }
-    let params = written.params.map(|number| Slot {
-        number,
-        written: false,
-        contents: run.params.to_vec(),
+    let asked = json!({
+        "kernel": run.spec.kernel,
+        "text": text,
+        "grid": grid,
+        "params": run.params.to_vec(),
+        "writes": run.spec.access.iter().map(writes).collect::<Vec<_>>(),
+        "lengths": contents.iter().map(Vec::len).collect::<Vec<_>>(),
     });
-    slots.extend(params);
-    let mut results = program.run(grid, &slots)?.into_iter();
+    let mut input = format!("{asked}\n").into_bytes();
+    input.extend(contents.into_iter().flatten());
+    let results = laboratory::answer(&["metal", math.name()], input)?;
+    let mut rest = results.as_slice();
     for (access, range) in run.spec.access.iter().zip(&run.bindings) {
-        if *access == Access::Write {
-            let bytes = results.next().ok_or("a slot is missing")?;
+        if writes(access) {
+            let (bytes, after) = rest
+                .split_at_checked(range.size as usize)
+                .ok_or("a buffer is missing")?;
+            rest = after;
             let buffer = range.buffer.made();
-            gpu.queue.write_buffer(buffer, range.offset, &bytes);
+            gpu.queue.write_buffer(buffer, range.offset, bytes);
         }
     }
     Ok(())

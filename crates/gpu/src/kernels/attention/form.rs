@@ -41,15 +41,17 @@ impl Form {
             );
             coop::left(gpu, WHAT, &missing);
         }
-        let shapes = attention_coop::Shapes::tried(gpu.machine, &shapes, async |shape| {
-            let error = trial::compared(shape, dims).nmse(gpu).await;
-            coop::agrees(gpu, WHAT, trial::LIMIT, error)
-        })
-        .await?;
+        let good = |shape| -> coop::Verdict<'_> {
+            Box::pin(async move {
+                let error = trial::compared(shape, dims).nmse(gpu).await;
+                coop::agrees(gpu, WHAT, trial::LIMIT, error)
+            })
+        };
+        let shapes = attention_coop::Shapes::tried(gpu.machine, &shapes, good).await?;
         let Some(by_matrices) = shapes.map(Self::Matrix) else {
             return Ok(without);
         };
-        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async || {
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async {
             let timed = trial::timed(gpu.machine, dims, [by_matrices, without]);
             timed.is_faster(gpu, WHAT).await
         })

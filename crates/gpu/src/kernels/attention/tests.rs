@@ -6,10 +6,13 @@ use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
 use crate::gpu::testing::{download, gpus, output, run, upload};
 use crate::gpu::{Gpu, GpuError, Most, Step};
-use crate::kernels::attention::testing::limit;
-use crate::kernels::testing::{Rng, assert_close, drawn_pairs};
+use crate::kernels::cases::Case;
+use crate::kernels::cases::attention::{Context, DEEPSEEK, GLM, Kernel};
+use crate::kernels::testing::{Rng, agree, assert_close};
 use crate::kernels::{attention_coop, attention_heads, attention_merge};
 use crate::quant::activation::Activation;
+
+mod pages;
 
 #[test]
 fn softmax_weighted_sum_of_what_each_token_may_see() {
@@ -250,69 +253,8 @@ fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
 }
 
 #[test]
-fn the_kernel_agrees_with_its_twin() {
-    let glm = MlaDims {
-        heads: 20,
-        nope: 192,
-        rope: 64,
-        kv_lora: 512,
-    };
-    let deepseek = MlaDims {
-        heads: 16,
-        nope: 128,
-        ..glm
-    };
-    // Heads that do not fill a workgroup, columns that do not fill its threads.
-    let odd = MlaDims {
-        heads: 6,
-        nope: 16,
-        rope: 24,
-        kv_lora: 72,
-    };
-    let cases = [
-        (glm, 0, 1),
-        (glm, 574, 1),
-        (glm, 4095, 1),
-        (glm, 32_767, 1),
-        (glm, 1, 3),
-        (glm, 570, 8),
-        (deepseek, 0, 8),
-        (deepseek, 4093, 3),
-        (deepseek, 63, 2),
-        (odd, 0, 3),
-        (odd, 700, 8),
-    ];
-    let mut rng = Rng::fresh();
-    for (gpu, &(dims, pos, n_tokens)) in drawn_pairs(gpus(), &cases) {
-        let row = dims.cache_row();
-        // Rows behind the last token are NaN: reading one would show.
-        let mut cache: Vec<f16> = rng
-            .normals((pos + n_tokens + 3) * row)
-            .into_iter()
-            .map(f16::from_f32)
-            .collect();
-        cache[(pos + n_tokens) * row..].fill(f16::NAN);
-        // Queries large enough for weights that differ much, as real ones do.
-        let mut queries =
-            |n: usize| -> Vec<f32> { rng.normals(n).into_iter().map(|x| x * 3.0).collect() };
-        let q_lat = queries(n_tokens * dims.heads * dims.kv_lora);
-        let q_pe = queries(n_tokens * dims.heads * dims.rope);
-        let scale = 1.0 / (row as f32).sqrt();
-        let mut twin = vec![f32::NAN; q_lat.len()];
-        attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, &mut twin);
-        let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-        let cut = cut_context(
-            Form::Vector,
-            Machine::H200,
-            pos + n_tokens,
-            n_tokens,
-            dims.heads,
-        );
-        let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, scale, cut);
-        let what = format!("{dims:?}, {n_tokens} at {pos}, {}", gpu.tier.name());
-        // Another test holds the kernel to f64.
-        assert_close(&found, &exact, limit(pos + n_tokens), &what);
-    }
+fn the_kernel_agrees_with_its_twin_in_any_cut() {
+    agree(gpus(), |_| of_vectors());
 }
 
 #[test]
@@ -373,35 +315,6 @@ fn the_kernel_is_exact_in_the_longest_context() {
 }
 
 #[test]
-fn any_cut_gives_the_same_result_also_slices_a_token_cannot_see() {
-    let dims = MlaDims {
-        heads: 5,
-        nope: 16,
-        rope: 8,
-        kv_lora: 64,
-    };
-    let (pos, n_tokens, row) = (64, 8, dims.cache_row());
-    let mut rng = Rng::fresh();
-    let cache: Vec<f16> = rng
-        .normals((pos + n_tokens) * row)
-        .into_iter()
-        .map(f16::from_f32)
-        .collect();
-    let q_lat = rng.normals(n_tokens * dims.heads * dims.kv_lora);
-    let q_pe = rng.normals(n_tokens * dims.heads * dims.rope);
-    let mut twin = vec![f32::NAN; q_lat.len()];
-    attention(&q_lat, &q_pe, &cache, pos, n_tokens, dims, 1.0, &mut twin);
-    let exact: Vec<f64> = twin.iter().map(|x| f64::from(*x)).collect();
-    for gpu in gpus() {
-        for cut in [(1, 128), (2, 70), (8, 9), (5, 16)] {
-            let found = on_gpu(gpu, &q_lat, &q_pe, &cache, pos, n_tokens, dims, 1.0, cut);
-            let what = format!("{cut:?}, {}", gpu.tier.name());
-            assert_close(&found, &exact, 1e-10, &what);
-        }
-    }
-}
-
-#[test]
 fn scores_far_beyond_the_range_of_exp_stay_finite_on_the_gpu() {
     let dims = MlaDims {
         heads: 1,
@@ -420,4 +333,60 @@ fn scores_far_beyond_the_range_of_exp_stay_finite_on_the_gpu() {
             assert_eq!(found, [row; 8], "all weight on one row");
         }
     }
+}
+
+/// Cases of the form without subgroups and matrices.
+fn of_vectors() -> Vec<Case> {
+    // Heads that do not fill a workgroup, columns that do not fill its threads.
+    let odd = MlaDims {
+        heads: 6,
+        nope: 16,
+        rope: 24,
+        kv_lora: 72,
+    };
+    let kernel = Kernel::Of(Form::Vector);
+    let contexts = [
+        (GLM, 0, 1),
+        (GLM, 574, 1),
+        (GLM, 4095, 1),
+        (GLM, 32_767, 1),
+        (GLM, 1, 3),
+        (GLM, 570, 8),
+        (DEEPSEEK, 0, 8),
+        (DEEPSEEK, 4093, 3),
+        (DEEPSEEK, 63, 2),
+        (odd, 0, 3),
+        (odd, 700, 8),
+    ];
+    let context = |(dims, pos, tokens): (MlaDims, usize, usize)| {
+        let (rows, machine) = (pos + tokens, Machine::H200);
+        let (slices, slice_rows) = cut_context(Form::Vector, machine, rows, tokens, dims.heads);
+        Context {
+            kernel,
+            dims,
+            pos,
+            tokens,
+            cut: [slices, slice_rows],
+        }
+    };
+    let mut all: Vec<_> = contexts.into_iter().map(|of| context(of).case()).collect();
+    // Any cut gives the same result, also slices that a token cannot see.
+    let dims = MlaDims {
+        heads: 5,
+        nope: 16,
+        rope: 8,
+        kv_lora: 64,
+    };
+    let cuts = [[1, 128], [2, 70], [8, 9], [5, 16]];
+    all.extend(cuts.map(|cut| {
+        Context {
+            kernel,
+            dims,
+            pos: 64,
+            tokens: 8,
+            cut,
+        }
+        .case()
+    }));
+    all
 }

@@ -7,8 +7,9 @@ use crate::gpu::Most;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::call::State;
 use crate::gpu::testing::{Recorded, assert_refused, download, gpus, metal, upload};
+use crate::kernels::cases::sample::cases;
 use crate::kernels::sequences::CHOICE;
-use crate::kernels::testing::{Rng, drawn, drawn_pairs};
+use crate::kernels::testing::{Rng, agree_everywhere, drawn, drawn_pairs};
 
 mod batch;
 mod cuts;
@@ -217,6 +218,11 @@ const PLAIN: Sampling = Sampling {
     temperature: 1.0,
     ..Sampling::GREEDY
 };
+
+#[test]
+fn the_kernels_agree_with_their_twin() {
+    agree_everywhere(gpus(), |_| cases());
+}
 
 #[test]
 fn greedy_is_what_the_twin_chooses() {

@@ -50,15 +50,6 @@ impl Paged {
         page as usize * PAGE as usize + position % PAGE as usize
     }
 
-    /// The cache whose rows of the sequence are `rows`, of `width` values each. All others are NaN.
-    pub fn cache(&self, rows: &[f16], width: usize) -> Vec<f16> {
-        let mut cache = vec![f16::NAN; (self.count * PAGE) as usize * width];
-        for (position, row) in rows.chunks_exact(width).enumerate() {
-            cache[self.row(position) * width..][..width].copy_from_slice(row);
-        }
-        cache
-    }
-
     /// The rows of the first `n` positions in such a cache.
     pub fn rows<'a>(&self, cache: &'a [f16], width: usize, n: usize) -> Vec<&'a [f16]> {
         let row = |position| &cache[self.row(position) * width..][..width];

@@ -1,8 +1,10 @@
-//! Protects the comparison of kernels: all of them are compared, a right device passes, and a wrong kernel is the one that is named.
+//! Protects the comparison of kernels: every kernel has a case, a wrong kernel fails it and is the one that is named. The tests of the kernels
+//! run the cases.
 
 use super::*;
 use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::testing::{gpus, int8_gpu, metal, packed_gpu};
+use crate::kernels::cases::{Runs, router};
 use crate::testing::{drawn, drawn_pairs};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,13 +14,22 @@ fn devices() -> impl Iterator<Item = &'static Gpu> {
     gpus().iter().chain(packed_gpu()).chain(int8_gpu())
 }
 
-/// The rows of a device whose calls `change` makes wrong.
-fn rows(gpu: &Gpu, seed: u64, change: Option<fn(Call) -> Call>) -> Vec<KernelCheck> {
-    let mut lab = Lab::new(gpu, seed);
-    lab.change = change;
-    groups(gpu).iter().for_each(|group| group(&mut lab));
-    lab.take()
+/// The checks of a device whose calls `change` makes wrong.
+fn changed(gpu: &Gpu, cases: Vec<Case>, change: fn(Call) -> Call) -> Vec<KernelCheck> {
+    let mut lab = Lab::new(gpu, 1);
+    lab.change = Some(Box::new(change));
+    checks_of(lab, cases).collect()
 }
+
+/// Kernels that no case has, and why.
+const WITHOUT: [(&str, &str); 3] = [
+    ("mark", "every submission proves that it counts"),
+    ("read", "it measures, and no model uses it"),
+    (
+        "small_halves",
+        "it is a question to the device, not an operation",
+    ),
+];
 
 /// Kernels that only some devices use. Some need matrices. `attention_heads` is used where there are none. Of `gemm` and `gemm_eight` a
 /// device uses the one that suits its subgroups.
@@ -33,14 +44,16 @@ const OF_SOME_DEVICES: [&str; 7] = [
 ];
 
 #[test]
-fn every_kernel_agrees_with_its_twin_and_none_is_left_out() {
+fn every_kernel_has_a_case_and_none_is_left_out() {
     let mut named = BTreeSet::new();
-    for gpu in devices() {
-        let rows = rows(gpu, crate::testing::Rng::fresh().bits(), None);
-        let failed: Vec<_> = rows.iter().filter(|row| !row.passed()).collect();
-        assert!(failed.is_empty(), "{failed:#?}");
-        let names = rows.iter().flat_map(|row| row.kernel.split(" + "));
-        named.extend(names.map(str::to_owned));
+    for gpu in gpus() {
+        let mut lab = Lab::new(gpu, 1);
+        lab.dry = true;
+        let checks = checks_of(lab, verified(gpu));
+        named.extend(checks.flat_map(|check| {
+            let names = check.kernel.split(" + ");
+            names.map(str::to_owned).collect::<Vec<_>>()
+        }));
     }
     named.extend(WITHOUT.map(|(name, _)| name.to_owned()));
     named.extend(OF_SOME_DEVICES.map(str::to_owned));
@@ -62,17 +75,17 @@ fn a_kernel_that_does_nothing_fails_every_case() {
     }
     let idle = |call: Call| call.grid([Extent::N(0); 3]);
     for gpu in drawn(&devices().collect::<Vec<_>>(), 1) {
-        let passed = rows(gpu, 1, Some(idle));
-        let passed: Vec<_> = passed.into_iter().filter(KernelCheck::passed).collect();
+        let passed = changed(gpu, verified(gpu), idle).into_iter();
+        let passed: Vec<_> = passed.filter(KernelCheck::passed).collect();
         assert!(passed.is_empty(), "{passed:#?}");
     }
 }
 
-/// The names of the kernels whose rows fail.
+/// The names of the kernels whose checks fail.
 fn failed(gpu: &Gpu, change: fn(Call) -> Call) -> BTreeSet<String> {
-    let rows = rows(gpu, 1, Some(change));
-    let failed = rows.into_iter().filter(|row| !row.passed());
-    failed.map(|row| row.kernel).collect()
+    let checks = changed(gpu, verified(gpu), change).into_iter();
+    let failed = checks.filter(|check| !check.passed());
+    failed.map(|check| check.kernel).collect()
 }
 
 /// `call` with other numbers in place of its floats, if it is of `kernel`.
@@ -124,7 +137,9 @@ fn a_wrong_number_is_found_in_the_kernel_that_has_it_and_in_no_other() {
 #[test]
 fn the_verdict_names_the_wrong_kernels_and_their_tiers() {
     let gpu = &gpus()[0];
-    let kernels = rows(gpu, 1, Some(|call| with_other_floats(call, "router")));
+    let mut cases = router::cases();
+    cases.retain(|case| case.runs == Runs::Verified);
+    let kernels = changed(gpu, cases, |call| with_other_floats(call, "router"));
     let found = crate::verify::Found {
         kernels,
         ..Default::default()
@@ -133,6 +148,28 @@ fn the_verdict_names_the_wrong_kernels_and_their_tiers() {
     assert_eq!(found.wrong_kernels(), BTreeSet::from([expected]));
     // One with a bias and one without.
     assert_eq!(found.failed(), 2);
+}
+
+#[test]
+fn a_check_tells_of_the_output_that_is_nearest_to_its_limit() {
+    // The differences of both outputs have the NMSE 1e-4.
+    let check = |limits: [f64; 2]| {
+        let case = Case::new("two outputs", move |lab| {
+            let near = limits.map(|limit| lab.close(&[1.01], &[1.0], limit));
+            Ok(near.into())
+        });
+        KernelCheck::of(&Lab::new(&gpus()[0], 1), case)
+    };
+    let right = check([1e-2, 2e-4]);
+    assert!(right.passed() && right.limit == 2e-4, "{right:?}");
+    let wrong = check([5e-5, 1e-2]);
+    assert!(!wrong.passed() && wrong.limit == 5e-5, "{wrong:?}");
+    assert_eq!((wrong.case.as_str(), wrong.error), ("two outputs", None));
+    let exact = |found: f32| Lab::new(&gpus()[0], 1).close(&[found], &[0.0], 0.0).nmse;
+    assert_eq!(
+        [exact(0.0), exact(1e-9), exact(f32::NAN)],
+        [0.0, f64::INFINITY, f64::INFINITY]
+    );
 }
 
 #[test]

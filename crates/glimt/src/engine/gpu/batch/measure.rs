@@ -16,7 +16,7 @@ impl GpuBatch {
     /// [`GpuError::TierUnsupported`].
     pub fn sites(&self, most: u32) -> Result<Vec<Site>, GpuError> {
         let most = self.class(most as usize);
-        let step = self.recipes.step(self.gpu(), most, &[])?;
+        let step = self.recipes.step(self.gpu(), most)?;
         let drawn = most.min(self.sizes.most_drawn());
         let head = (self.recipes).head(self.gpu(), most, drawn, &self.logits)?;
         Ok(sites(&[step.calls, head.calls].concat()))

@@ -19,7 +19,7 @@ impl GpuBatch {
     pub async fn warm_up(
         &mut self,
         most: Duration,
-        told: &mut dyn FnMut(usize, usize),
+        told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), GpuError> {
         let began = Instant::now();
         let sequences = self.sizes.sequences;

@@ -6,8 +6,8 @@ use super::super::batch::GpuBatch;
 use super::super::{GpuBackend, GpuModel};
 use super::*;
 use crate::engine::ModelSource;
+use crate::gpu::machine::Machine;
 use crate::gpu::record::works;
-use crate::gpu::testing::known::KNOWN;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Tier};
@@ -17,9 +17,8 @@ use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 /// Layers that need passes of their own make a step slower ("A pass for each layer" in benches/notes.md).
 #[test]
 fn steps_of_several_sequences_are_one_pass() {
-    let [h200, ..] = KNOWN;
     for tier in Tier::ALL {
-        let target = h200.target(tier);
+        let target = Target::new("NVIDIA H200", Machine::H200, tier);
         let few = target.machine.tuned.few_of_batch;
         let gguf = without_matrices(
             ModelName::Glm47Flash,

@@ -11,7 +11,7 @@ use crate::engine::scheduler::request::{Event, Told};
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
 
-impl Many<'_> {
+impl Many {
     /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
     pub(super) fn admit(&mut self, told: &mut Told<'_>) {
         while !self.waiting.is_empty() {

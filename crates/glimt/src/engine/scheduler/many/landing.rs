@@ -12,7 +12,7 @@ use crate::engine::{EngineError, StopReason};
 /// How long a chooser is waited for before new requests are looked at.
 const LISTEN: Duration = Duration::from_millis(2);
 
-impl Many<'_> {
+impl Many {
     /// Waits for the oldest step, and tells what came of it.
     pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         let Some(Flight {

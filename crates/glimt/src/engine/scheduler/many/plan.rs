@@ -38,7 +38,7 @@ impl Plan {
     }
 }
 
-impl Many<'_> {
+impl Many {
     /// Submits a step if there is something to compute; whether there was.
     pub(super) async fn fly(&mut self) -> Result<bool, EngineError> {
         let mut plan = self.plan();

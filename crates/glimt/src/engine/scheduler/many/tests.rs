@@ -51,7 +51,7 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
     Some(Engine::load(opened, &mut |_| {}).wait().expect("it fits"))
 }
 
-fn many(engine: &Engine) -> Many<'_> {
+fn many(engine: &Engine) -> Many {
     let many = complete(Many::new(engine)).expect("there is memory");
     many.expect("it is for many")
 }
@@ -149,7 +149,7 @@ fn random_job(rng: &mut Rng, most: usize) -> Job {
 }
 
 /// A job with biases that change its answer: some of its tokens are excluded, others become likely.
-fn biased(rng: &mut Rng, many: &mut Many<'_>, job: Job) -> Job {
+fn biased(rng: &mut Rng, many: &mut Many, job: Job) -> Job {
     many.pages.forget();
     let lonely = Job {
         comes: 0,
@@ -166,7 +166,7 @@ fn biased(rng: &mut Rng, many: &mut Many<'_>, job: Job) -> Job {
 }
 
 /// Runs all jobs and returns the events of each.
-fn run(many: &mut Many<'_>, jobs: &[Job]) -> Vec<Vec<Event>> {
+fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
     let mut found: HashMap<RequestId, Vec<Event>> = HashMap::new();
     let mut goes = HashMap::new();
     let mut step = 0;
@@ -209,7 +209,7 @@ fn run(many: &mut Many<'_>, jobs: &[Job]) -> Vec<Vec<Event>> {
 }
 
 /// No page is in the hands of two that may write to it.
-fn check(many: &Many<'_>) {
+fn check(many: &Many) {
     let mut writers = HashMap::new();
     for sequence in &many.running {
         for page in &sequence.table.pages[sequence.landed / ROWS..] {
@@ -279,7 +279,7 @@ fn assert_near(engine: &Engine, job: &Job, common: &[u32], pair: [u32; 2]) {
 }
 
 /// Asserts that the answers of `jobs` at once are those of each alone, and tells how many were taken up in all.
-fn assert_alone(engine: &Engine, many: &mut Many<'_>, jobs: &[Job]) -> u64 {
+fn assert_alone(engine: &Engine, many: &mut Many, jobs: &[Job]) -> u64 {
     many.pages.forget();
     let before = many.runs;
     let found = run(many, jobs);

@@ -1,8 +1,8 @@
 //! A turn of a request.
 
-use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use web_time::{Duration, Instant};
 
 use super::super::pages::common;
@@ -29,9 +29,9 @@ enum Turn {
 
 /// A chooser that tells whether it has to be waited for before the next token, so that somebody else can be computed.
 struct Watched<'c> {
-    inner: &'c mut (dyn Chooser + Send),
+    inner: &'c mut dyn Chooser,
     may_share: bool,
-    waits: &'c Cell<bool>,
+    waits: &'c AtomicBool,
 }
 
 impl Chooser for Watched<'_> {
@@ -41,8 +41,8 @@ impl Chooser for Watched<'_> {
 
     fn accept(&mut self, token: u32) -> Result<(), ChooserError> {
         self.inner.accept(token)?;
-        self.waits
-            .set(self.may_share && !self.inner.is_ready(LISTEN));
+        let waits = self.may_share && !self.inner.is_ready(LISTEN);
+        self.waits.store(waits, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -61,7 +61,7 @@ struct Came {
     time: Duration,
 }
 
-impl<'a> Turns<'a> {
+impl Turns {
     /// Takes requests up, and has one of those that run computed for a while.
     pub(in crate::engine::scheduler) async fn step(
         &mut self,
@@ -106,7 +106,7 @@ impl<'a> Turns<'a> {
 
     /// The request whose turn it is. Requests whose choosers are not ready have none. If no chooser is ready, this waits for one of them.
     fn next_ready(&mut self) -> Option<usize> {
-        let is_ready = |running: &mut Running<'_>, most| match &mut running.choice {
+        let is_ready = |running: &mut Running, most| match &mut running.choice {
             Choice::Device(..) => true,
             Choice::Host(chooser) => chooser.is_ready(most),
         };
@@ -183,8 +183,8 @@ impl<'a> Turns<'a> {
     }
 
     /// A session for a prompt: the idle one, or one that begins with the rows of somebody who has more of them.
-    async fn session(&mut self, prompt: &[u32]) -> Result<Session<'a>, EngineError> {
-        let same = |session: &Session<'_>| common(session.tokens(), prompt);
+    async fn session(&mut self, prompt: &[u32]) -> Result<Session, EngineError> {
+        let same = |session: &Session| common(session.tokens(), prompt);
         let of_idle = self.idle.last().map(same);
         let trunks = self.running.iter().map(|running| &running.session);
         let trunk = trunks.max_by_key(|session| same(session));
@@ -202,7 +202,7 @@ impl<'a> Turns<'a> {
     /// Has a request computed for a while.
     async fn turn(
         &mut self,
-        running: &mut Running<'a>,
+        running: &mut Running,
         told: &mut Told<'_>,
     ) -> Result<Turn, EngineError> {
         let (count, time) = self.share(running.pending.len(), running.owner.peer);
@@ -242,26 +242,28 @@ impl<'a> Turns<'a> {
 
     /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
     async fn compute(
-        &self,
-        running: &mut Running<'a>,
+        &mut self,
+        running: &mut Running,
         (count, time): (usize, Option<Duration>),
         told: &mut Told<'_>,
     ) -> Result<Came, EngineError> {
         let (began, before) = (Instant::now(), running.session.position());
         let (id, cached, is_first) = (running.id, running.cached, running.delivered == 0);
+        let (engine, bell, may_share) = (&self.engine, &self.bell, self.may_share());
         let is_over = || match time {
             Some(time) => began.elapsed() >= time,
-            None => self.may_share() && self.bell.load(Ordering::Relaxed),
+            None => may_share && bell.load(Ordering::Relaxed),
         };
         let goes_on = |is_over| match is_over {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        let told = RefCell::new(told);
-        let (cancelled, waits) = (Cell::new(false), Cell::new(false));
+        let told = Mutex::new(told);
+        let (cancelled, waits) = (AtomicBool::new(false), AtomicBool::new(false));
         let tell = |event| {
-            let flow = (told.borrow_mut())(id, event);
-            cancelled.set(flow.is_break());
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let flow = told(id, event);
+            cancelled.store(flow.is_break(), Ordering::Relaxed);
             flow
         };
         let base = running.prompt.saturating_sub(running.pending.len());
@@ -281,15 +283,13 @@ impl<'a> Turns<'a> {
             prompt_time.get_or_insert_with(|| began.elapsed());
             running.first.get_or_insert_with(Instant::now);
             *delivered += 1;
-            closed = self
-                .engine
-                .end_before(token, said, may_close.then(|| most - said.len()));
+            closed = engine.end_before(token, said, may_close.then(|| most - said.len()));
             if closed.is_some() {
                 return ControlFlow::Break(());
             }
             said.push(token);
             tell(Event::Token(token))?;
-            goes_on(waits.get() || is_over())
+            goes_on(waits.load(Ordering::Relaxed) || is_over())
         };
         let (session, rest) = (&mut running.session, &running.pending[..count]);
         let is_whole = count == running.pending.len();
@@ -315,7 +315,7 @@ impl<'a> Turns<'a> {
         Ok(Came {
             stop: done?.stop,
             closed,
-            cancelled: cancelled.get(),
+            cancelled: cancelled.into_inner(),
             is_first,
             evaluated: (running.session.position() - before).min(count),
             time: prompt_time.unwrap_or_else(|| began.elapsed()),

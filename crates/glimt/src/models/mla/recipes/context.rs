@@ -228,7 +228,7 @@ fn caches(target: &Target, config: &Config, rows: usize) -> Result<Vec<Range>, G
     Ok((0..config.block_count).map(cache).collect())
 }
 
-/// A layer with its cache, and what of it a step reads composed.
+/// A layer with its cache, and the products of its weights that a step reads.
 #[derive(Clone, Copy)]
 pub(super) struct TokenLayer<'a> {
     pub layer: &'a GpuLayer,

@@ -23,10 +23,10 @@ use crate::gpu::{GpuError, Target};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::{Form, GpuAttention};
 use crate::kernels::attention_merge;
-use crate::kernels::compose::Pair;
-use crate::kernels::rope_cache::{GpuRopeCache, Rotation};
+use crate::kernels::rope_cache::GpuRopeCache;
 use crate::kernels::token::{TokenInput, TokenOutput, unsupported};
 use crate::model::Experts;
+use crate::model::pairs::Pair;
 use crate::quant::activation::Activation;
 
 /// The device, weights and context that every recipe is given.
@@ -38,8 +38,6 @@ pub struct Given<'a> {
     pub weights: &'a Weights,
     /// The cache and what all steps of a session share.
     pub context: &'a Context,
-    /// Which composed weights the step of one token reads, where there are some.
-    pub composed: &'a [Pair],
 }
 
 impl<'a> Given<'a> {
@@ -73,21 +71,17 @@ impl<'a> Given<'a> {
         experts.expect("a MoE layer has experts in its config")
     }
 
-    /// The layers of a step of up to `tokens` tokens. None but steps of one token read composed weights.
+    /// The layers of a step of up to `tokens` tokens. None but steps of one token read products of weights.
     fn layers(self, tokens: u32) -> impl Iterator<Item = TokenLayer<'a>> {
-        let Weights {
-            layers, composed, ..
-        } = self.weights;
-        let composed = move |pair: Pair, i: usize| {
-            let product = composed[pair as usize].get(i);
-            product.filter(|_| tokens == 1 && self.composed.contains(&pair))
-        };
-        let layers = layers.iter().zip(&self.context.cache).enumerate();
+        let products = &self.weights.products;
+        let product = move |pair: Pair, i| products[pair as usize].get(i).filter(|_| tokens == 1);
+        let layers = self.weights.layers.iter().zip(&self.context.cache);
+        let layers = layers.enumerate();
         layers.map(move |(i, (layer, cache))| TokenLayer {
             layer,
             cache,
-            qk: composed(Pair::Qk, i),
-            vo: composed(Pair::Vo, i),
+            qk: product(Pair::Qk, i),
+            vo: product(Pair::Vo, i),
         })
     }
 
@@ -126,25 +120,15 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// How the product of a composed `qk` rotates its last rows.
-    fn rotation(self) -> Rotation {
-        let dims = self.dims();
-        Rotation {
-            table: self.context.rope_table.clone(),
-            first_row: (dims.heads * dims.kv_lora) as u32,
-            rope: dims.rope as u32,
-        }
-    }
-
-    /// The absorbed and the rotated queries in the output `y` of that product.
+    /// The absorbed queries and the others in the output `y` of a product `qk`.
     fn queries_in(self, y: &Range) -> [Range; 2] {
-        let absorbed = u64::from(self.rotation().first_row) * 4;
-        let part = |offset, size| Range {
+        let dims = self.dims();
+        let [absorbed, others] = [dims.kv_lora, dims.rope].map(|n| (dims.heads * n * 4) as u64);
+        [(0, absorbed), (absorbed, others)].map(|(offset, size)| Range {
             offset,
             size,
             ..y.clone()
-        };
-        [part(0, absorbed), part(absorbed, y.size - absorbed)]
+        })
     }
 }
 

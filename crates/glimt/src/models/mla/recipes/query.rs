@@ -6,7 +6,7 @@ use super::{BeforeNorm, without_norm};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::rope_cache::{self, CacheRow};
+use crate::kernels::rope_cache::{self, CacheRow, Rotation};
 use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::kernels::token_absorb::{self, GpuTokenAbsorb};
 use crate::kernels::token_beside::{self, GpuTokenBeside};
@@ -25,7 +25,7 @@ impl TokenRecipe<'_> {
     ) -> Result<[Range; 2], GpuError> {
         let layer = of.layer;
         if let Some(qk) = of.qk {
-            return self.composed_query(of, qk, stream);
+            return self.query_by(qk, of, stream);
         }
         match &layer.q {
             Query::Lora {
@@ -82,14 +82,14 @@ impl TokenRecipe<'_> {
         Ok([q_lat, q_pe])
     }
 
-    /// The queries of [`queries`](Self::queries) by the composed weight `qk`: one product leaves all of them, rotated.
-    fn composed_query(
+    /// The queries of [`queries`](Self::queries) by `qk`, which leaves all of them, rotated.
+    fn query_by(
         &mut self,
-        of: TokenLayer<'_>,
         qk: &GpuWeight,
+        of: TokenLayer<'_>,
         stream: &Stream,
     ) -> Result<[Range; 2], GpuError> {
-        let layer = of.layer;
+        let (layer, dims) = (of.layer, self.given.dims());
         let (x, kv_a) = match &layer.q {
             Query::Full { .. } => {
                 let x = stream.prepared.input(self.eps());
@@ -103,9 +103,13 @@ impl TokenRecipe<'_> {
             } => self.query_latent(layer, attn_q_a, attn_q_a_norm, stream)?,
         };
         let y = self.floats("q", qk.total_rows());
-        let product = GpuTokenMatvec::new(qk, self.activation, Input::Prepared(x, 0))
-            .bind("y", &y)
-            .rotated(self.given.rotation());
+        let mut product = GpuTokenMatvec::new(qk, self.activation, Input::Prepared(x, 0));
+        product = product.bind("y", &y);
+        product.rotation = Some(Rotation {
+            table: self.given.context.rope_table.clone(),
+            first_row: (dims.heads * dims.kv_lora) as u32,
+            rope: dims.rope as u32,
+        });
         self.calls.extend(product.calls(self.given.target)?);
         let row = self.given.cache_rows(of, kv_a);
         self.calls.push(rope_cache::call(&row));

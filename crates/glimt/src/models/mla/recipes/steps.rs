@@ -10,9 +10,8 @@ use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Step, Target};
 use crate::kernels::attention::{self, Cut, Seen, cut_sequences};
-use crate::kernels::compose::{Composition, Pair};
 use crate::kernels::sequences::Sequences;
-use crate::models::mla::{Weights, pairs};
+use crate::models::mla::Weights;
 use crate::models::{self, BatchSizes, FEW, Sessions, Trials};
 
 impl models::Weights for Weights {
@@ -20,16 +19,8 @@ impl models::Weights for Weights {
         &self.vectors
     }
 
-    fn factors(&self, pair: Pair) -> Vec<(Composition, [&GpuWeight; 2])> {
-        let composition = pairs::composition(pair, &self.config);
-        let layers = self.layers.iter();
-        layers
-            .map(|layer| (composition, pairs::factors(pair, layer)))
-            .collect()
-    }
-
-    fn composed(&mut self, pair: Pair) -> &mut Vec<GpuWeight> {
-        &mut self.composed[pair as usize]
+    fn products(&mut self) -> &mut [Vec<GpuWeight>; 2] {
+        &mut self.products
     }
 
     fn tried<'a>(&'a self, gpu: &'a Gpu) -> Trials<'a> {
@@ -109,7 +100,6 @@ impl Steps {
             target,
             weights: &weights,
             context: &context,
-            composed: &[],
         };
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
         let hidden = Hidden::new(given, few.max(sizes.most_drawn()));
@@ -148,7 +138,6 @@ impl Steps {
             target,
             weights: &self.weights,
             context: &self.alone,
-            composed: &[],
         }
     }
 }
@@ -166,11 +155,8 @@ impl models::Steps for Steps {
         &self.context.cache
     }
 
-    fn step(&self, target: &Target, most: u32, composed: &[Pair]) -> Result<Step, GpuError> {
-        let given = Given {
-            composed,
-            ..self.given(target, most)
-        };
+    fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
+        let given = self.given(target, most);
         if is_alone(target, most) {
             return token::layers(given, &self.last);
         }

@@ -1,11 +1,12 @@
 //! Protects the attention of prompts by matrices on devices that have none: matrices of other devices are emulated.
 
+use super::forms::{Kernels, case, far_case};
 use super::*;
+use crate::kernels::testing::agrees_changed;
 use crate::kernels::testing::coop::{emulated_call, emulates, has_matrices};
 
 /// A shape with its matrices emulated, for narrow heads.
 fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
-    let mut rng = Rng::fresh();
     // Heads are as narrow as the shape's loads allow.
     let narrow = |columns| KvDims {
         mla: MlaDims {
@@ -30,40 +31,33 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
     if !has_matrices(shape.coop) {
         return;
     }
-    let of_coop = |call: Call| emulated_call(&call, shape.coop, backwards);
+    let kernels = Kernels::Matrix(shape, small);
     // One tile is not full. One last block has fewer rows than are loaded ahead, and the first tokens see none of them. Masks begin within a
-    // tile and at its edge. Some blocks are no multiple of a tile. Later blocks go on with the sums that earlier ones left.
-    let sizes = [(0, 70, 64), (31, 67, 64), (64, 64, 50), (150, 33, 256)];
-    let random = sizes.map(|(pos, tokens, rows)| (Case::random(&mut rng, dims, pos, tokens), rows));
-    let far = (Case::far(&mut rng, dims, 1000.0), 64);
-    // Blocks that begin with a page, and one that has several.
-    let paged = [(150, 33, 64), (155, 40, 128)].map(|(pos, tokens, rows)| {
-        let case = Case::random(&mut rng, dims, pos, tokens);
-        (case.in_pages(&mut rng), rows)
-    });
-    for (case, rows) in random.into_iter().chain([far]).chain(paged) {
-        let (pos, tokens) = (case.pos, case.tokens);
-        let exact = case.twin();
-        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
-            let (expansion, tiled) = (Some(small.tiled(dims)), Some(shape.tiled(dims)));
-            let form = Form::Matrix(shape.coop);
-            let found = case.run(gpu, form, expansion, tiled, rows, of_coop);
-            let error = nmse(&found, &exact);
-            let pages = if case.paged.is_some() {
-                ", in pages"
-            } else {
-                ""
-            };
-            let what = format!("{tokens} at {pos}, blocks of {rows}{pages}: NMSE {error:.1e}");
-            eprintln!("{what}");
-            assert!(error <= MATRIX_LIMIT, "{shape:?}: {what}");
+    // tile and at its edge. Some blocks are no multiple of a tile. Later blocks go on with the sums that earlier ones left. Blocks in pages
+    // begin with one, and one block has several.
+    let sizes = [
+        ([0, 70, 64], false),
+        ([31, 67, 64], false),
+        ([64, 64, 50], false),
+        ([150, 33, 256], false),
+        ([150, 33, 64], true),
+        ([155, 40, 128], true),
+    ];
+    let mut cases: Vec<_> = sizes
+        .map(|(of, paged)| case(kernels, dims, of, paged))
+        .into();
+    cases.push(far_case(kernels, dims, 1000.0));
+    for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+        for case in &cases {
+            let of_coop = |call: Call| emulated_call(&call, shape.coop, backwards);
+            agrees_changed(gpu, case, of_coop);
         }
     }
 }
 
 /// The shapes for `coop` that the sizes of the models choose, or those that none does.
 fn emulated_shapes(coop: Coop, chosen: bool) -> impl Iterator<Item = prompt_attention_coop::Shape> {
-    let best = shapes().map(|dims| prompt_attention_coop::best(dims, coop));
+    let best = SHAPES_OF_MODELS.map(|dims| prompt_attention_coop::best(dims, coop));
     prompt_attention_coop::SHAPES
         .into_iter()
         .filter(move |shape| shape.coop == coop && best.contains(&Some(*shape)) == chosen)

@@ -5,24 +5,6 @@ use crate::gpu::Most;
 use crate::kernels::testing::bounds::needs_every_byte;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-#[test]
-fn chunks_find_the_rows_of_their_sequence_in_pages() {
-    let mut rng = Rng::fresh();
-    let [glm, deepseek, tales] = shapes();
-    let cases = [
-        // The last page has one row, or all.
-        (glm, 155, 38, 128),
-        (glm, 219, 37, 256),
-        (deepseek, 1, 130, 64),
-        (tales, 575, 65, 192),
-        (tales, 150, 33, 64),
-    ];
-    for (gpu, &(dims, pos, tokens, rows)) in drawn_pairs(gpus(), &cases) {
-        let case = Case::random(&mut rng, dims, pos, tokens).in_pages(&mut rng);
-        case.check_on(gpu, rows, &case.twin());
-    }
-}
-
 /// The attention of steps in a cache of so many rows, in blocks of so many rows, without a device. Its buffers are no larger than they need
 /// to be.
 fn unmade(
@@ -59,7 +41,7 @@ fn unmade(
 
 #[test]
 fn every_index_lies_in_its_buffer() {
-    let [dims, ..] = shapes();
+    let [dims, ..] = SHAPES_OF_MODELS;
     let most = Most {
         tokens: 40,
         context: 200,
@@ -90,7 +72,7 @@ fn tiles_divide_a_page() {
     for shape in prompt_attention_coop::SHAPES {
         assert!(ROWS.is_multiple_of(shape.rows()), "{shape:?}");
     }
-    let [dims, ..] = shapes();
+    let [dims, ..] = SHAPES_OF_MODELS;
     let most = Most {
         tokens: 40,
         context: 200,

@@ -15,7 +15,7 @@ fn job(engine: &Engine, (peer, order): (u64, u64), first: u32, length: usize, li
 }
 
 /// Whether each of the jobs has its first token when the first of all has ended.
-fn begun_at_the_first_end(many: &mut Many<'_>, jobs: &[Job]) -> Vec<bool> {
+fn begun_at_the_first_end(many: &mut Many, jobs: &[Job]) -> Vec<bool> {
     let mut begun = vec![false; jobs.len()];
     let mut found = None;
     for (which, job) in jobs.iter().enumerate() {

@@ -76,7 +76,7 @@ struct Found {
 }
 
 /// Leads `jobs` along their texts alone, all at once.
-fn lead(many: &mut Many<'_>, jobs: &[Job], all: &mut Found) {
+fn lead(many: &mut Many, jobs: &[Job], all: &mut Found) {
     let mut alone = vec![];
     let mut led = vec![];
     for job in jobs {

@@ -15,10 +15,10 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
         tokens: most as u32,
         ..sizes
     });
-    let weights = engine.weights.as_ref().zip(sizes);
+    let weights = engine.0.weights.as_ref().zip(sizes);
     let (weights, sizes) = weights.expect("it is for many");
     let batch = complete(GpuBatch::new(Arc::clone(weights), sizes));
-    let mut many = Many::of(&engine, batch.expect("there is memory"));
+    let mut many = Many::of(engine.clone(), batch.expect("there is memory"));
     let mut ended = 0;
     let told = &mut |_, event| {
         ended += usize::from(matches!(event, Event::Ended(_)));
@@ -41,7 +41,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
         many.submit(RequestId(id), long.request()).expect("it fits");
     }
     many.admit(told);
-    let fly = |many: &mut Many<'_>, millis| {
+    let fly = |many: &mut Many, millis| {
         let full = Filled {
             tokens: 100,
             prompts: 100,

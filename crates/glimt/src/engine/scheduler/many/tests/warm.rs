@@ -28,7 +28,7 @@ fn a_first_request_compiles_nothing_and_is_answered_as_if_nothing_had_been() {
         (counts.prefix_asked, counts.prefix_found, counts.rows),
         (0, 0, 0)
     );
-    let gpu = &engine.weights.as_ref().expect("it is on a GPU").gpu;
+    let gpu = &engine.0.weights.as_ref().expect("it is on a GPU").gpu;
     let compiled = gpu.compile_time();
     assert!(compiled > Duration::ZERO);
     let found = text(&run(&mut warm, &job)[0]);

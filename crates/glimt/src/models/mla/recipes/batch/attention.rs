@@ -6,7 +6,6 @@ use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::When;
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::MlaDims;
 use crate::kernels::batch_matvec::GpuBatchMatvec;
 use crate::kernels::rope_cache;
 use crate::kernels::token::{Divided, TokenInput};
@@ -71,7 +70,7 @@ impl Recipe<'_> {
         let (layer, dims) = (of.layer, self.given.dims());
         let rows = self.given.cache_rows(of, b.kv_a.clone());
         if let Some(qk) = of.qk {
-            return self.composed_queries(of, qk, stream, b);
+            return self.queries_by(qk, of, stream, b);
         }
         if let Query::Lora { attn_q_b, .. } = &layer.q
             && self.is_apart()
@@ -112,11 +111,11 @@ impl Recipe<'_> {
         Ok([b.q_lat.clone(), b.q_pe.clone()])
     }
 
-    /// The queries of one token by the composed weight `qk`, and the new row of the cache.
-    fn composed_queries(
+    /// The queries of one token by `qk`, and the new row of the cache.
+    fn queries_by(
         &mut self,
-        of: TokenLayer<'_>,
         qk: &GpuWeight,
+        of: TokenLayer<'_>,
         stream: &Stream,
         b: &Buffers,
     ) -> Result<[Range; 2], GpuError> {
@@ -127,16 +126,11 @@ impl Recipe<'_> {
             ..self.product(qk, &x)
         })?;
         let [absorbed, q] = self.given.queries_in(&y);
+        let mut rows = self.given.cache_rows(of, b.kv_a.clone());
+        rows.queries = Some([q, b.q_pe.clone()]);
         // The absorbed part of a head lies elsewhere.
-        let dims = MlaDims {
-            nope: 0,
-            ..self.given.dims()
-        };
-        self.calls.push(rope_cache::call(&rope_cache::GpuRopeCache {
-            queries: Some([q, b.q_pe.clone()]),
-            dims,
-            ..self.given.cache_rows(of, b.kv_a.clone())
-        }));
+        rows.dims.nope = 0;
+        self.calls.push(rope_cache::call(&rows));
         Ok([absorbed, b.q_pe.clone()])
     }
 

@@ -79,7 +79,6 @@ fn hidden_states(
         target: gpu,
         weights,
         context,
-        composed: &[],
     };
     let config = &weights.config;
     let chunk = Chunk::new(gpu.machine, config, context.forms, MOST, MOST);

@@ -38,7 +38,7 @@ fn record(target: &Target, model: &Model) -> Step {
     let forms = Forms::untried(target, config);
     let steps = Steps::new(target, weights, forms, BatchSizes::of_one(16, 1));
     let logits = Range::floats("logits", config.vocab_size as u64);
-    let token = steps.expect("a small cache").token(target, &[], &logits);
+    let token = steps.expect("a small cache").token(target, &logits);
     token.expect("its shapes suit")
 }
 

@@ -1,0 +1,40 @@
+//! Cases of the experts' logits of a decoded token.
+
+use super::Case;
+use super::lab::{Compared, Lab, state};
+use super::prepared::{EPS, Normed};
+use crate::gpu::GpuError;
+use crate::kernels::token_router::{GpuTokenRouter, token_router};
+use crate::quant::GgmlType;
+
+/// With the norm inside, and of values that are multiplied by its weight already.
+fn compare(lab: &Lab<'_>, [rows, cols]: [usize; 2]) -> Result<Vec<Compared>, GpuError> {
+    let w = lab.weight(GgmlType::F32, [1, rows, cols]);
+    let x = Normed::new(lab, 1, cols);
+    let twin = token_router(&w, &x.weighted, &x.squares, EPS);
+    let weight = lab.load(&w)?;
+    let mut all = vec![];
+    for inside in [true, false] {
+        let router = GpuTokenRouter {
+            weight: &weight,
+            x: lab.given(if inside { &x.x } else { &x.weighted }),
+            norm: inside.then(|| lab.given(&x.norm)),
+            squares: lab.given(&x.squares),
+            eps: EPS,
+            y: lab.room(rows),
+        };
+        lab.run(router.calls(), state(1, 0))?;
+        all.push(lab.floats(&router.y, &twin, 1e-12)?);
+    }
+    Ok(all)
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |shape: [usize; 2]| {
+        let name = format!("f32 {}x{}", shape[0], shape[1]);
+        Case::new(name, move |lab| compare(lab, shape)).verified_if(shape[0] == 64)
+    };
+    [[64, 2048], [8, 320], [256, 7168], [3, 32]]
+        .map(case)
+        .into()
+}

@@ -1,0 +1,286 @@
+//! Protects what GPUs that nobody here owns are told: each model is planned on each of them, within its budget or refused in a sentence.
+//!
+//! docs/expected.md has the table. `GLIMT_WRITE=1` writes it anew.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+
+use rayon::prelude::*;
+
+use glimt::engine::gpu::plan::Plan;
+use glimt::engine::gpu::plan::expected::Expected;
+use glimt::engine::{MemoryPlan, Place, Site};
+use glimt::gpu::budget::Budget;
+use glimt::gpu::pipeline::Spec;
+use glimt::gpu::{GpuError, Target, Tier, shader};
+use glimt::models::{self, Model};
+use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use glimt_formats::testing::{drawn, some};
+use glimt_lab::ROOT;
+use glimt_lab::known::{KNOWN, Known};
+
+/// The context that they are planned with.
+const N_CTX: usize = 4096;
+
+const MODELS: [ModelName; 3] = [
+    ModelName::Glm47Flash,
+    ModelName::DeepseekV2Lite,
+    ModelName::YoutuLlm2b,
+];
+
+fn model(name: ModelName) -> Arc<dyn Model> {
+    model_in(name, Recipe::Q4_0)
+}
+
+fn model_in(name: ModelName, recipe: Recipe) -> Arc<dyn Model> {
+    let gguf = without_matrices(name, recipe, &SynthOptions::default()).expect("a plan");
+    models::load(Arc::new(gguf)).expect("it is supported")
+}
+
+/// The planned tier, dispatches and speed (tokens/s) of a model on a GPU.
+struct Planned {
+    tier: Tier,
+    dispatches: usize,
+    waits: usize,
+    per_s: f64,
+}
+
+/// The plan of a model on a GPU in the tier that it is opened in, or the sentence with which it is refused.
+fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
+    let tier = Tier::best(&known.facts());
+    let target = known.target(tier);
+    let site = Site::Gpu(&target, Some(known.memory()));
+    let place = Place {
+        has_flag: true,
+        site,
+        model,
+        ubatch: None,
+    };
+    place.check(N_CTX).map_err(|e| e.to_string())?;
+    let plan = Plan::of_one(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
+    Ok(Planned {
+        tier,
+        dispatches: expected.dispatches,
+        waits: expected.waits,
+        per_s: expected.tokens_per_s(known.gb_per_s),
+    })
+}
+
+/// A cell of the table: the computed speed of a model on a GPU, or the end of the sentence that refuses it.
+fn cell(known: &Known, model: &dyn Model) -> String {
+    match planned(known, model) {
+        Ok(Planned {
+            tier,
+            dispatches,
+            waits,
+            per_s,
+        }) => format!(
+            "**{per_s:.0}** {}, {waits} of {dispatches} wait",
+            tier.name()
+        ),
+        Err(refused) => {
+            let (whole, hint) = refused.split_once("; ").expect("it says what would fit");
+            assert!(whole.starts_with("not enough memory: weights of "));
+            assert!(whole.contains(known.name), "{whole}");
+            let hint = hint.strip_suffix(" (--force tries all the same)");
+            format!("refused: {}", hint.expect("it says how to try it"))
+        }
+    }
+}
+
+/// The table of docs/expected.md.
+fn table() -> String {
+    let models = MODELS.map(|name| (name.to_string(), model(name)));
+    let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
+    let mut text = format!("| GPU | {} |\n", names.join(" | "));
+    text += &format!("|---|{}\n", "---|".repeat(names.len()));
+    for known in &KNOWN {
+        let cells: Vec<_> = models.iter().map(|(_, m)| cell(known, &**m)).collect();
+        writeln!(text, "| {} | {} |", known.name, cells.join(" | ")).expect("it grows");
+    }
+    text
+}
+
+/// Compares the table of docs/expected.md that begins with `head`, or writes it anew.
+fn compare(head: &str, table: &str) {
+    // Two tests may write the file.
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _one = WRITING.lock().unwrap_or_else(|e| e.into_inner());
+    let path = format!("{ROOT}/docs/expected.md");
+    let written = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    println!("{table}");
+    let begin = written.find(head).expect("it has the table");
+    let end = written[begin..].find("\n\n").map(|end| begin + end + 1);
+    let end = end.unwrap_or(written.len());
+    if std::env::var_os("GLIMT_WRITE").is_some() {
+        let new = [&written[..begin], table, &written[end..]].concat();
+        std::fs::write(&path, new).unwrap_or_else(|e| panic!("{path}: {e}"));
+        return;
+    }
+    for (now, then) in table.lines().zip(written[begin..end].lines()) {
+        assert_eq!(now, then, "GLIMT_WRITE=1 writes {path} anew");
+    }
+    assert_eq!(table, &written[begin..end], "{path}");
+}
+
+#[test]
+fn every_model_is_planned_on_every_known_gpu() {
+    compare("| GPU |", &table());
+}
+
+/// The recipes of the table of sizes.
+const RECIPES: [Recipe; 5] = [
+    Recipe::Q4_0,
+    Recipe::Q4KM,
+    Recipe::Q5KM,
+    Recipe::Q6K,
+    Recipe::Q8_0,
+];
+
+/// The table of the room that models take on a disk and, in contexts of 4096 and 32768 tokens, in the memory of a GPU.
+fn sizes() -> String {
+    let known = KNOWN.iter().find(|known| known.name.ends_with("RTX 4090"));
+    let known = known.expect("it is known");
+    let target = known.target(Tier::best(&known.facts()));
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let mut text =
+        "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
+                    |---|---|---:|---:|---:|\n"
+            .to_owned();
+    for name in MODELS {
+        for recipe in RECIPES {
+            let model = model_in(name, recipe);
+            let file = model.gguf().file_size() as f64 / 1e9;
+            let [short, long] = [4096, 32768].map(|n_ctx| {
+                let plan = MemoryPlan::new(&target, &*model, n_ctx, None).expect("it is planned");
+                gib(plan.total())
+            });
+            writeln!(
+                text,
+                "| {name} | {} | {file:.1} | {short:.1} | {long:.1} |",
+                recipe.name().to_uppercase()
+            )
+            .expect("it grows");
+        }
+    }
+    text
+}
+
+#[test]
+fn sizes_of_models_are_those_of_their_plans() {
+    compare("| model | quantisation |", &sizes());
+}
+
+/// The budget of each pipeline that the steps of a model have on a target.
+fn budgets(
+    target: &Target,
+    model: &dyn Model,
+    known: &mut HashMap<(Spec, Tier), Budget>,
+) -> Result<Vec<(&'static str, Budget)>, GpuError> {
+    let plan = Plan::of_one(target, model, N_CTX, None)?;
+    let mut specs = vec![];
+    for (_, step) in &plan.steps {
+        specs.extend(step.resolve()?.into_iter().map(|call| call.spec));
+    }
+    let new: Vec<_> = specs
+        .iter()
+        .filter(|spec| !known.contains_key(&((*spec).clone(), target.tier)))
+        .collect();
+    let parsed = new.par_iter().map(|spec| {
+        let text = shader::expand(spec.kernel, spec.source, &spec.variant, target.tier)?.text;
+        let module = naga::front::wgsl::parse_str(&text).expect("other tests parse it");
+        let budget = Budget::of(&module).expect("its types have sizes");
+        Ok((((**spec).clone(), target.tier), budget))
+    });
+    known.extend(parsed.collect::<Result<Vec<_>, GpuError>>()?);
+    let of = |spec: Spec| (spec.kernel, known[&(spec, target.tier)]);
+    Ok(specs.into_iter().map(of).collect())
+}
+
+#[test]
+fn no_kernel_takes_more_than_a_known_gpu_has() {
+    let mut parsed = HashMap::new();
+    let of_known = |known: &'static Known| known.tiers().into_iter().map(move |tier| (known, tier));
+    let all: Vec<_> = KNOWN.iter().flat_map(of_known).collect();
+    for name in some(&MODELS, 1) {
+        let model = model(name);
+        for &(known, tier) in drawn(&all, all.len() / 4) {
+            let limits = known.facts().limits;
+            let target = known.target(tier);
+            let budgets = budgets(&target, &*model, &mut parsed).expect("it is planned");
+            for (kernel, budget) in budgets {
+                let what = || format!("{kernel} of {name} on {}", known.name);
+                let checked = budget.check(&limits);
+                assert_eq!(checked, Ok(()), "{} in tier {}", what(), tier.name());
+            }
+        }
+    }
+}
+
+/// Tokens/s in tier `plain` since it takes the kernels of a batch (`benches/notes.md`, "Tier plain by the kernels of a batch").
+const PLAIN: [(ModelName, f64); 3] = [
+    (ModelName::Glm47Flash, 127.26),
+    (ModelName::DeepseekV2Lite, 227.62),
+    (ModelName::YoutuLlm2b, 232.21),
+];
+
+/// The speeds that an H200 reaches, as `benches/results` has them: model, tier, whether halves are multiplied in pairs, tokens/s.
+fn measured() -> Vec<(ModelName, Tier, bool, f64)> {
+    let plain = PLAIN.map(|(name, speed)| (name, Tier::Plain, true, speed));
+    let mut all = plain.to_vec();
+    for (file, packed) in [("expected", true), ("widened", false)] {
+        let path = format!("{ROOT}/benches/results/h200-2026-11-23-{file}.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let results: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+        for row in results["rows"].as_array().expect("it has rows") {
+            let of = |key: &str| row[key].as_str().expect(key).to_owned();
+            let name = of("model_filename");
+            let name = name.strip_suffix(":q4_0").expect("of Q4_0");
+            let name = MODELS.into_iter().find(|model| model.to_string() == name);
+            let tier: Tier = of("tier").parse().expect("a tier");
+            if !tier.has_subgroups() {
+                continue;
+            }
+            let speed = row["avg_ts"].as_f64().expect("a speed");
+            all.push((name.expect("one of these models"), tier, packed, speed));
+        }
+    }
+    all
+}
+
+#[test]
+fn the_formula_is_near_what_an_h200_was_measured_at() {
+    let measured = measured();
+    assert_eq!(measured.len(), 4 * MODELS.len());
+    let [h200, ..] = KNOWN;
+    for (name, tier, packed, speed) in measured {
+        let target = Target {
+            packed_halves: packed,
+            ..h200.target(tier)
+        };
+        let model = model(name);
+        let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
+        let expected = Expected::of(&target, &plan).expect("it is recorded");
+        let computed = expected.tokens_per_s(h200.gb_per_s);
+        let ratio = computed / speed;
+        println!(
+            "{name} {} {packed}: {computed:.0} computed, {speed:.0} measured, {ratio:.3}",
+            tier.name()
+        );
+        assert!(
+            (0.85..1.15).contains(&ratio),
+            "{name} in tier {}: {ratio}",
+            tier.name()
+        );
+    }
+}
+
+#[test]
+fn known_gpus_have_the_speed_that_is_planned_with() {
+    for known in &KNOWN {
+        let speed = glimt::gpu::machine::memory_speed(known.name);
+        assert_eq!(speed, Some(known.gb_per_s), "{}", known.name);
+    }
+}

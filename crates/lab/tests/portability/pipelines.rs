@@ -1,0 +1,213 @@
+//! Every pipeline that steps of the models ask for, on every kind of device. They are recorded without one.
+
+use glimt::engine::gpu::plan::Plan;
+use glimt::gpu::buffer::Range;
+use glimt::gpu::call::Call;
+use glimt::gpu::interface;
+use glimt::gpu::memory::Loader;
+use glimt::gpu::pipeline::Spec;
+use glimt::gpu::target::profiles;
+use glimt::gpu::{Step, Target, Tier};
+use glimt::kernels::{mark, read};
+use glimt::model::pairs::Pair;
+use glimt::model::{Convert, Weight};
+use glimt::models::mla::{Layer, Model};
+use glimt::models::{self, BatchSizes};
+use glimt::quant::GgmlType;
+use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use rayon::prelude::*;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// Which devices are given a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Devices {
+    /// All that have the tier.
+    All,
+    /// Devices with cooperative matrices of 16 rows, on Vulkan alone.
+    Matrices,
+    /// Devices with cooperative matrices of 8 rows, on Vulkan and Metal.
+    MatricesAndMetal,
+}
+
+/// A pipeline and who is given it.
+#[derive(Debug, Clone)]
+pub struct Pipeline {
+    /// The kernel and the variant that make the pipeline.
+    pub spec: Spec,
+    /// `Plain`, or `Subgroup` also for `Int8`, which is the same with other flags.
+    pub tier: Tier,
+    /// Whose it is.
+    pub devices: Devices,
+}
+
+/// The kernels by cooperative matrices.
+const COOP: [&str; 4] = [
+    "attention_coop",
+    "expand_kv_coop",
+    "gemm_coop",
+    "prompt_attention_coop",
+];
+
+/// Rows of a context that every form of the attention has a dispatch for.
+const N_CTX: usize = 40_000;
+
+/// A batch whose steps take every kernel for several sequences.
+const BATCH: BatchSizes = BatchSizes {
+    n_ctx: 4000,
+    pages: 500,
+    sequences: 64,
+    tokens: 512,
+    chunk: 512,
+};
+
+/// Makes every matrix whose rows allow it one of `types`, in turn.
+struct Retyped {
+    types: [GgmlType; 2],
+    next: usize,
+}
+
+impl<'a> Convert<'a, Weight, Vec<f32>> for Retyped {
+    type Weight = Weight;
+    type Vector = Vec<f32>;
+    type Error = Infallible;
+
+    fn weight(&mut self, weight: &'a Weight) -> Result<Weight, Infallible> {
+        let ty = self.types[self.next % self.types.len()];
+        self.next += 1;
+        let mut weight = weight.clone();
+        // The router and other weights of few values keep what they are.
+        if weight.cols.is_multiple_of(ty.block_len()) && weight.ty != GgmlType::F32 {
+            weight.ty = ty;
+        }
+        Ok(weight)
+    }
+
+    fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Vec<f32>, Infallible> {
+        Ok(vector.clone())
+    }
+}
+
+/// A model of these sizes with three layers, of which the first may be dense, and weights of `types`.
+fn model(name: ModelName, types: [GgmlType; 2]) -> Model {
+    let options = SynthOptions {
+        layers: Some(3),
+        ..SynthOptions::default()
+    };
+    let gguf = without_matrices(name, Recipe::Q4_0, &options).expect("a plan");
+    let mut model = Model::load(Arc::new(gguf)).expect("it is supported");
+    let mut by = Retyped { types, next: 0 };
+    let convert = |layer: &Layer| {
+        let Ok(layer) = layer.convert(&mut by);
+        layer
+    };
+    model.layers = model.layers.iter().map(convert).collect();
+    model
+}
+
+/// The step of one token by products of weights.
+fn precomposed(target: &Target, model: &Model) -> Step {
+    let placed = models::Model::place(model, target).expect("it fits");
+    let mut weights = placed.weights;
+    for pair in Pair::ALL {
+        for factors in models::Model::factors(model, pair) {
+            let product = factors.product().expect("there is nothing to read");
+            let mut loader = Loader::new(target);
+            loader.add(&product).expect("it fits");
+            weights.products()[pair as usize].extend(loader.places());
+        }
+    }
+    let recipes = weights
+        .untried(target)
+        .steps(target, BatchSizes::of_one(4096, 1));
+    let recipes = recipes.expect("a cache");
+    let logits = Range::floats("logits", model.config.vocab_size as u64);
+    let step = recipes.token(target, &logits);
+    step.expect("its shapes suit")
+}
+
+/// Every step of `model` on `target`.
+fn steps(target: &Target, model: &Model) -> Vec<Step> {
+    let what = format!("{} on {}", model.config.name, target.name);
+    let session = Plan::of_one(target, model, N_CTX, None);
+    let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let batch = Plan::new(target, model, BATCH);
+    let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let steps = session.steps.into_iter().chain(batch.steps);
+    let steps = steps.map(|(_, step)| step);
+    steps.chain([precomposed(target, model)]).collect()
+}
+
+/// For whom `target` asks for a pipeline, with the tier's place among [`TIERS`].
+fn asked(spec: Spec, target: &Target) -> (Spec, usize, Devices) {
+    let metal = target
+        .coop
+        .is_some_and(|coop| (coop.size, coop.lanes) == (8, 32));
+    let devices = match COOP.contains(&spec.kernel) {
+        false => Devices::All,
+        true if metal => Devices::MatricesAndMetal,
+        true => Devices::Matrices,
+    };
+    (spec, usize::from(target.tier != Tier::Plain), devices)
+}
+
+const TIERS: [Tier; 2] = [Tier::Plain, Tier::Subgroup];
+
+/// The calls that no step of a model has: marks, the measurement of reading, and the trial of halves.
+fn others() -> Vec<Call> {
+    let told = Range::words("told", 4);
+    let read = read::AT_ONCE.map(|at_once| {
+        let data = Range::words("data", read::tile_bytes(at_once) / 4);
+        read::call(&data, &told, at_once, 0)
+    });
+    let range = || Range::words("any", 1 << 20);
+    let halves = Call::new("small_halves")
+        .flag("PACKED", true)
+        .bind("codes", &range())
+        .bind("x", &range())
+        .bind("y", &range());
+    let mut calls = vec![mark::call(&told), halves];
+    calls.extend(read);
+    calls
+}
+
+/// Every pipeline that steps of `models` ask for on all devices, once. The weights of a model have a type, and every second one the type
+/// that follows it among `types`: a kernel that reads two types imports two modules that share no code, so a pair can only clash by names.
+pub fn pipelines(models: &[ModelName], types: &[GgmlType]) -> Vec<Pipeline> {
+    let of_model = |(name, i): (ModelName, usize)| {
+        let mut found = BTreeSet::new();
+        let model = model(name, [types[i], types[(i + 1) % types.len()]]);
+        for target in profiles() {
+            for step in steps(&target, &model) {
+                let calls = step.resolve();
+                let calls = calls.unwrap_or_else(|e| panic!("{name} on {}: {e}", target.name));
+                let specs = calls.into_iter().map(|call| call.spec);
+                // Matrices of 8 lanes are those of software, for tests.
+                let software = target.coop.is_some_and(|coop| coop.lanes == 8);
+                let specs = specs.filter(|spec| !software || !COOP.contains(&spec.kernel));
+                found.extend(specs.map(|spec| asked(spec, &target)));
+            }
+        }
+        found
+    };
+    let cases = models
+        .iter()
+        .flat_map(|name| (0..types.len()).map(|i| (*name, i)));
+    let cases: Vec<_> = cases.collect();
+    let mut all: BTreeSet<_> = cases.into_par_iter().flat_map_iter(of_model).collect();
+    for call in others() {
+        let spec = interface::spec(&call).unwrap_or_else(|e| panic!("{e}"));
+        // Halves are tried where shaders have f16, which tier `plain` does without.
+        let trial = spec.kernel == "small_halves";
+        let targets = profiles();
+        let targets = targets.iter().filter(|t| !trial || t.tier != Tier::Plain);
+        all.extend(targets.map(|target| asked(spec.clone(), target)));
+    }
+    let pipeline = |(spec, tier, devices): (Spec, usize, Devices)| Pipeline {
+        spec,
+        tier: TIERS[tier],
+        devices,
+    };
+    all.into_iter().map(pipeline).collect()
+}

@@ -1,0 +1,19 @@
+//! The library as programs use it: whole models, sessions and their files, tokens, grammars, and the examples. Tests of one module run alone
+//! by its name, such as `cargo test --test library session::`.
+
+mod built_in;
+mod dequant_gpu;
+mod examples;
+mod golden;
+mod golden_cpu;
+mod golden_gpu;
+mod grammar;
+mod measure;
+mod polling;
+mod saved;
+mod session;
+mod synth;
+#[path = "../../crates/formats/src/testing.rs"]
+#[allow(dead_code, reason = "other tests use its other parts")]
+mod testing;
+mod tokenizer;

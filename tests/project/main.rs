@@ -1,0 +1,4 @@
+//! The sources and documents themselves.
+
+mod documents;
+mod rooms;
