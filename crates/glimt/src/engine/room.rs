@@ -225,10 +225,10 @@ pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: S
     (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
 }
 
-/// As [`Place::check`], on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
+/// As `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
-/// The errors of [`Place::check`].
+/// The errors of `Place::check`.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn check_gpu(
     gpu: &crate::gpu::Gpu,

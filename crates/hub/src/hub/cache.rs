@@ -13,7 +13,7 @@ use crate::files;
 const MODELS: &str = "models";
 /// Folders below a snapshot that are looked into: as many as the name of a file that is fetched may have.
 const DEPTH: usize = 512;
-/// Tells programs that make backups that the folder is a cache (https://bford.info/cachedir/).
+/// Tells programs that make backups that the folder is a cache (<https://bford.info/cachedir/>).
 const TAG: &str =
     "Signature: 8a477f597d28d172789f06886806bc55\n# This folder is a cache of models.\n";
 
