@@ -187,7 +187,7 @@ impl<'a> Prompt<'a> {
         (Rows { input, stride }, rows)
     }
 
-    /// [`rows`](Self::rows), recorded.
+    /// Records what makes the rows of `x` the input of products, normed first where a weight is given. There are `used` rows for each token.
     pub fn input(
         &mut self,
         to: &RowsBuffer,
