@@ -17,9 +17,10 @@ const THREADS: [&str; 4] = [
     "engine::chooser::threads",
     "engine::warm",
 ];
-/// The files that may wait for a future: those which decode or open with a second thread, measurements, and what a program of five lines
-/// uses.
-const WAITING: [&str; 8] = [
+/// The files that may wait for a future: those which decode or open with a second thread, measurements, comparisons of kernels, and what a
+/// program of five lines uses.
+const WAITING: [&str; 9] = [
+    "kernels::cases::lab",
     "engine::gpu::pilot",
     "engine::beside",
     "engine::bandwidth",

@@ -72,7 +72,7 @@ mod tests {
     use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, GpuOptions, Tier};
     use crate::kernels::cases::embed as cases;
-    use crate::kernels::testing::{Rng, agree, lab, random_weight};
+    use crate::kernels::testing::{Rng, agree_everywhere, lab, random_weight};
     use crate::quant::GgmlType;
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_gpu_agrees_with_its_twin() {
-        agree(gpus(), |_| cases::cases());
+        agree_everywhere(gpus(), |_| cases::cases());
     }
 
     #[test]

@@ -209,19 +209,23 @@ pub fn token_moe_down(
 mod tests {
     use super::*;
     use crate::gpu::testing::{some_waves, token_gpus, token_gpus_with_binding};
-    use crate::kernels::cases::token_moe_down::{Down, cases};
+    use crate::kernels::cases::token_moe_down::{Down, cases, of_several};
     use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pieces, lab};
     use crate::quant::GgmlType;
 
     #[test]
     fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
         agree(token_gpus(), |_| cases());
+        agree_everywhere(token_gpus(), |_| of_several());
     }
 
     #[test]
     #[ignore = "long: scripts/test --all"]
     fn other_geometries_give_the_same() {
-        agree_long(token_gpus(), |_| cases());
+        for gpu in token_gpus() {
+            agree_long([gpu], |_| cases());
+        }
+        agree_long(token_gpus(), |_| of_several());
     }
 
     /// The sum of experts and, of one token, of a shared one of so many columns.

@@ -31,7 +31,10 @@ impl KernelCheck {
 
     /// The check of a case. Its name is that of the kernels that ran.
     fn of(lab: &Lab<'_>, case: Case) -> Self {
-        let by_share = |a: &Compared, b: &Compared| a.share().total_cmp(&b.share());
+        let by_share = |a: &Compared, b: &Compared| {
+            let by_limit = a.limit.total_cmp(&b.limit);
+            a.share().total_cmp(&b.share()).then(by_limit)
+        };
         let (worst, error) = match case.compare(lab) {
             Ok(compared) => (compared.into_iter().max_by(by_share), None),
             Err(error) => (None, Some(error.to_string())),

@@ -8,7 +8,7 @@ use crate::gpu::testing::{download, gpus, output, run, upload};
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::cases::Case;
 use crate::kernels::cases::attention::{Context, DEEPSEEK, GLM, Kernel};
-use crate::kernels::testing::{Rng, agree, assert_close};
+use crate::kernels::testing::{Rng, agree, agree_everywhere, assert_close};
 use crate::kernels::{attention_coop, attention_heads, attention_merge};
 use crate::quant::activation::Activation;
 
@@ -255,6 +255,7 @@ fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
 #[test]
 fn the_kernel_agrees_with_its_twin_in_any_cut() {
     agree(gpus(), |_| of_vectors());
+    agree_everywhere(gpus(), |_| of_any_cut());
 }
 
 #[test]
@@ -369,24 +370,27 @@ fn of_vectors() -> Vec<Case> {
             cut: [slices, slice_rows],
         }
     };
-    let mut all: Vec<_> = contexts.into_iter().map(|of| context(of).case()).collect();
-    // Any cut gives the same result, also slices that a token cannot see.
+    let cases = contexts.into_iter().map(|of| context(of).case());
+    cases.collect()
+}
+
+/// Any cut gives the same result, also slices that a token cannot see.
+fn of_any_cut() -> Vec<Case> {
     let dims = MlaDims {
         heads: 5,
         nope: 16,
         rope: 8,
         kv_lora: 64,
     };
-    let cuts = [[1, 128], [2, 70], [8, 9], [5, 16]];
-    all.extend(cuts.map(|cut| {
-        Context {
-            kernel,
+    let case = |cut| {
+        let of = Context {
+            kernel: Kernel::Of(Form::Vector),
             dims,
             pos: 64,
             tokens: 8,
             cut,
-        }
-        .case()
-    }));
-    all
+        };
+        of.case()
+    };
+    [[1, 128], [2, 70], [8, 9], [5, 16]].map(case).into()
 }

@@ -5,15 +5,16 @@ use crate::gpu::Most;
 use crate::gpu::buffer::{Buffer, Role};
 use crate::gpu::testing::{all_gpus, token_gpus_with_binding};
 use crate::kernels::batch_experts::{MOST_PLACES, TILE_WORDS};
-use crate::kernels::cases::batch_matvec::{Division, Kind, Product, cases};
+use crate::kernels::cases::batch_matvec::{Division, Kind, Product, cases, ragged};
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::testing::bounds::needs_every_byte;
-use crate::kernels::testing::{agree, agree_long, assert_in_pieces, lab};
+use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pieces, lab};
 use crate::quant::GgmlType;
 
 #[test]
 fn the_gpu_agrees_for_every_type_and_experts_take_their_own_tokens() {
     agree(all_gpus(), |_| cases());
+    agree_everywhere(all_gpus(), |_| vec![ragged()]);
 }
 
 #[test]

@@ -3,10 +3,9 @@
 use half::f16;
 
 use super::Case;
-use super::lab::{Compared, Lab, state};
+use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
 use crate::gpu::call::{Call, State};
-use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{
     Form, GpuAttention, MAX_SLICES, Seen, attention, cut_context, cut_sequences, partial_bytes,
@@ -200,10 +199,13 @@ impl Context {
             Kernel::Of(Form::Heads(shape)) => format!(" {shape:?}"),
             _ => String::new(),
         };
-        let name = format!("{heads} heads, {rows} rows in {slices} slices, {tokens} tokens");
-        Case::new(name + self.kernel.name() + &of, move |lab| {
-            self.compare(lab)
-        })
+        let name = format!("{heads} heads, {rows} rows in {slices} slices");
+        let tokens = match tokens {
+            1 => String::new(),
+            tokens => format!(", {tokens} tokens"),
+        };
+        let name = name + &tokens + self.kernel.name() + &of;
+        Case::new(name, move |lab| self.compare(lab))
     }
 
     pub fn compare(self, lab: &Lab<'_>) -> Result<Vec<Compared>, GpuError> {
@@ -290,7 +292,7 @@ pub(crate) fn sequences(form: Form, dims: MlaDims, lengths: &'static [usize]) ->
 pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     let mut forms = vec![Form::Vector];
     let mut all = vec![];
-    match complete(Form::for_decode(gpu, DEEPSEEK)) {
+    match lab::tried(Form::for_decode(gpu, DEEPSEEK)) {
         Ok(form) => forms.push(form),
         Err(error) => all.push(Case::failed("attention_coop", error)),
     }

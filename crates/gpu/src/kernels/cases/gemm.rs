@@ -1,9 +1,8 @@
 //! Cases of the products of prompts: of one weight, of heads, of pairs and of experts, in f32 or by matrices.
 
-use super::lab::{Compared, Lab, state};
+use super::lab::{self, Compared, Lab, state};
 use super::{Case, TYPES};
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile, expert_tiles, tiles};
@@ -296,7 +295,7 @@ fn of_expert(w: &Weight, expert: usize, x: &[f32]) -> Vec<f32> {
 pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     let mut forms = vec![Form::float(gpu)];
     let mut failed = None;
-    match complete(Form::for_prompts(gpu)) {
+    match lab::tried(Form::for_prompts(gpu)) {
         Ok(form) => forms.push(form),
         Err(error) => failed = Some(Case::failed("gemm_coop", error)),
     }
@@ -307,7 +306,7 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     all.chain(failed).collect()
 }
 
-/// Every type, and shapes of the models.
+/// Every type, shapes of the models, and experts in every tile.
 pub(crate) fn cases(form: Form) -> Vec<Case> {
     let of_type = |(i, &ty): (usize, &GgmlType)| {
         let product = Product {
@@ -331,6 +330,18 @@ pub(crate) fn cases(form: Form) -> Vec<Case> {
     all.extend(
         shapes.map(|(ty, rows, cols, tokens)| Product::of(ty, rows, cols, tokens).case(form)),
     );
+    for tile in expert_tiles(form, true) {
+        // Some experts with full tiles, some with less than half, some with less than a quarter of one.
+        for tokens in [37, 2 * tile.tokens as usize + 44] {
+            all.extend(of_experts(
+                form,
+                None,
+                [5, 2, 256, 256],
+                tokens,
+                tile.tokens,
+            ));
+        }
+    }
     let others = GgmlType::ALL.iter().cycle().skip(1);
     all.extend(GgmlType::ALL.iter().zip(others).map(|(&ty, &other)| {
         let pair = Pair {
@@ -344,7 +355,7 @@ pub(crate) fn cases(form: Form) -> Vec<Case> {
     all
 }
 
-/// Ranges of the columns, heads and experts. A test runs these on each device.
+/// Ranges of the columns, heads and experts at shapes of models. A test runs these on each device.
 pub(crate) fn everywhere(form: Form) -> Vec<Case> {
     let mut all = vec![];
     let ranges = [
@@ -373,7 +384,13 @@ pub(crate) fn everywhere(form: Form) -> Vec<Case> {
         };
         product.case(form).verified_if(ty == Q8_0)
     }));
-    all.extend(experts(form));
+    // DeepSeek-V2-Lite's experts, narrower, and a single one.
+    let verified = of_experts(form, Some([Q4_K, Q5_0]), [64, 6, 96, 256], 40, 16);
+    all.extend(verified.map(Case::verified));
+    let types = Some([Q4_0, Q5_0]);
+    all.extend(of_experts(form, types, [64, 6, 352, 96], 40, 16));
+    all.extend(of_experts(form, types, [1, 1, 32, 32], 65, 16));
+    all.extend(of_experts(form, types, [8, 8, 32, 64], 2, 16));
     let tile =
         |tile: &Tile| [tile.tokens as usize + 1, tile.tokens as usize - 3].map(|n| (*tile, n));
     all.extend(
@@ -405,28 +422,22 @@ pub(crate) fn everywhere(form: Form) -> Vec<Case> {
     all
 }
 
-fn experts(form: Form) -> Vec<Case> {
-    let both = |types, sizes, tokens, height| {
-        [true, false].map(|gather| OfExperts {
+/// Gate and up of experts, and down.
+fn of_experts(
+    form: Form,
+    types: Option<[GgmlType; 2]>,
+    sizes: [usize; 4],
+    tokens: usize,
+    height: u32,
+) -> [Case; 2] {
+    [true, false].map(|gather| {
+        let of = OfExperts {
             types,
             sizes,
             tokens,
             height,
             gather,
-        })
-    };
-    let mut all = vec![];
-    for tile in expert_tiles(form, true) {
-        // Some experts with full tiles, some with less than half, some with less than a quarter of one.
-        for tokens in [37, 2 * tile.tokens as usize + 44] {
-            all.extend(both(None, [5, 2, 256, 256], tokens, tile.tokens));
-        }
-    }
-    // DeepSeek-V2-Lite's experts, narrower, and a single one.
-    all.extend(both(Some([Q4_K, Q5_0]), [64, 6, 96, 256], 40, 16));
-    all.extend(both(Some([Q4_0, Q5_0]), [64, 6, 352, 96], 40, 16));
-    all.extend(both(Some([Q4_0, Q5_0]), [1, 1, 32, 32], 65, 16));
-    all.extend(both(Some([Q4_0, Q5_0]), [8, 8, 32, 64], 2, 16));
-    let case = |of: OfExperts| of.case(form).verified_if(of.types == Some([Q4_K, Q5_0]));
-    all.into_iter().map(case).collect()
+        };
+        of.case(form)
+    })
 }

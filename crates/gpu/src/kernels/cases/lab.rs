@@ -11,7 +11,7 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::geometry::{Geometry, Site};
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::record::Recording;
-use crate::gpu::wait::Wait;
+use crate::gpu::wait::{Wait, complete};
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::token;
 use crate::model::Weight;
@@ -308,6 +308,11 @@ impl<'a> Lab<'a> {
         };
         Ok(self.holds(at.is_none(), what))
     }
+}
+
+/// The form of kernels that a device takes after it has tried it.
+pub(super) fn tried<F>(trial: impl Future<Output = Result<F, GpuError>>) -> Result<F, GpuError> {
+    complete(trial)
 }
 
 /// Values of f16 as f32.

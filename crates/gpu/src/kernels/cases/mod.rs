@@ -1,5 +1,5 @@
-//! Cases of the kernels: random inputs at a shape, the calls that recipes make, and what they left beside what the twins make of the same
-//! inputs, with the error that they may have.
+//! Cases of the kernels: random inputs at a shape, the calls that recipes make, and their outputs beside those of the twins, with the error
+//! that they may have.
 //!
 //! The test of a kernel runs all of its cases. `glimt verify` runs those that are marked for it, on the device of a user.
 
@@ -107,10 +107,10 @@ impl Case {
         self
     }
 
-    /// What the kernels left beside what their twins make, for each output.
+    /// Each output of the kernels beside that of their twins.
     ///
     /// # Errors
-    /// What the device reports instead.
+    /// The error that the device reports instead.
     pub fn compare(&self, lab: &Lab<'_>) -> Result<Vec<Compared>, GpuError> {
         (self.compare)(lab)
     }
@@ -131,6 +131,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
             token_router::cases(),
             token_gate_up::cases(),
             token_moe_down::cases(),
+            token_moe_down::of_several(),
         ],
     };
     let of_all = vec![

@@ -4,9 +4,8 @@ use half::f16;
 
 use super::Case;
 use super::expand_kv::{Expansion, dims, given, role};
-use super::lab::{Compared, Lab, state, wide};
+use super::lab::{self, Compared, Lab, state, wide};
 use crate::gpu::call::{Blocks, State};
-use crate::gpu::wait::complete;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expand_kv::expand_kv;
 use crate::kernels::prompt_attention::{Form, GpuPromptAttention, Scratch, prompt_attention};
@@ -156,7 +155,7 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     let dims = dims(16, 128, 128);
     let mut forms = vec![Form::Vector];
     let mut all = vec![];
-    match complete(Form::of(gpu, dims)) {
+    match lab::tried(Form::of(gpu, dims)) {
         Ok(form) => forms.extend(form),
         Err(error) => all.push(Case::failed("prompt_attention_coop", error)),
     }

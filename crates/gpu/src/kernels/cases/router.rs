@@ -34,7 +34,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// What these logits choose, whatever they are.
+    /// The choices by these logits, whatever they are.
     pub fn of(config: Experts, logits: Vec<f32>, bias: Option<Vec<f32>>) -> Self {
         let tokens = logits.len() / config.count;
         let n = tokens * config.used;
@@ -56,8 +56,8 @@ impl Choice {
         }
     }
 
-    /// The choices of tokens with logits that `draw` gives. It is asked again where rounding may change a choice, and where `accepts` does not
-    /// like what was chosen after the choices before.
+    /// The choices of tokens with logits that `draw` gives. It is asked again where rounding may change a choice, and where `accepts` refuses
+    /// the choice of a token after those of the tokens before.
     pub fn new(
         config: &Experts,
         tokens: usize,
@@ -118,7 +118,7 @@ impl Choice {
         }
     }
 
-    /// What a kernel has chosen beside what the twin chooses.
+    /// The choices of a kernel beside those of the twin.
     pub fn compared(
         &self,
         lab: &Lab<'_>,

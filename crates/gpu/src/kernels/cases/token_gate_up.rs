@@ -143,12 +143,16 @@ impl GateUp {
     }
 
     pub fn case(self) -> Case {
+        let beside = match self.experts {
+            Some(_) => "shared",
+            None => "dense",
+        };
         let experts = self.experts.map(|([ty, _], [count, used, rows])| {
             format!("{ty} {used} of {count}x{rows}x{}", self.cols)
         });
         let shared = self
             .shared
-            .map(|([ty, _], rows)| format!("shared {ty} {rows} rows"));
+            .map(|([ty, _], rows)| format!("{beside} {ty} {rows} rows"));
         let parts = [
             experts,
             shared,
@@ -272,16 +276,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all: Vec<_> = of_types.collect();
     // Rows have two units. A workgroup takes 32 rows, and the last one has 16.
     all.push(of(64, None, Some(([Q4_0; 2], 400))).case().verified());
-    // The threads of a workgroup share the 16 columns of 64 experts evenly, and the 3 columns of 12 experts not.
-    all.extend([64, 12].map(|count| {
-        let experts = Some(([Q4_0; 2], [count, 4, 96]));
-        let logits = Some(Logits::InParts);
-        GateUp {
-            logits,
-            ..of(256, experts, None)
-        }
-        .case()
-    }));
+    all.extend(in_parts_of_models());
     let models = [
         (Some(([Q4_0; 2], [64, 4, 1536])), Some(([Q4_0; 2], 1536))),
         (Some(([Q4_K; 2], [7, 6, 1408])), Some(([Q4_K; 2], 2816))),
@@ -316,6 +311,20 @@ pub(crate) fn cases() -> Vec<Case> {
     }));
     all.extend(of_several());
     all
+}
+
+/// Logits in parts, which a workgroup adds up. A test runs these on each device.
+pub(crate) fn in_parts_of_models() -> Vec<Case> {
+    // The threads of a workgroup share the 16 columns of 64 experts evenly, and the 3 columns of 12 experts not.
+    let of = |count| GateUp {
+        cols: 256,
+        experts: Some(([Q4_0; 2], [count, 4, 96])),
+        shared: None,
+        logits: Some(Logits::InParts),
+        flags: None,
+        many: false,
+    };
+    [64, 12].map(|count| of(count).case()).into()
 }
 
 fn of_several() -> Vec<Case> {

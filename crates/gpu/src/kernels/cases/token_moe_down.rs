@@ -130,11 +130,19 @@ pub(crate) fn cases() -> Vec<Case> {
         .case()
         .long(),
     ]);
+    all
+}
+
+/// Experts of each of several tokens. A test runs these on each device.
+pub(crate) fn of_several() -> Vec<Case> {
     let several = |ty, sizes| Down {
+        ty,
+        sizes,
+        shared: None,
         several: true,
-        ..of(ty, sizes, None)
+        many: false,
     };
-    all.extend([
+    vec![
         several(Q4_0, [64, 4, 64, 1536]).case().verified(),
         several(Q5_0, [64, 6, 32, 1408]).case(),
         several(Q4_K, [8, 3, 96, 256]).case(),
@@ -151,6 +159,5 @@ pub(crate) fn cases() -> Vec<Case> {
         }
         .case()
         .long(),
-    ]);
-    all
+    ]
 }

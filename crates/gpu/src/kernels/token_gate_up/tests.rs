@@ -3,13 +3,14 @@
 use super::*;
 use crate::gpu::machine::Profile;
 use crate::gpu::testing::{some_waves, token_gpus, token_gpus_with_binding};
-use crate::kernels::cases::token_gate_up::{GateUp, Logits, OfSeveral, cases};
+use crate::kernels::cases::token_gate_up::{GateUp, Logits, OfSeveral, cases, in_parts_of_models};
 use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pieces, lab};
 use crate::quant::GgmlType;
 
 #[test]
 fn the_gpu_agrees_with_its_twin() {
     agree(token_gpus(), |_| cases());
+    agree_everywhere(token_gpus(), |_| in_parts_of_models());
 }
 
 #[test]

@@ -7,9 +7,9 @@ use crate::kernels::cases::attention::{Queries, joined, sequences};
 use crate::kernels::cases::places::Pages;
 use crate::kernels::cases::{Compared, Lab};
 use crate::kernels::sequences::SLICE;
+use crate::kernels::testing::agrees_changed;
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::coop::{emulated_call, emulates};
-use crate::kernels::testing::{agree_everywhere, agrees_changed};
 
 /// Each token of several sequences alone, in pages.
 fn alone_in_pages(lab: &Lab<'_>, kernel: Kernel, dims: MlaDims) -> Result<Vec<Compared>, GpuError> {
