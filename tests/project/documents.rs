@@ -99,13 +99,31 @@ fn links_lead_somewhere() {
 
 #[test]
 fn what_is_read_first_is_short() {
-    for (name, most) in [("README.md", 130), ("ARCHITECTURE.md", 150)] {
+    for (name, most) in [
+        ("README.md", 130),
+        ("ARCHITECTURE.md", 150),
+        ("BENCHMARKS.md", 200),
+        ("benches/notes.md", 800),
+    ] {
         let lines = text(Path::new(name)).lines().count();
         assert!(
             lines <= most,
-            "{name} has {lines} lines, at most {most}: move details to docs/"
+            "{name} has {lines} lines, at most {most}: move details to docs/, or leave them out"
         );
     }
+}
+
+/// The most words that ARCHITECTURE.md defines.
+const WORDS: usize = 18;
+
+#[test]
+fn few_words_have_to_be_learned() {
+    let text = text(Path::new("ARCHITECTURE.md"));
+    let (_, words) = text.split_once("\n## Words\n").expect("it defines words");
+    let (words, _) = words.split_once("\n## ").expect("another part follows");
+    // Two rows are the head of the table.
+    let words = words.lines().filter(|line| line.starts_with('|')).count() - 2;
+    assert!(words <= WORDS, "{words} words, at most {WORDS}");
 }
 
 /// The files of Rust in a folder and those in it.

@@ -10,8 +10,9 @@ const CORE: [&str; 7] = [
 /// The one file that waits for a device.
 const WAITS: &str = "gpu::wait";
 /// The files that use threads, which no browser has: they encode a token ahead, read a vocabulary beside the opening of a device, follow a
-/// grammar, and touch what an idle session needs.
-const THREADS: [&str; 4] = [
+/// grammar, touch what an idle session needs, and compute on the CPU.
+const THREADS: [&str; 5] = [
+    "engine::apart",
     "engine::gpu::pilot",
     "engine::beside",
     "engine::chooser::threads",

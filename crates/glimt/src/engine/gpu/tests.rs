@@ -244,14 +244,10 @@ fn the_head_over_all_tokens_is_cut_and_watched() {
                 },
             )
             .wait();
-        assert_eq!(
-            done.expect("it fits"),
-            rows.lock().expect("nobody panics").len()
-        );
-        (
-            rows.into_inner().expect("nobody panics"),
-            told.into_inner().expect("nobody panics"),
-        )
+        let told = told.into_inner().expect("nobody panics");
+        let rows = rows.into_inner().expect("nobody panics");
+        assert_eq!(done.expect("it fits"), rows.len());
+        (rows, told)
     };
     let never = (96, 1);
     uncut(&mut backend);
