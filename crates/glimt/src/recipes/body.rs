@@ -55,7 +55,7 @@ impl Body {
         let layers = model.layers.iter();
         let layers = layers.map(|layer| layer.convert(&mut all, &places));
         let layers: Vec<Block<P, Number, Span>> = layers.collect::<Result<_, _>>()?;
-        let output_norm = all.vectors.add(&model.output_norm);
+        let output_norm = all.vector(&model.output_norm)?;
         let (loader, mut all) = all.made();
         let layers = layers.iter().map(|layer| {
             let Ok(layer) = layer.convert(&mut all, |own, all| {
@@ -64,13 +64,15 @@ impl Body {
             });
             layer
         });
+        let layers = layers.collect();
+        let Ok(output_norm) = all.vector(&output_norm);
         let body = Self {
             config: config.clone(),
-            layers: layers.collect(),
+            layers,
             vectors: all.vectors(),
             token_embd: all.weights[token_embd].clone(),
             products: Default::default(),
-            output_norm: all.vectors_at(output_norm),
+            output_norm,
             output: all.weights[output].clone(),
         };
         Ok((body, loader, all.weights))

@@ -44,20 +44,6 @@ impl ChunkSize {
             _ => 1,
         }
     }
-
-    /// Bytes of the widest of these buffers, as far as products of this form use them.
-    pub fn widest<'r>(
-        self,
-        rows: impl IntoIterator<Item = &'r RowsBuffer>,
-        others: impl IntoIterator<Item = &'r Range>,
-    ) -> u64 {
-        let rows = rows.into_iter().map(|rows| match self.products {
-            Form::Matrix(_) => rows.halves.size.max(rows.scales.size),
-            Form::Float { .. } => rows.floats.size,
-        });
-        let others = others.into_iter().map(|range| range.size);
-        rows.chain(others).max().unwrap_or(0)
-    }
 }
 
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
@@ -183,10 +169,10 @@ fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
     }
 }
 
-/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have so many `values` together.
+/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have so many `values` together. What
+/// products read as halves is never wider than what it is made of.
 pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
     let chunk = Chunk::new(of, config, values);
-    let rows = [&chunk.normed, &chunk.inner, &chunk.shared_inner];
     let others = [
         &chunk.embedding,
         &chunk.output_sums,
@@ -195,7 +181,8 @@ pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
         &chunk.router_logits,
     ];
     let of_experts = chunk.h.iter().chain(&chunk.slots);
-    of.widest(rows, others.into_iter().chain(of_experts))
+    let sizes = others.into_iter().chain(of_experts).map(|range| range.size);
+    sizes.max().unwrap_or(0)
 }
 
 /// A weight is narrow if it has fewer rows than this for each of the workgroups that fill the device. Its columns are cut for any

@@ -8,8 +8,10 @@ use std::convert::Infallible;
 
 /// The conversion that gives a model's tensors their places on a device.
 pub struct Places<'a> {
-    pub(super) loader: Loader<'a>,
-    pub(super) vectors: Vectors,
+    loader: Loader<'a>,
+    alignment: usize,
+    /// The f32 vectors of a model (norms, selection biases), each at a bindable offset.
+    vectors: Vec<f32>,
 }
 
 /// The number of a matrix in its loader.
@@ -19,7 +21,8 @@ impl<'a> Places<'a> {
     pub(super) fn new(target: &Target) -> Self {
         Self {
             loader: Loader::new(target),
-            vectors: Vectors::new(target),
+            alignment: target.offset_alignment as usize / 4,
+            vectors: vec![],
         }
     }
 
@@ -27,7 +30,7 @@ impl<'a> Places<'a> {
     pub(super) fn made(self) -> (Loader<'a>, Made) {
         let made = Made {
             weights: self.loader.places(),
-            vectors: Buffer::with("norms and biases", &self.vectors.values),
+            vectors: Buffer::with("norms and biases", &self.vectors),
         };
         (self.loader, made)
     }
@@ -48,7 +51,13 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
     }
 
     fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Span, GpuError> {
-        Ok(self.vectors.add(vector))
+        let start = self.vectors.len().next_multiple_of(self.alignment);
+        self.vectors.resize(start, 0.0);
+        self.vectors.extend_from_slice(vector);
+        // Kernels bind vectors as vec4.
+        let end = self.vectors.len().next_multiple_of(4);
+        self.vectors.resize(end, 0.0);
+        Ok((4 * start as u64, 4 * (end - start) as u64))
     }
 }
 
@@ -63,15 +72,6 @@ impl Made {
     pub(super) fn vectors(&self) -> Range {
         Range::whole(&self.vectors)
     }
-
-    pub(super) fn vectors_at(&self, (offset, size): Span) -> Range {
-        Range {
-            buffer: self.vectors.clone(),
-            offset,
-            size,
-            role: Role::Floats,
-        }
-    }
 }
 
 impl<'a> Convert<'a, Number, Span> for Made {
@@ -84,34 +84,15 @@ impl<'a> Convert<'a, Number, Span> for Made {
     }
 
     fn vector(&mut self, span: &'a Span) -> Result<Range, Infallible> {
-        Ok(self.vectors_at(*span))
+        let (offset, size) = *span;
+        Ok(Range {
+            buffer: self.vectors.clone(),
+            offset,
+            size,
+            role: Role::Floats,
+        })
     }
 }
 
 /// Byte offset and length in the buffer of all vectors.
 pub(super) type Span = (u64, u64);
-
-/// The f32 vectors of a model (norms, selection biases) in one buffer, each at a bindable offset.
-pub(super) struct Vectors {
-    alignment: usize,
-    values: Vec<f32>,
-}
-
-impl Vectors {
-    fn new(target: &Target) -> Self {
-        Self {
-            alignment: target.offset_alignment as usize / 4,
-            values: vec![],
-        }
-    }
-
-    pub(super) fn add(&mut self, values: &[f32]) -> Span {
-        let start = self.values.len().next_multiple_of(self.alignment);
-        self.values.resize(start, 0.0);
-        self.values.extend_from_slice(values);
-        // Kernels bind vectors as vec4.
-        let end = self.values.len().next_multiple_of(4);
-        self.values.resize(end, 0.0);
-        (4 * start as u64, 4 * (end - start) as u64)
-    }
-}

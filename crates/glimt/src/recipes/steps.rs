@@ -66,23 +66,15 @@ impl Steps {
         })
     }
 
-    /// The input of recipes for steps of up to `most` tokens of any sequences.
+    /// The input of recipes for steps of up to `most` tokens of any sequences, or for one token or others of one sequence.
     fn given<'a>(&'a self, target: &'a Target, most: u32) -> Given<'a> {
         Given {
+            target,
+            body: &self.body,
             context: match most {
                 1 => &self.alone,
                 _ => &self.context,
             },
-            ..self.given_alone(target)
-        }
-    }
-
-    /// The input of recipes for steps of one sequence.
-    fn given_alone<'a>(&'a self, target: &'a Target) -> Given<'a> {
-        Given {
-            target,
-            body: &self.body,
-            context: &self.alone,
         }
     }
 
@@ -155,7 +147,7 @@ impl Steps {
     /// # Errors
     /// The errors of [`step`](Self::step).
     pub fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
-        let (given, attention) = (self.given_alone(target), &*self.attention);
+        let (given, attention) = (self.given(target, 1), &*self.attention);
         if most > FEW {
             return Ok(frame::prompt(given, attention, &self.chunk, least, most));
         }
@@ -173,7 +165,7 @@ impl Steps {
     /// # Errors
     /// The errors of [`step`](Self::step).
     pub fn last_logits(&self, target: &Target, logits: &Range) -> Result<Step, GpuError> {
-        let given = self.given_alone(target);
+        let given = self.given(target, 1);
         prompt::last_logits(given, &self.chunk, self.sizes.chunk, logits)
     }
 
@@ -186,7 +178,7 @@ impl Steps {
         slices: &[Range],
         logits: &Range,
     ) -> Step {
-        let given = self.given_alone(target);
+        let given = self.given(target, 1);
         prompt::logits_of_slices(given, &self.chunk, tokens, slices, logits)
     }
 

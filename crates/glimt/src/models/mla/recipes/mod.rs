@@ -26,31 +26,15 @@ use crate::recipes::{
 };
 use std::sync::Arc;
 
-/// The forms that a device takes where it has several: verdicts of trials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Forms {
-    /// The attention of prompts over expanded keys and values, where the sizes suit it.
-    expanded: Option<prompt_attention::Form>,
-    /// The attention of steps of one token.
-    token: attention::Form,
-}
-
-impl Forms {
-    /// The forms that trials would choose if all that a device has were right and fast.
-    fn untried(target: &Target, config: &Config) -> Self {
-        Self {
-            expanded: prompt_attention::Form::untried(target, config.kv_dims()),
-            token: attention::Form::untried(target, config.dims()),
-        }
-    }
-}
-
 /// The attention of all layers on a device, and the forms that the device takes.
 #[derive(Clone)]
 pub(super) struct Weights {
     config: Arc<Config>,
     layers: Arc<[Attention<GpuWeight, Range>]>,
-    forms: Forms,
+    /// The attention of prompts over expanded keys and values, where the sizes suit it.
+    expanded: Option<prompt_attention::Form>,
+    /// The attention of steps of one token.
+    token: attention::Form,
 }
 
 impl Weights {
@@ -59,30 +43,30 @@ impl Weights {
         Self {
             config: Arc::new(config.clone()),
             layers: layers.into(),
-            forms: Forms {
-                expanded: None,
-                token: attention::Form::Vector,
-            },
+            expanded: None,
+            token: attention::Form::Vector,
         }
     }
 
-    fn with(&self, forms: Forms) -> Arc<dyn AttentionWeights> {
-        Arc::new(Self {
-            forms,
+    /// The weights in the forms that trials would choose if all that a device has were right and fast.
+    fn in_best_forms(&self, target: &Target) -> Self {
+        Self {
+            expanded: prompt_attention::Form::untried(target, self.config.kv_dims()),
+            token: attention::Form::untried(target, self.config.dims()),
             ..self.clone()
-        })
+        }
     }
 
     /// The attention with its buffers, also for steps of prompts of this size.
     fn mla(&self, target: &Target, chunk: ChunkSize, sizes: BatchSizes) -> Mla {
-        let (config, forms) = (&*self.config, self.forms);
+        let config = &*self.config;
         let (dims, kv, machine) = (config.dims(), config.kv_dims(), target.machine);
-        let expanded = forms.expanded.filter(|_| sizes.chunk > 0);
+        let expanded = self.expanded.filter(|_| sizes.chunk > 0);
         let expanded = expanded.map(|form| Expanded {
             form,
             scratch: Scratch::new(target, kv, form, sizes.chunk as usize, sizes.n_ctx),
         });
-        let most_absorbed = most_absorbed(machine, config, forms.expanded);
+        let most_absorbed = most_absorbed(machine, config, self.expanded);
         let absorbed = match &expanded {
             Some(_) => most_absorbed.min(sizes.chunk),
             None => sizes.chunk,
@@ -90,7 +74,7 @@ impl Weights {
         let angles = rope_table(&config.rope, config.qk_rope_head_dim, sizes.n_ctx);
         Mla {
             partials: attention::partials(dims, sizes.slices().max(absorbed as usize)),
-            short: attention_short::most_rows(target, forms.token, dims),
+            short: attention_short::most_rows(target, self.token, dims),
             rope_table: Range::whole(&Buffer::with("rotation table", &angles)),
             buffers: Buffers::new(chunk, config, most_absorbed.max(sizes.of_several())),
             weights: self.clone(),
@@ -110,28 +94,30 @@ impl AttentionWeights for Weights {
 
     fn tried<'a>(&'a self, gpu: &'a Gpu) -> Chosen<'a> {
         Box::pin(async {
-            Ok(self.with(Forms {
+            let chosen = Self {
                 expanded: prompt_attention::Form::of(gpu, self.config.kv_dims()).await?,
                 token: attention::Form::for_decode(gpu, self.config.dims()).await?,
-            }))
+                ..self.clone()
+            };
+            let chosen: Arc<dyn AttentionWeights> = Arc::new(chosen);
+            Ok(chosen)
         })
     }
 
     fn untried(&self, target: &Target) -> Arc<dyn AttentionWeights> {
-        self.with(Forms::untried(target, &self.config))
+        Arc::new(self.in_best_forms(target))
     }
 
     fn widest(&self, size: ChunkSize, several: bool) -> u64 {
         // Contexts of several sequences are not expanded.
-        let expanded = self.forms.expanded.filter(|_| !several);
+        let expanded = self.expanded.filter(|_| !several);
         let absorbed = most_absorbed(size.machine, &self.config, expanded);
-        let buffers = Buffers::new(size, &self.config, absorbed).widest(size);
+        let buffers = Buffers::new(size, &self.config, absorbed);
+        let widths = [&buffers.q_a, &buffers.kv_a, &buffers.q, &buffers.q_lat];
+        let widest = widths.map(|range| range.size).into_iter().max();
         let slices = attention::MAX_SLICES + size.tokens as usize;
         let [partials, _] = attention::partial_bytes(self.config.dims(), slices);
-        match several {
-            true => buffers.max(partials),
-            false => buffers,
-        }
+        widest.max(several.then_some(partials)).unwrap_or(0)
     }
 
     fn sized(
@@ -203,12 +189,6 @@ impl Buffers {
             absorbed: RowsBuffer::new("absorbed", absorbed, q.max(latents), 1),
         }
     }
-
-    /// Bytes of the widest.
-    fn widest(&self, of: ChunkSize) -> u64 {
-        let others = [&self.q_a, &self.kv_a, &self.q, &self.q_lat];
-        of.widest([&self.normed_q_a, &self.absorbed], others)
-    }
 }
 
 /// The attention with its buffers.
@@ -243,8 +223,8 @@ impl Mla {
     /// The attention of steps of up to `tokens` tokens.
     fn form(&self, context: &Context, tokens: usize) -> attention::Form {
         match tokens {
-            _ if context.has_several() => self.weights.forms.token,
-            1 => self.weights.forms.token,
+            _ if context.has_several() => self.weights.token,
+            1 => self.weights.token,
             _ => attention::Form::Vector,
         }
     }
@@ -345,6 +325,6 @@ impl recipes::Attention for Mla {
     }
 
     fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
-        cut_sequences(self.weights.forms.token, machine, tokens, self.dims().heads)
+        cut_sequences(self.weights.token, machine, tokens, self.dims().heads)
     }
 }

@@ -1,7 +1,7 @@
 //! Protects prompts whose cache has pages: their chunks leave the rows and the hidden states, to the bit, that they leave in a cache by
 //! position.
 
-use super::super::{Forms, Weights};
+use super::super::Weights;
 use crate::gpu::Gpu;
 use crate::gpu::Target;
 use crate::gpu::buffer::{Range, Role};
@@ -76,11 +76,7 @@ fn steps(
         products: steps.context.products,
         tokens: MOST,
     };
-    let forms = Forms::untried(target, &attention.config);
-    let attention = Weights {
-        forms,
-        ..attention.clone()
-    };
+    let attention = attention.in_best_forms(target);
     let mut mla = attention.mla(gpu, chunk, sizes);
     let expanded = mla.expanded.as_mut().expect("its sizes suit");
     expanded.scratch.blocks = Blocks::new(2 * PAGE, N_CTX as u32);

@@ -1,10 +1,10 @@
 //! Protects the choices for prompts: on an H200 those that were measured there, on devices with fewer cores those that suit them.
 
-use super::super::{Forms, Weights};
+use super::super::Weights;
 use crate::gpu::Coop;
 use crate::gpu::machine::{Machine, Profile};
 use crate::kernels::gemm::{Form, Tile};
-use crate::kernels::{attention, prompt_attention};
+use crate::kernels::prompt_attention;
 use crate::models::mla::Config;
 use crate::recipes::AttentionWeights;
 use crate::recipes::chunk::{ChunkSize, router_split_k, widest};
@@ -134,13 +134,10 @@ fn document(machine: Machine) -> String {
                 line(product, chosen.iter().map(cell).collect());
             }
             let attention = Weights {
-                forms: Forms {
-                    expanded: Some(match form {
-                        Form::Matrix(coop) => prompt_attention::Form::Matrix(coop),
-                        Form::Float { .. } => prompt_attention::Form::Vector,
-                    }),
-                    token: attention::Form::Vector,
-                },
+                expanded: Some(match form {
+                    Form::Matrix(coop) => prompt_attention::Form::Matrix(coop),
+                    Form::Float { .. } => prompt_attention::Form::Vector,
+                }),
                 ..Weights::new(&config, vec![])
             };
             let words = |tokens: u32| {
