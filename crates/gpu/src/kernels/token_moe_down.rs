@@ -214,7 +214,7 @@ mod tests {
     use crate::quant::GgmlType;
 
     #[test]
-    fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
+    fn the_gpu_agrees_for_every_type_and_shape_of_the_models() {
         agree(token_gpus(), |_| cases());
         agree_everywhere(token_gpus(), |_| of_several());
     }

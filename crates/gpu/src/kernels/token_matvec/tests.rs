@@ -7,7 +7,7 @@ use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pie
 use crate::quant::GgmlType;
 
 #[test]
-fn the_gpu_agrees_for_every_type_and_at_the_shapes_of_the_models() {
+fn the_gpu_agrees_for_every_type_and_shape_of_the_models() {
     agree(token_gpus(), |_| cases());
     agree_everywhere(token_gpus(), |_| everywhere());
 }
