@@ -38,7 +38,7 @@ pub fn open(options: &GpuOptions) -> Result<Gpu, GpuError> {
 /// Threads of an emulated subgroup.
 pub const WAVE_SIZES: [u32; 3] = [16, 32, 64];
 
-/// [`waves`] in two tiers. The size of their subgroups is drawn for each tier.
+/// [`waves()`] in two tiers. The size of their subgroups is drawn for each tier.
 pub fn some_waves() -> Vec<Gpu> {
     let each = [Tier::Subgroup, Tier::Int8].map(|tier| waves(tier, &some(&WAVE_SIZES, 1)));
     each.into_iter().flatten().collect()

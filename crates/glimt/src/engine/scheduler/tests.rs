@@ -498,7 +498,7 @@ fn whoever_waits_is_taken_up_before_peers_who_always_come_anew() {
     let mut turns = made.expect("there is memory");
     // Somebody who was answered before waits again.
     turns.submit(RequestId(0), owned((1, 0)));
-    fn taken<'a>(turns: &mut Turns, engine: &'a Engine) -> RequestId {
+    fn taken(turns: &mut Turns, engine: &Engine) -> RequestId {
         let next = turns.next_up().expect("there is a place");
         let (id, request) = turns.waiting.remove(next).expect("it waits");
         turns.add(running(engine, id, request.owner));
