@@ -10,6 +10,8 @@
 // 3. Values: a thread keeps the sums of 8 columns of all 4 heads in registers. PHASES threads with the same columns share the rows.
 // Bound by: in long contexts the multiply-adds, 2 * (2 * KV_LORA + ROPE) flops per row and head, and the KV cache, which each group of
 // heads reads once, mostly from the second-level cache; in short contexts the latency of one tile.
+#number HEADS KV_LORA ROPE WG  // query heads, width of a latent, rotated values of a head, threads of a workgroup
+#number LANES ROWS  // threads that share a row, rows that a thread takes together
 #import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)

@@ -12,6 +12,14 @@
 // Bound by: the bytes of the KV cache, read once per group of heads; with few workgroups the steps 2 to 4, one after the other.
 enable f16;
 enable wgpu_cooperative_matrix;
+#number HEADS KV_LORA ROPE WG  // query heads, width of a latent, rotated values of a head, threads of a workgroup
+#number LANES MAT HEAD_TILES SHARES  // threads of a subgroup, rows of a matrix, tiles of MAT queries, shares of the columns
+#number VALUE_TILES ROW_PASSES  // tiles of MAT columns of a subgroup, rows that a thread loads for
+#number ROW_LOADS HEAD_PASSES  // vectors of a row that a thread loads, heads that a thread loads for
+#number LATENT_LOADS PE_LOADS  // vectors of the latent that a thread loads, vectors of the rotated part that a thread loads
+#number STEPS ROW_TILES THREAD_PAIRS  // matrices along a share, tiles of MAT rows, pairs of weights of a thread
+#number MATRIX_LOADS OUT_STORES  // pairs of a matrix that a thread moves, vectors of a matrix that a thread writes
+#number LOADERS  // threads that load a row
 #import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)

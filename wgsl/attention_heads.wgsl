@@ -9,6 +9,11 @@
 // 3. Softmax: 8 lanes per head. Weights are relative to a reference, which rises only where a score exceeds it by SLACK.
 // 4. Values: a thread adds its columns of each row, times the row's weight, to the sums of its heads.
 // Bound by: the multiply-adds of steps 2 and 4, 2 * KV_LORA + ROPE per row and head.
+#number HEADS KV_LORA ROPE WG HEADS_OF  // query heads, width of a latent, rotated values of a head, threads of a workgroup, heads of a run
+#number GROUPS PHASES ROWS  // runs of threads with different heads, runs of threads that take different rows, rows of a run
+#number BUFFERS LOADS PE_PAIRS  // tiles in workgroup memory, vectors that a thread loads, pairs of rotated columns of a thread
+#number PASSES EIGHTS RUNS OTHERS  // turns of the softmax, tiles of 8 rows, sets of 8 lanes that share a row, phases but the first
+#number SOFTENERS  // threads of the softmax
 #import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)

@@ -4,6 +4,8 @@
 // the next product (shared/token_write.wgsl).
 // Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
 // Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
+#number HEADS KV_LORA WG COLUMNS  // query heads, width of a latent, threads of a workgroup, columns of a workgroup
+#number PHASES  // threads that share a column
 #import token_slices
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                    // (tokens, HEADS, slices) of (max, sum)

@@ -4,6 +4,9 @@
 // the query, and then add them up over the rows, times the rows' weights: two rows in a subgroup, the others in workgroup memory.
 // Bound by: latency. A workgroup requests all of its rows at once. Every head reads the same rows again from the second-level cache, so
 // this is for short contexts.
+#number KV_LORA ROPE ROWS SHARE  // width of a latent, rotated values of a head, rows of a workgroup, threads that share a row
+#number LATENT_LOADS ROTATED_LOADS  // vectors of the latent that a thread loads, vectors of the rotated part of a thread
+#number OUTS OTHERS  // pairs of columns that a thread leaves, pairs of rows but the first
 #import sequences
 #word slices: u32
 #word slice_rows: u32  // at most ROWS

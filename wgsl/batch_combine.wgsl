@@ -5,6 +5,7 @@
 // (shared/token_write.wgsl).
 // Division: a workgroup per token. A thread takes every WG-th vector of 4 values, LOADS in all.
 // Bound by: latency; USED + 1 rows are read and two are written.
+#number USED WG VECTORS LOADS  // experts of a token, threads of a workgroup, vectors of a token, vectors of a thread
 #word eps: f32
 #read slots?: array<vec4<f32>> @floats(TOKENS * USED * 4 * VECTORS)   // (tokens, USED, VECTORS)
 #read weights?: array<f32> @floats(TOKENS * USED)                     // (tokens, USED)

@@ -6,6 +6,8 @@
 // Division: one workgroup. THREADS threads share a token, with an expert each, and the workgroup takes WG / THREADS tokens at a time. Then
 // each thread takes a slot.
 // Bound by: latency; each thread reads the keys of its token's experts, and then the experts of the slots before its own.
+#number EXPERTS USED WG PLACES  // experts of a layer, experts of a token, threads of a workgroup, slots of a tile
+#number LOGIT_STRIDE THREADS MOST  // values from one token to the next in the logits, threads of a token, most tokens
 #word tokens: u32
 #word covered: u32    // tiles that the grids of the products cover
 #word scale: f32      // by which the weights are multiplied

@@ -7,6 +7,10 @@
 // Division: grid (tiles of TILE rows, tiles of COLS places, groups). LANES threads share AT_ONCE rows of W and take all places of the tile.
 // Bound by: the bytes of W; with many tokens the multiply-adds and the loads of x, which threads with other rows share from the first-level
 // cache.
+#number WG LANES COLS X_STRIDE  // threads of a workgroup, threads that share rows, tokens of a tile, units from row to row of x
+#number UNITS OUT_STRIDE AT_ONCE QUARTER  // units of a row, values from row to row of y, rows of a thread, fours of them
+#number HALF UNROLL QUADS  // pairs of them, units that a thread requests at once, fours that a thread leaves
+#number X_GROUP  // units from group to group in x
 #word rows: u32          // of W in a group
 #word first_row: u32     // of this piece in y
 #word first_group: u32   // of this piece: expert, head or 0

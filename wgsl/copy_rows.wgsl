@@ -3,6 +3,7 @@
 // cache (rows, ROW_WORDS) words of two f16. copies (copies) of (first row of the source, first row of the copy, rows, 0). No row that is
 // written belongs to another copy of the list.
 // Division: grid (PAGE, copies). A workgroup copies a row. Bound by: the latency of a dispatch.
+#number WG ROW_WORDS CACHE_ROWS  // threads of a workgroup, words of a row, rows of the cache
 #write cache: array<u32> @cache(CACHE_ROWS * 2 * ROW_WORDS)   // (rows, ROW_WORDS)
 #read copies: array<vec4<u32>> @words(4 * GRID_Y)             // (copies)
 

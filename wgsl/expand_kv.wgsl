@@ -4,6 +4,8 @@
 // Division: grid (tiles of 64 rows, tiles of 64 columns). A thread keeps the sums of 4 rows and 4 pairs of columns in registers. Latents and
 // weights pass through workgroup memory, 16 columns of the latent at a time.
 // Bound by: the multiply-adds, 2 * WIDTH * KV_LORA flops per row.
+#number KV_LORA CACHE_ROW WIDTH  // width of a latent, values of a row of the cache, values that a row of the context expands to
+#number WG  // threads of a workgroup
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
 #read cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_ROW)  // (rows, CACHE_ROW / 4) of 4 f16

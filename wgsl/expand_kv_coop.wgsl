@@ -6,6 +6,11 @@
 // Bound by: the matrix units; loads from workgroup memory, TILES_M + TILES_N matrices for TILES_M * TILES_N products.
 enable f16;
 enable wgpu_cooperative_matrix;
+#number KV_LORA CACHE_ROW WIDTH  // width of a latent, values of a row of the cache, values that a row of the context expands to
+#number WG LANES MAT GROUPS_M  // threads of a workgroup, threads of a subgroup, rows of a matrix, subgroups along rows
+#number GROUPS_N TILES_M TILES_N  // subgroups along outputs, matrices of a subgroup along rows, matrices of a subgroup along outputs
+#number DEPTH LEFT_LOADS RIGHT_LOADS  // columns of a stage, vectors of the left tile of a thread, vectors of the right tile of a thread
+#number DEPTH_STEPS FEWS  // matrices along them, shares of a matrix that a lane writes
 #import coop_put as left
 #import coop_put as right
 #import coop_few as sums

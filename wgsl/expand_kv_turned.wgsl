@@ -4,6 +4,7 @@
 //
 // Division: grid (tiles of WG rows, units of a row). A workgroup transposes its tile in workgroup memory.
 // Bound by: the bytes written.
+#number KV_LORA NOPE WG  // width of a latent, values of a head that are not rotated, threads of a workgroup
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row

@@ -4,6 +4,7 @@
 //
 // Division: a thread per unit.
 // Bound by: the bytes written.
+#number WG  // threads of a workgroup
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece among all rows
 #word units: u32      // of 32 weights, per row

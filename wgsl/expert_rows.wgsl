@@ -7,6 +7,9 @@
 // Division: a workgroup per expert. Each counts all slots, so that it knows where its own slots begin. The counts are integers, so the order
 // of the additions does not matter. A thread goes through a run of slots, which keeps the order of the tokens.
 // Bound by: latency; every workgroup reads ids twice, from the cache.
+#number EXPERTS USED WG HEIGHT0  // experts of a layer, experts of a token, threads of a workgroup, slots of a low tile
+#number HEIGHT1 LISTS SLOTS  // slots of a tall tile, lists of tiles, slots of a thread
+#number LOW_TILES TALL_TILES  // the ratio of low to tall tiles above which the tall ones are taken
 #word tokens: u32
 #word covered0: u32   // tiles that the grids of the products cover
 #word covered1?: u32

@@ -7,6 +7,8 @@
 // 32 columns a workgroup moves a tile of x and a dequantised tile of W to workgroup memory. A thread then multiplies RM tokens by RN
 // rows. Neighbouring threads have different rows of W, so that a subgroup reads few rows of x.
 // Bound by: loads from workgroup memory, RM + RN vectors for RM * RN dot products.
+#number WG BM RM X_LOADS  // threads of a workgroup, tokens of a tile, tokens of a thread, loads of x of a thread
+#number W_LOADS  // loads of W of a thread
 #input x: array<vec4<f32>> @floats(X_LENGTH)    // (X_ROWS, x_stride)
 #each i RM
 #each l X_LOADS

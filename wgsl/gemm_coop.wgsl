@@ -8,6 +8,11 @@
 // Bound by: the loads and barriers of a stage; with few tokens the bytes of W, which are read once per BM tokens.
 enable f16;
 enable wgpu_cooperative_matrix;
+#number LANES STAGE_UNITS SM SN  // threads of a subgroup, units of a stage, subgroups along tokens, subgroups along rows of W
+#number FM FN MAT  // matrices of a subgroup along tokens, matrices along rows of W, rows of a matrix
+#number W_FN OUTS BM  // matrices along the rows of both weights, areas for sums on their way out, tokens of a tile
+#number TURNS LANE_VECTORS W_ROWS  // subgroups that share an area, vectors of a matrix that a lane owns, rows of a stage
+#number BN  // rows of W in a tile
 #input x: array<vec4<f16>> @halves(X_LENGTH)       // (X_ROWS, x_stride)
 #input x_scales: array<f32> @floats(X_ROWS)        // (X_ROWS)
 #each c 4
@@ -73,9 +78,11 @@ fn put_w(row: u32, column: u32, v: Loaded) { put_fraction(row, column, v); }
 #import gemm_stages as all
 // A tile of an expert may have few tokens. It then takes a half or a quarter of the matrices, since the others would hold no token.
 #ifdef HALF
+#number half_FM  // matrices of a subgroup along tokens then
 #import gemm_stages as half
 #endif
 #ifdef QUARTER
+#number quarter_FM  // the same
 #import gemm_stages as quarter
 #endif
 

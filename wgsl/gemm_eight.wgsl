@@ -3,6 +3,7 @@
 // Division: as in gemm.wgsl, but x does not pass through workgroup memory. A subgroup owns RM tokens. Lane i loads from the row of x of
 // its i-th token and broadcasts to the other lanes. That takes few addresses and few loads, which software cannot hide behind other work.
 // Bound by: the multiply-adds.
+#number WG RM W_LOADS W_ROWS  // threads of a workgroup, tokens of a thread, loads of W of a thread, rows that a workgroup dequantises
 #input x: array<vec4<f32>> @floats(X_LENGTH)    // (X_ROWS, x_stride)
 #each i RM
 #each w W_LOADS

@@ -4,6 +4,7 @@
 // `tiles`, a list of expert_rows, is not empty.
 // Division: grid (tiles of WG vectors, tokens), a thread per vector. Slots are added in order.
 // Bound by: the bytes, USED + 2 vectors per thread.
+#number USED WG  // experts of a token, threads of a workgroup
 #word vectors: u32  // vec4 per row
 #read slots: array<vec4<f32>> @floats(4 * GRID_Y * USED * p.vectors)   // (tokens, USED, vectors)
 #read other?: array<vec4<f32>> @floats(4 * GRID_Y * USED * p.vectors)  // (tokens, USED, vectors)

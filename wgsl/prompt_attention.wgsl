@@ -10,6 +10,9 @@
 // 2. Softmax: a thread finds the maxima of its 4 tokens in workgroup memory.
 // 3. Values: a thread has the same 4 tokens and every 16th vector of columns in registers.
 // Bound by: the multiply-adds, 2 * (NOPE + ROPE + V) flops per token, row and head.
+#number HEADS KV_LORA NOPE ROPE  // query heads, width of a latent, values of a head that are not rotated, rotated values of a head
+#number V WG COLUMNS  // width of a value, threads of a workgroup, columns of values of a thread
+#number QUERY_LOADS KEY_LOADS  // vectors of queries that a thread loads, vectors of keys that a thread loads
 #word pos: u32      // of the first token
 #word tokens: u32
 #word begin: u32    // first context row of the block

@@ -13,6 +13,14 @@
 // keys and values; registers, which allow few of those loads in flight.
 enable f16;
 enable wgpu_cooperative_matrix;
+#number HEADS KV_LORA NOPE ROPE  // query heads, width of a latent, values of a head that are not rotated, rotated values of a head
+#number V WG LANES MAT  // width of a value, threads of a workgroup, threads of a subgroup, rows of a matrix
+#number ROW_PASSES KEY_LOADS  // rows that a thread loads for, vectors of keys that a thread loads
+#number ROPE_LOADS VALUE_LOADS  // vectors of rotated keys that a thread loads, vectors of values that a thread loads
+#number ROW_TILES HEAD_STEPS VALUE_TILES  // tiles of MAT rows, matrices along a head, tiles of MAT columns of a subgroup
+#number SCORE_FEWS SQUARE_FEWS  // turns of a lane with scores, turns of a lane with a matrix
+#number QUERY_LOADS GROUPS QUERY_COLUMNS  // vectors of queries that a thread loads, subgroups of a workgroup, columns of a run of queries
+#number LOADERS QUERY_RUNS QUERY_STEPS  // threads that load a row, runs of a head, matrices along a run
 #word pos: u32      // of the first token
 #word tokens: u32
 #word begin: u32    // first context row of the block

@@ -4,6 +4,7 @@
 // data (workgroups, AT_ONCE, WG) -> found (1).
 // Division: a workgroup reads AT_ONCE * WG consecutive vec4s. A thread requests AT_ONCE of them before it uses the first.
 // Bound by: the bytes of data.
+#number WG AT_ONCE  // threads of a workgroup, vectors that a thread requests at once
 #word row_tiles: u32  // workgroups along x; further ones follow along y
 #word sought: u32
 #read data: array<vec4<u32>> @words(4 * ((GRID_Y - 1) * p.row_tiles + GRID_X) * AT_ONCE * WG)  // (workgroups, AT_ONCE, WG)

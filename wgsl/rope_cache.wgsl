@@ -6,6 +6,10 @@
 // Division: grid (HEADS + 1, tokens). Workgroup h < HEADS rotates head h, and the last one writes the cache row. Without `q` the grid is
 // (1, tokens): then the product that makes the queries has rotated them (shared/rotated.wgsl).
 // Bound by: latency, for a few KiB per token. So everything is loaded before the first barrier.
+#number ROPE WG  // rotated values of a head, threads of a workgroup
+#ifdef q
+#number HEADS NOPE  // query heads, values of a head that are not rotated
+#endif
 #import sequences
 #word cache_eps: f32      // of the norm
 #word partial_sums?: u32     // of each value of kv_a

@@ -4,6 +4,7 @@
 // (tokens, USED).
 // Division: a workgroup per token, a thread per expert.
 // Bound by: latency, above all EXPERTS reads of workgroup memory in a row.
+#number EXPERTS USED  // experts of a layer, experts of a token
 #word scale: f32            // by which the weights are multiplied
 #word partial_sums?: u32    // of each logit
 #word partial_stride?: u32  // logits from one partial sum of a logit to the next

@@ -6,6 +6,7 @@
 // With the word `partial_sums`, x holds so many sums of each value, which are added up first. With `residual` this is added, too, and
 // `sums` (rows, 4 * vectors) gets the total. `other` is read instead of x if `tiles`, a list of tiles of expert_rows, is not empty.
 // Division: a workgroup per row. Bound by: bytes, 6 per value. A row is read twice, the second time from the cache.
+#number WG  // threads of a workgroup
 #word vectors: u32       // vec4 of a row
 #word first: u32         // vec4 before the first row of x
 #word eps?: f32          // of the norm

@@ -8,6 +8,8 @@
 // what may still be kept find each cut, finer and finer, until its bin has few enough tokens to sort. Sums over the slices find the token.
 // Bound by: among few, latency: two round trips to memory, the barriers, and a comparison per pair of candidates; among many, one workgroup
 // that walks the keys once or twice for each histogram and once for the sums.
+#number VOCAB WG SLICES LIVE  // tokens of the vocabulary, threads of a workgroup, slices of a row, slices or quarters that are listed
+#number BINS PER  // words for histograms or sums, slices of a thread
 #import choice
 #read keys: array<vec4<u32>> @words(GRID_Y * ceil(VOCAB, WG) * WG)      // (rows, slices, WG / 4)
 #read maxima: array<vec4<u32>> @words(4 * GRID_Y * ceil(VOCAB, WG))     // (rows, slices) of (key, id, mass as bits, broken)
@@ -51,6 +53,8 @@ var<workgroup> told: u32;
 var<workgroup> told_sum: f32;
 
 var<private> thread: u32;
+var<private> top: array<vec4<u32>, PER>;       // the maxima of the thread's slices
+var<private> quarter: array<vec4<u32>, PER>;   // the greatest keys of their quarters
 var<private> first_key: u32;    // vector of `keys` with which the row begins
 var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
@@ -109,6 +113,15 @@ fn list_live() -> u32 {
   return atomicLoad(&live_count);
 }
 
+// What is kept of a row.
+struct Limits {
+  limited: bool,     // whether top-k leaves some out
+  bound: u32,        // a key that as many tokens reach
+  width: f32,        // of the first histogram, in logits
+  least_kept: u32,   // the least key that min-p keeps
+  total: f32,        // the mass before top-p
+}
+
 #import choose_few
 #import choose_many
 
@@ -119,89 +132,76 @@ fn publish(row: u32, own: Choice, id: u32) {
   }
 }
 
-#main
-#fetch
-  let own = own_choice(wid.y);
-  thread = t;
-  first_key = wid.y * (SLICES * WG / 4u);
-  var mine = vec2(0u, ALL);
-  if (t == 0u) { atomicStore(&broken, 0u); }
+// Loads the maxima of the thread's slices, and returns the best of them.
+fn load_maxima(row: u32) -> vec2<u32> {
+  if (thread == 0u) { atomicStore(&broken, 0u); }
   workgroupBarrier();
 #for k PER
-  let top$k = maxima[wid.y * SLICES + min(t + $ku * WG, SLICES - 1u)];
-  let quarter$k = quarters[wid.y * SLICES + min(t + $ku * WG, SLICES - 1u)];
+  top[$k] = maxima[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
+  quarter[$k] = quarters[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
 #endfor
+  var mine = vec2(0u, ALL);
 #for k PER
-  if (t + $ku * WG < SLICES) {
-    tops[t + $ku * WG] = top$k.x;
-    if (top$k.w == 1u) { atomicStore(&broken, 1u); }
-    mine = better(mine, top$k.xy);
+  if (thread + $ku * WG < SLICES) {
+    tops[thread + $ku * WG] = top[$k].x;
+    if (top[$k].w == 1u) { atomicStore(&broken, 1u); }
+    mine = better(mine, top[$k].xy);
   }
 #endfor
-  best = workgroup_best(mine, t, subgroup, subgroups, lane_id);
-  if (own.temperature <= 0.0) {
-    publish(wid.y, own, best.y);
-    return;
-  }
-  best_logit = value(best.x);
-  least = LOWEST + 1u;
-  last_id = ALL;
-  hi = ALL;
-  let limited = own.top_k > 0u && (own.top_k <= WG || own.top_k < VOCAB);
-  let k = select(GUESS, own.top_k, limited);
+  return mine;
+}
 
-  // Ranks the maxima of groups of slices, and takes the k-th and the last one. Fewer groups are ranked sooner but give a lower bound. Their
-  // number is prime, so that maxima at regular distances fall into different groups.
+// Ranks the maxima of groups of slices. Returns the k-th key, and leaves the logit of the last one in told_sum. Fewer groups are ranked sooner
+// but give a lower bound. Their number is prime, so that maxima at regular distances fall into different groups.
+fn rank_groups(k: u32) -> u32 {
   let groups = select(MANY_GROUPS, GROUPS, k <= GUESS);
-  atomicStore(&bins[t], 0u);
-  if (t == 0u) {
+  atomicStore(&bins[thread], 0u);
+  if (thread == 0u) {
     told = 0u;
     told_sum = best_logit - WIDEST;
     atomicStore(&live_count, 0u);
   }
   workgroupBarrier();
 #for k PER
-  if (t + $ku * WG < SLICES) {
-    let slice$k = t + $ku * WG;
-    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top$k.x);
+  if (thread + $ku * WG < SLICES) {
+    let slice$k = thread + $ku * WG;
+    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top[$k].x);
   }
 #endfor
   workgroupBarrier();
-  let top = atomicLoad(&bins[t]);
-  ranked[t] = vec2(select(0u, top, t < groups), t);
+  let greatest = atomicLoad(&bins[thread]);
+  ranked[thread] = vec2(select(0u, greatest, thread < groups), thread);
   workgroupBarrier();
   rank(groups);
-  if (t < groups) {
-    let place = atomicLoad(&bins[t]);
-    if (place + 1u == k) { told = top; }
-    if (place + 1u == groups && top > LOWEST) { told_sum = value(top); }
+  if (thread < groups) {
+    let place = atomicLoad(&bins[thread]);
+    if (place + 1u == k) { told = greatest; }
+    if (place + 1u == groups && greatest > LOWEST) { told_sum = value(greatest); }
   }
-  let bound = max(workgroupUniformLoad(&told), least);
-  let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
-  let least_kept = max(order(best_logit + own.log_min_p), least);
-  let complete = limited || least_kept >= bound;
+  return workgroupUniformLoad(&told);
+}
 
-  var total = 0.0;    // mass before top-p
-  if (!limited && own.top_p < 1.0) {
-    var mass = 0.0;
+// The mass of all tokens.
+fn mass_of_all() -> f32 {
+  var mass = 0.0;
 #for k PER
-    if (t + $ku * WG < SLICES && top$k.x > LOWEST) { mass += weight(top$k.x, 1.0) * bitcast<f32>(top$k.z); }
+  if (thread + $ku * WG < SLICES && top[$k].x > LOWEST) { mass += weight(top[$k].x, 1.0) * bitcast<f32>(top[$k].z); }
 #endfor
-    scan(mass);
-    total = running[WG - 1u];
-  }
-  lo = bound;
-  if (!limited) { lo = max(bound, least_kept); }
-  // Lists the quarters to read, each of which has a candidate.
+  scan(mass);
+  return running[WG - 1u];
+}
+
+// Lists the quarters with keys of at least lo. Returns how many there are, even if only WG of them fit.
+fn list_quarters() -> u32 {
 #for k PER
-  if (t + $ku * WG < SLICES && top$k.x >= lo) {
-    var four = quarter$k;
+  if (thread + $ku * WG < SLICES && top[$k].x >= lo) {
+    var four = quarter[$k];
     var c = 0u;
     loop {
       if (c >= 4u) { break; }
       if (four.x >= lo) {
         let place = atomicAdd(&live_count, 1u);
-        if (place < WG) { live[place] = (t + $ku * WG) * 4u + c; }
+        if (place < WG) { live[place] = (thread + $ku * WG) * 4u + c; }
       }
       four = four.yzwx;
       c += 1u;
@@ -209,144 +209,49 @@ fn publish(row: u32, own: Choice, id: u32) {
   }
 #endfor
   workgroupBarrier();
-  let pieces = atomicLoad(&live_count);
+  return atomicLoad(&live_count);
+}
+
+// The id that is drawn.
+fn draw(own: Choice) -> u32 {
+  best_logit = value(best.x);
+  least = LOWEST + 1u;
+  last_id = ALL;
+  hi = ALL;
+  let limited = own.top_k > 0u && (own.top_k <= WG || own.top_k < VOCAB);
+  let k = select(GUESS, own.top_k, limited);
+  let bound = max(rank_groups(k), least);
+  let width = clamp(4.0 * (best_logit - told_sum), 1e-30, WIDEST);
+  let least_kept = max(order(best_logit + own.log_min_p), least);
+  let complete = limited || least_kept >= bound;
+  var total = 0.0;
+  if (!limited && own.top_p < 1.0) { total = mass_of_all(); }
+  lo = select(max(bound, least_kept), bound, limited);
+  let pieces = list_quarters();
   // If all logits are minus infinity there is no distribution, and a logit of infinity takes all of it: the best is the choice.
   var way = select(0u, 1u, pieces <= WG && (complete || own.top_p < 1.0));
   if (best.x <= LOWEST || best.x >= INFINITE) { way = 2u; }
-  way = agree(way, t == 0u);
-  if (way == 2u) {
+  way = agree(way, thread == 0u);
+  if (way == 2u) { return best.y; }
+  if (way == 1u) {
+    let n = agree(gather(pieces, PIECE), thread == 0u);
+    if (n <= WG) {
+      let id = choose_few(own, n, select(WG, k, limited), least_kept, complete, limited, total);
+      if (id != ALL) { return id; }
+    }
+  }
+  return choose_many(own, Limits(limited, bound, width, least_kept, total));
+}
+
+#main
+#fetch
+  let own = own_choice(wid.y);
+  thread = t;
+  first_key = wid.y * (SLICES * WG / 4u);
+  best = workgroup_best(load_maxima(wid.y), t, subgroup, subgroups, lane_id);
+  if (own.temperature <= 0.0) {
     publish(wid.y, own, best.y);
     return;
   }
-  if (way == 1u) {
-    let n = agree(gather(pieces, PIECE), t == 0u);
-    if (n <= WG) {
-      let id = choose_few(own, n, select(WG, k, limited), least_kept, complete, limited, total);
-      if (id != ALL) {
-        publish(wid.y, own, id);
-        return;
-      }
-    }
-  }
-
-  var step = 0u;
-  var next = true;
-  var job = 0u;
-  // The state of a cut: the amount to reach, the amount of the keys above hi, and the number of tokens in its bin.
-  var goal = 0.0;
-  var above = 0.0;
-  var count = ALL;
-  loop {
-    if (next) {
-      step += 1u;
-      if (step == CUT_NUMBER && !limited) { step = MASS_OF_KEPT; }
-      if (step == MASS_OF_KEPT && !(limited && own.top_p < 1.0)) { step = CUT_MASS; }
-      if (step == CUT_MASS && own.top_p >= 1.0) { step = DRAW; }
-      if (step == DRAW && least_kept > least) {
-        least = least_kept;
-        last_id = ALL;
-      }
-      job = SHARE;
-      temperature = select(1.0, own.temperature, step == DRAW);
-      counts = false;
-      lo = least;
-      hi = ALL;
-      if (step == CUT_NUMBER || step == CUT_MASS) {
-        job = TALLY;
-        by_mass = step == CUT_MASS;
-        lo = max(least, select(bound, least_kept, by_mass));
-        hi = best.x;
-        scale = f32(WG) / width;
-        // The best has mass 1, so a goal of one half keeps it alone.
-        goal = select(f32(own.top_k), max(own.top_p * total, 0.5), by_mass);
-        above = 0.0;
-        count = ALL;
-      }
-      next = false;
-    }
-    let now = agree(job, t == 0u);
-    let live_slices = agree(list_live(), t == 0u);
-    if (now == SORT) {
-      let n = min(gather(live_slices, PIECE + 2u), WG);
-      sort_few(n);
-      running[t] = select(0.0, select(1.0, weight(ranked[t].x, 1.0), by_mass), t < n);
-      if (t == 0u) { atomicStore(&first, max(n, 1u) - 1u); }
-      workgroupBarrier();
-      if (above + sums_few(n).x >= goal) { atomicMin(&first, t); }
-      workgroupBarrier();
-      let end = ranked[atomicLoad(&first)];
-      least = end.x;
-      last_id = end.y;
-      next = true;
-      continue;
-    }
-    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
-    walk(live_slices, now);
-
-    var amount = 0.0;
-    let here = atomicLoad(&bins[t]);
-    if (now == SHARE) {
-      amount = own_slices();
-    } else if (by_mass) {
-      amount = f32(atomicLoad(&bins[WG + t])) / ONE + f32(atomicLoad(&bins[2u * WG + t])) * 2.0;
-    } else {
-      amount = f32(here);
-    }
-    scan(amount);
-    if (now == SHARE) {
-      let sum = running[WG - 1u];
-      if (agree(select(0u, 1u, step == MASS_OF_KEPT), t == 0u) == 1u) {
-        total = sum;
-        next = true;
-        continue;
-      }
-      var threshold = own.draw * sum;
-      if (counts) {
-        // All have one key, and the lowest ids of them are kept.
-        var needed = goal - above;
-        if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
-        threshold = min(max(needed, 1.0), sum) - 0.5;
-      }
-      let id = locate(threshold);
-      if (agree(step, t == 0u) == DRAW) {
-        publish(wid.y, own, id);
-        return;
-      }
-      least = lo;
-      last_id = id;
-      next = true;
-      continue;
-    }
-
-    if (here > 0u) {
-      atomicMax(&last, t);
-      if (above + running[t] >= goal) { atomicMin(&first, t); }
-    }
-    workgroupBarrier();
-    // After the first histogram some bin reaches the goal, up to rounding. If none does, the last one is taken.
-    let reached = atomicLoad(&first);
-    let at = agree(select(reached, atomicLoad(&last), reached == ALL && count != ALL), t == 0u);
-    if (at == ALL) {
-      // No bin reaches the goal, so all are kept.
-      next = true;
-      continue;
-    }
-    if (at > 0u) { above += running[at - 1u]; }
-    count = agree(here, t == at);
-    if (scale > 0.0) {
-      let low = edge(at + 1u) + 1u;
-      if (at > 0u) { hi = min(hi, edge(at)); }
-      if (at + 1u < WG) { lo = max(lo, low); }
-      scale = 0.0;
-    } else {
-      hi -= at << shift;
-      if (hi - lo >= 1u << shift) { lo = hi - ((1u << shift) - 1u); }
-    }
-    if (count <= WG) {
-      job = SORT;
-    } else if (lo == hi) {
-      job = SHARE;
-      counts = true;
-    }
-  }
+  publish(wid.y, own, draw(own));
 }

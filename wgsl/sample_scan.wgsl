@@ -6,6 +6,7 @@
 // the sequence: their logits are divided, or multiplied below 0, and lowered.
 // Division: grid (slices, rows), a thread per token of the vocabulary. `table` has one record for each row (shared/choice.wgsl).
 // Bound by: reading and writing VOCAB words of each row.
+#number VOCAB WG SLICES_OF_ROW  // tokens of the vocabulary, threads of a workgroup, slices of a row
 #import choice
 #read logits: array<f32> @floats(GRID_Y * VOCAB)            // (rows, VOCAB)
 #read history: array<u32> @words(IDS)                       // ids by position

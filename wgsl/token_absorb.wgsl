@@ -8,6 +8,11 @@
 // a head computes and rotates q_pe. LANES threads share PASSES rows of W, K_LANES threads K_PASSES rows of K. With `cache_eps` the grid has
 // one more row, whose first workgroup writes the new row of the KV cache (shared/cache_row.wgsl).
 // Bound by: latency; the bytes of W and K, once from memory.
+#number HEADS KV_LORA NOPE ROPE  // query heads, width of a latent, values of a head that are not rotated, rotated values of a head
+#number WG LANES UNITS HEAD_SLICES  // threads of a workgroup, threads that share rows, units of a row, workgroups of a head that absorb
+#number K_ROWS PASSES K_LANES  // rows of K of a workgroup, rows of W of a thread, threads that share rows of K
+#number K_PASSES UNROLL K_UNROLL  // rows of K of a thread, units that a thread requests at once, units of a row of K of a thread
+#number MOST_ROWS  // rows of the longer part of a head
 #word sub: u32         // sub-planes of the scales, in words
 #word k_sub: u32
 #import sequences

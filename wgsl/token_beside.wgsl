@@ -5,6 +5,7 @@
 // the next product (`prepared`), or both.
 // Division: LANES threads share a row. A workgroup owns TILE = WG / LANES rows, of W or of V. The workgroups of W come first.
 // Bound by: the bytes of W and V.
+#number WG LANES UNITS  // threads of a workgroup, threads that share rows, units of a row
 #word rows: u32        // of W
 #word other_rows: u32  // of V
 #word sub: u32         // where the sub-plane of W's scales begins, in words

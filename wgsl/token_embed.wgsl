@@ -5,6 +5,7 @@
 // W (vocabulary, 32 * UNITS), y (32 * UNITS).
 // Division: a thread per unit.
 // Bound by: launching it.
+#number UNITS  // units of a row
 #word rows: u32       // of this piece
 #word first_row: u32  // of this piece in the vocabulary
 #word sub: u32        // sub-plane of the scales, in words

@@ -9,6 +9,7 @@
 // expert of its slot itself, which costs less than a dispatch. One workgroup also writes all chosen experts (`ids`) and their weights for
 // token_moe_down.
 // Bound by: the bytes of the chosen rows.
+#number WG LANES UNITS  // threads of a workgroup, threads that share rows, units of a row
 #word experts?: u32        // in this piece
 #word first_expert?: u32   // of this piece
 #word g_sub?: u32          // sub-planes of the scales, in words
@@ -29,6 +30,7 @@ const TILE = WG / LANES;
 #import INPUT as x
 #import token_store
 #ifdef experts
+#number EXPERTS USED ROWS  // experts of a layer, experts of a token, rows of an expert
 #read eg_q: array<vec4<u32>> @codes(GATE, p.experts * ROWS * UNITS)    // (experts, ROWS, UNITS) units
 #read eg_s: array<eg_Scales> @scales(GATE, p.experts * ROWS * UNITS)   // (experts, ROWS, UNITS) units
 #read eu_q: array<vec4<u32>> @codes(UP, p.experts * ROWS * UNITS)      // (experts, ROWS, UNITS) units

@@ -14,6 +14,11 @@
 // output, which are queries then.
 // Division: LANES threads share AT_ONCE rows. A workgroup owns TILE = WG / LANES * AT_ONCE rows, all of one head if it merges slices.
 // Bound by: the bytes of W. A small W is bound by the latency of one load, so a thread requests everything it needs at once.
+#number WG LANES UNITS X_UNITS  // threads of a workgroup, threads that share rows, units of a row, units from one group to the next in x
+#number AT_ONCE UNROLL ROWS_PER_GROUP  // rows of a thread, units that a thread requests at once, rows that read the same x
+#ifdef SEVERAL
+#number TOKEN_ROWS  // values of a token of y
+#endif
 #word rows: u32        // of this piece of W
 #word first_row: u32   // of this piece among all rows
 #word sub: u32         // where the sub-plane of the scales begins, in words

@@ -7,6 +7,11 @@
 // two runs of 32, whose sums meet in workgroup memory. A workgroup owns TILE = WG / LANES rows. With ONE_PIECE the call has all of the
 // weights. Else other calls add what other pieces hold.
 // Bound by: the bytes of the chosen rows.
+#number USED WG LANES ROWS  // experts of a token, threads of a workgroup, threads that share rows, rows of an expert
+#number UNITS UNROLL ROW_RUNS  // units of a row of an expert, units that a thread requests at once, runs of 32 lanes of a row
+#ifdef SLOT_FACTOR
+#number SLOT_FACTOR SLOT_SHIFT  // unit * SLOT_FACTOR >> SLOT_SHIFT is the slot of a unit
+#endif
 #word first_expert: u32    // of this piece
 #word experts: u32         // in this piece
 #word sub: u32             // sub-planes of the scales, in words

@@ -7,6 +7,8 @@
 // Division: the first K_TILES workgroups own TILE = WG / LANES rows of K each, with LANES threads per row. The next one writes the cache
 // row. In the others a thread rotates a pair.
 // Bound by: the bytes of K.
+#number HEADS KV_LORA ROPE WG  // query heads, width of a latent, rotated values of a head, threads of a workgroup
+#number LANES UNITS  // threads that share rows, units of a row
 #word sub: u32         // sub-plane of the scales, in words
 #import sequences
 #word cache_eps: f32   // of the norm of the cache row

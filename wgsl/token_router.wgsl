@@ -3,6 +3,8 @@
 // W (rows, 4 * COLUMNS), x (4 * COLUMNS), squares (COLUMNS / 4), y (rows). With `norm` x is multiplied by the norm's weight first.
 // Division: a workgroup per row. Neighbouring threads have neighbouring columns.
 // Bound by: the latency of one load, since there are few rows. So every thread requests all it needs at once.
+#number WG COLUMNS LOADS  // threads of a workgroup, columns of a row, vectors of a thread
+#number SQUARES  // partial sums of squares that a thread adds up
 #word first_row: u32   // of this piece among all rows
 #word eps: f32
 #read w: array<vec4<f32>> @codes(WEIGHT, ceil(GRID_X * COLUMNS, 8))   // (rows, COLUMNS)

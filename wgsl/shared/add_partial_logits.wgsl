@@ -1,6 +1,8 @@
 // The logits of a token's experts, as sums of partial logits, one for each of RUNS runs of rows (shared/leave_partial_logits.wgsl). The whole
 // workgroup requests them (logits_ask), adds them up in workgroup memory (logits_put) and reads sums after a barrier (logit_of). EXPERTS is a
 // multiple of 4.
+#number RUNS RUN_LOADS LOGIT_SUMMED LOGIT_FOLDS  // runs of rows, runs of a thread, sums of such a column, exchanges of a subgroup
+#number LOGIT_PHASES  // threads that share a column of 4 experts
 #read logits: array<vec4<f32>> @floats(RUNS * EXPERTS)      // (RUNS, EXPERTS / 4)
 #flag RAGGED_RUNS   // the last threads have fewer runs, or none
 #each i RUN_LOADS

@@ -1,6 +1,7 @@
 // Writes the cache row of a new token: the normed latent, then the rotated key, in f16. `rotate` is also used alone: pairs (2i, 2i+1) rotate
 // by the angle of (position, i). All buffers are seen as pairs of floats. The kernel declares `angles` (n_ctx, ROPE / 2) of (cos, sin).
 // LATENT_PAIRS * WG pairs cover the latent. With the parameter `partial_sums`, kv_a holds partial sums.
+#number KV_LORA LATENT_PAIRS  // width of a latent, pairs of the latent of a thread
 #ifdef partial_sums
 #read kv_a: array<vec2<f32>> @floats(2 * (p.partial_sums - 1) * p.partial_stride + TOKENS * (KV_LORA + ROPE))   // (partial_sums, tokens, (KV_LORA + ROPE) / 2)
 #else

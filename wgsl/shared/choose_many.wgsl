@@ -192,3 +192,141 @@ fn locate(threshold: f32) -> u32 {
   let place = atomicLoad(&first);
   return slice * WG + select(place, atomicLoad(&last), place == ALL);
 }
+
+// Where a choice stands.
+struct State {
+  step: u32,
+  job: u32,
+  ended: bool,   // whether the step is
+  goal: f32,     // of a cut: the amount to reach,
+  above: f32,    //   the amount of the keys above hi,
+  count: u32,    //   and the number of tokens in its bin
+  total: f32,    // the mass before top-p
+}
+
+// Begins the next step that applies.
+fn begin_step(own: Choice, limits: Limits, state: ptr<function, State>) {
+  var step = (*state).step + 1u;
+  if (step == CUT_NUMBER && !limits.limited) { step = MASS_OF_KEPT; }
+  if (step == MASS_OF_KEPT && !(limits.limited && own.top_p < 1.0)) { step = CUT_MASS; }
+  if (step == CUT_MASS && own.top_p >= 1.0) { step = DRAW; }
+  if (step == DRAW && limits.least_kept > least) {
+    least = limits.least_kept;
+    last_id = ALL;
+  }
+  (*state).step = step;
+  (*state).job = SHARE;
+  (*state).ended = false;
+  temperature = select(1.0, own.temperature, step == DRAW);
+  counts = false;
+  lo = least;
+  hi = ALL;
+  if (step == CUT_NUMBER || step == CUT_MASS) {
+    by_mass = step == CUT_MASS;
+    lo = max(least, select(limits.bound, limits.least_kept, by_mass));
+    hi = best.x;
+    scale = f32(WG) / limits.width;
+    (*state).job = TALLY;
+    // The best has mass 1, so a goal of one half keeps it alone.
+    (*state).goal = select(f32(own.top_k), max(own.top_p * (*state).total, 0.5), by_mass);
+    (*state).above = 0.0;
+    (*state).count = ALL;
+  }
+}
+
+// Ends a cut whose bin has few enough tokens to sort.
+fn cut_by_sorting(live_slices: u32, state: ptr<function, State>) {
+  let n = min(gather(live_slices, PIECE + 2u), WG);
+  sort_few(n);
+  running[thread] = select(0.0, select(1.0, weight(ranked[thread].x, 1.0), by_mass), thread < n);
+  if (thread == 0u) { atomicStore(&first, max(n, 1u) - 1u); }
+  workgroupBarrier();
+  if ((*state).above + sums_few(n).x >= (*state).goal) { atomicMin(&first, thread); }
+  workgroupBarrier();
+  let end = ranked[atomicLoad(&first)];
+  least = end.x;
+  last_id = end.y;
+  (*state).ended = true;
+}
+
+// After TALLY: the amount in this thread's bin, of which `here` is the number of tokens.
+fn own_bin(here: u32) -> f32 {
+  if (by_mass) { return f32(atomicLoad(&bins[WG + thread])) / ONE + f32(atomicLoad(&bins[2u * WG + thread])) * 2.0; }
+  return f32(here);
+}
+
+// After SHARE, whose sum is `sum`: the share at which the token lies. If all tokens have one key (`counts`), the lowest ids are kept.
+fn threshold_of(own: Choice, sum: f32, state: ptr<function, State>) -> f32 {
+  if (!counts) { return own.draw * sum; }
+  var needed = (*state).goal - (*state).above;
+  if (by_mass) { needed = ceil(needed / max(weight(lo, 1.0), 1e-30)); }
+  return min(max(needed, 1.0), sum) - 0.5;
+}
+
+// After TALLY: goes on with bin `at`, which reaches the goal and has `count` tokens.
+fn narrow(at: u32, count: u32, state: ptr<function, State>) {
+  if (at > 0u) { (*state).above += running[at - 1u]; }
+  (*state).count = count;
+  if (scale > 0.0) {
+    let low = edge(at + 1u) + 1u;
+    if (at > 0u) { hi = min(hi, edge(at)); }
+    if (at + 1u < WG) { lo = max(lo, low); }
+    scale = 0.0;
+  } else {
+    hi -= at << shift;
+    if (hi - lo >= 1u << shift) { lo = hi - ((1u << shift) - 1u); }
+  }
+  if (count <= WG) {
+    (*state).job = SORT;
+  } else if (lo == hi) {
+    (*state).job = SHARE;
+    counts = true;
+  }
+}
+
+// The id that is chosen among all tokens, by one step after the other.
+fn choose_many(own: Choice, limits: Limits) -> u32 {
+  var state = State(0u, SHARE, true, 0.0, 0.0, ALL, limits.total);
+  loop {
+    if (state.ended) { begin_step(own, limits, &state); }
+    let job = agree(state.job, thread == 0u);
+    let live_slices = agree(list_live(), thread == 0u);
+    if (job == SORT) {
+      cut_by_sorting(live_slices, &state);
+      continue;
+    }
+    shift = max(32u - countLeadingZeros(hi - lo), 8u) - 8u;
+    walk(live_slices, job);
+    if (job == SHARE) {
+      scan(own_slices());
+      let sum = running[WG - 1u];
+      state.ended = true;
+      if (agree(select(0u, 1u, state.step == MASS_OF_KEPT), thread == 0u) == 1u) {
+        state.total = sum;
+        continue;
+      }
+      let id = locate(threshold_of(own, sum, &state));
+      if (agree(state.step, thread == 0u) == DRAW) { return id; }
+      least = lo;
+      last_id = id;
+      continue;
+    }
+    let here = atomicLoad(&bins[thread]);
+    scan(own_bin(here));
+    if (here > 0u) {
+      atomicMax(&last, thread);
+      if (state.above + running[thread] >= state.goal) { atomicMin(&first, thread); }
+    }
+    workgroupBarrier();
+    // After the first histogram some bin reaches the goal, up to rounding. If none does, the last one is taken.
+    let reached = atomicLoad(&first);
+    let at = agree(select(reached, atomicLoad(&last), reached == ALL && state.count != ALL), thread == 0u);
+    if (at == ALL) {
+      // No bin reaches the goal, so all are kept.
+      state.ended = true;
+      continue;
+    }
+    narrow(at, agree(here, thread == at), &state);
+  }
+  return ALL;
+}

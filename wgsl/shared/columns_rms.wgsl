@@ -1,6 +1,8 @@
 // One over the root mean square of the row of x of each place of a tile; 1 if `squares` is not bound. SQUARE_THREADS threads share a place. They
 // request its sums of squares ahead and add them up in runs of SQUARE_RUN lanes, of one without subgroups. After a barrier column_scale adds
 // up the SQUARE_RUNS runs.
+#number SQUARE_THREADS SQUARE_RUN SQUARE_RUNS  // threads of a row of x, neighbouring threads that add up together, runs of them
+#number SQUARE_LOADS  // partial sums of squares of a thread
 #read squares?: array<f32> @floats(X_ROWS * 2 * UNITS)   // (rows of x, 2 * UNITS), each of 16 values
 #each i SQUARE_LOADS
 #each s SQUARE_RUNS

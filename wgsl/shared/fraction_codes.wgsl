@@ -1,5 +1,6 @@
 // A fraction (shared/gemm_halves.wgsl) of a unit of a type with codes: some of its eight words of codes, each with the scale and offset of
 // its half of the unit.
+#number FRACTION_VECTORS  // vec4 of a load
 #each v FRACTION_VECTORS
 fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let codes = $W_codes(u);

@@ -1,4 +1,5 @@
 // A fraction (shared/gemm_halves.wgsl) of a unit of a type without codes: some of its eight vectors.
+#number FRACTION_VECTORS  // vec4 of a load
 #each v FRACTION_VECTORS
 fn $W_fraction(u: u32, sub: u32, fraction: u32) -> Fraction {
   let w = $W_unit(u, sub);

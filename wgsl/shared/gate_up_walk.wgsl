@@ -1,4 +1,5 @@
 // A thread's shares of the products of a row of G ($Wg), and of the same row of U ($Wu), and the kernel's input x.
+#number UNROLL  // units that a thread requests at once
 #each k UNROLL
 fn $W_walk(unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> vec2<f32> {
   var sums = vec2<f32>(0.0);

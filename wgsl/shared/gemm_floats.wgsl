@@ -1,5 +1,6 @@
 // The common parts of gemm and gemm_eight: a tile of W in workgroup memory, and a thread's sums for RM tokens and RN rows of W. In a pair
 // the RN rows of the second weight follow, so that a thread has W_RN rows in all.
+#number RN W_RN W_ROWS BN  // rows of W of a thread, rows that a thread multiplies, rows that a workgroup dequantises, rows of W in a tile
 #each i RM
 #each j RN
 alias Value = f32;

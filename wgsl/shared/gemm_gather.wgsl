@@ -1,5 +1,6 @@
 // The groups of W are experts, and expert_rows lists their tiles. This is for gate and up: place i reads the row of x of its token and
 // writes row i of y.
+#number USED  // experts of a token
 #read tiles?: array<vec4<u32>> @words(4 * GRID_Y)  // (tiles) of (expert, first place, places, 0)
 #read slots: array<u32> @words(TOKENS * USED)     // (places) of token * USED + rank, by expert
 #length X_ROWS TOKENS

@@ -1,4 +1,5 @@
 // A fraction of a unit of weights, as f16: a thread moves one of FRACTIONS (1, 2 or 4) to workgroup memory at once.
+#number FRACTION_VECTORS  // vec4 of a load
 #each v FRACTION_VECTORS
 alias Fraction = array<vec4<f16>, FRACTION_VECTORS>;
 

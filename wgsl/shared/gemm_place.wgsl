@@ -3,6 +3,7 @@
 // The module GROUPS says what the groups of W are. They are heads, or there is one group (gemm_heads); ranges of the columns, for split-K
 // (gemm_columns); or experts that gather their rows of x (gemm_gather) or scatter their rows of y (gemm_scatter). A place is a token, or
 // with experts an entry of the list of slots. The kernel declares `Out`, the elements of y, and `Value`, what `finished` takes.
+#number W_ROWS BN  // rows that a workgroup dequantises, rows of W in a tile
 #word rows: u32            // of W in a group: of an expert, a head, or this piece of a plain weight
 #word first_row: u32       // of this piece in y
 #word first_group: u32     // of this piece: expert, head, or 0

@@ -1,5 +1,6 @@
 // The groups of W are experts, and expert_rows lists their tiles. This is for down: place i reads row i of x and writes the row of y of
 // its slot.
+#number USED  // experts of a token
 #read tiles?: array<vec4<u32>> @words(4 * GRID_Y)  // (tiles) of (expert, first place, places, 0)
 #read slots: array<u32> @words(TOKENS * USED)     // (places) of token * USED + rank, by expert
 #length X_ROWS TOKENS * USED

@@ -1,4 +1,6 @@
 // The loop over the columns, for tiles whose tokens fit in the first $W_FM matrices of each subgroup along tokens.
+#number $W_FM STEPS $W_X_LOADS  // matrices of a subgroup along tokens, matrices along the columns of a stage, loads of x of a thread
+#number W_LOADS FRACTIONS FRACTION_VECTORS  // loads of W of a thread, loads of a unit, vec4 of a load
 #each i $W_FM
 #each k STEPS
 #each l $W_X_LOADS

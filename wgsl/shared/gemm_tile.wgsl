@@ -1,4 +1,5 @@
 // The first lines of `main` of the gemm kernels: `at` is the tile of the output that the workgroup computes.
+#number BN BM  // rows of W in a tile, tokens of a tile
 #ifdef tiles
   let listed = tiles[wid.y];
   // An expert that precedes this piece of the weight wraps around to a large number.

@@ -3,6 +3,7 @@
 #import table
 #word first_id?: u32 // where the ids of the sequence begin
 #ifdef table
+#number HISTORY_IDS  // ids of all sequences
 #length IDS HISTORY_IDS
 fn id_place(token: u32) -> u32 { return table[2u * token].z + table[2u * token].x; }
 
@@ -11,6 +12,7 @@ fn first_id(token: u32) -> u32 { return table[2u * token].z; }
 #else
 #word pos: u32       // of the first token of the step
 #ifdef first_id
+#number HISTORY_IDS  // ids of all sequences
 #length IDS HISTORY_IDS
 fn first_id(token: u32) -> u32 { return p.first_id; }
 #else

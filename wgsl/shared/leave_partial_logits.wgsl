@@ -8,6 +8,8 @@ fn router_ask(first: u32, t: u32) -> Router { return 0u; }
 fn router_put(asked: Router, t: u32) { }
 fn router_store(first: u32, end: u32, t: u32) { }
 #else
+#number EXPERTS ROUTER_COLUMNS ROUTER_LOADS  // experts of a layer, vectors of a row of the router, vectors of it that a thread loads
+#number ROUTER_STORES  // experts that a thread leaves
 #read router?: array<vec4<f32>> @floats(EXPERTS * ROUTER_COLUMNS * 4)   // (EXPERTS, ROUTER_COLUMNS)
 #write partial_logits?: array<f32> @floats(OUT_ROWS / 16 * EXPERTS)       // (rows / 16, EXPERTS)
 #each i ROUTER_LOADS

@@ -1,4 +1,5 @@
 // The logits of a token's experts, read from their buffer.
+#number LOGIT_STRIDE  // values from one token to the next in the logits
 #import own_token
 #read logits: array<f32> @floats((TOKENS - 1) * LOGIT_STRIDE + EXPERTS)   // (tokens, LOGIT_STRIDE), of which EXPERTS are
 alias Logits = u32;

@@ -1,5 +1,6 @@
 // The whole workgroup joins a head's latent from the slices of attention, and keeps it as the input of a product
 // (shared/kept_units.wgsl). The kernel declares KV_LORA, `slice_sums` and `stats` (shared/merge.wgsl). PHASES * KV_LORA / 4 <= WG.
+#number PHASES  // threads that share a column
 #import merge
 #each i PHASES
 

@@ -2,6 +2,7 @@
 // position r.
 #read pages?: array<u32> @words(PAGE_ENTRIES)       // (sequences, pages of a sequence), numbers of pages
 #ifdef pages
+#number PAGE PAGE_ENTRIES POOL_ROWS  // rows of a page, entries of the table of pages, rows of all pages
 #word last_page: u32                                // of the cache; a larger number in `pages` stands for it
 #length CACHE_ROWS POOL_ROWS
 

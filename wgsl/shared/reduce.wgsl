@@ -1,5 +1,6 @@
 // Sums and maxima over threads of a workgroup, all of which must call. WG threads form the workgroup, and LANES threads share a row. LANES is
 // a power of two up to 8, so that a row never leaves its subgroup: the tiers ask for subgroups of 8 or more. `t` is the thread's number.
+#number WG LANES  // threads of a workgroup, threads that share a row
 #ifdef PLAIN
 var<workgroup> reduce_scratch: array<f32, WG>;
 #else

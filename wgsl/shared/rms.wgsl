@@ -1,5 +1,6 @@
 // One over the root mean square of a prepared input, computed by the LANES threads of each row; 1 if `squares` is not bound. A thread
 // requests SQUARES of the squares at most before its weights, and uses them while the weights are being loaded.
+#number SQUARES  // partial sums of squares that a thread adds up
 #word eps?: f32                                        // of the norm
 #read squares?: array<f32> @floats(2 * UNITS)          // (2 * UNITS), each of 16 values
 #each i SQUARES

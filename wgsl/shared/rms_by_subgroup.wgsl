@@ -1,5 +1,6 @@
 // One over the root mean square of a prepared input, computed by one subgroup; 1 if `squares` is not bound. If all subgroups repeated this
 // work, it would cost as much as the products, because they share the issue slots of a core.
+#number SQUARES  // partial sums of squares that a thread adds up
 #import own_token
 #word eps?: f32                                        // of the norm
 #read squares?: array<f32> @floats(TOKENS * 2 * UNITS) // (tokens, 2 * UNITS), each of 16 values

@@ -1,6 +1,8 @@
 // One over the root mean square of a prepared input, computed by the whole workgroup. Each thread requests SQUARES sums of squares. Runs of RUN
 // lanes add them up and store their sums in workgroup memory. After a barrier rms_scale adds up those. If every subgroup did all of it, it
 // would cost as much as the products. If one subgroup did it, the others would wait for its loads, which follow its other loads.
+#number SQUARES RUN  // partial sums of squares that a thread adds up, neighbouring threads that add up together
+#number SQUARE_RUNS  // runs of threads
 #import own_token
 #word eps: f32
 #read squares: array<f32> @floats(TOKENS * 2 * UNITS)  // (tokens, 2 * UNITS), each of 16 values

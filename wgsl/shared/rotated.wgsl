@@ -3,6 +3,7 @@
 #word pos?: u32                                                      // of the token
 #read angles?: array<vec2<f32>> @floats(CONTEXT * ROPE)              // (n_ctx, ROPE / 2) of (cos, sin)
 #ifdef angles
+#number ROPE ROTATED  // rotated values of a head, the first rotated row
 var<workgroup> row_sums: array<f32, WG / LANES>;
 #endif
 

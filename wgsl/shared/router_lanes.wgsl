@@ -1,6 +1,7 @@
 // The choice of experts of router_choice.wgsl, by one subgroup and without workgroup memory. A lane holds CHUNKS experts, whose ids
 // are `lanes` apart. Each round finds the best of those that are left, the lower id among equals. The kernel declares `logit_of`, `bias_of`
 // and LEAVES_CHOICE, which says whether weights are wanted. The subgroup has USED lanes or more.
+#number CHUNKS  // experts of a lane
 #import order
 #import router_weights
 #flag SIGMOID

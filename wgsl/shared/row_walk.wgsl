@@ -1,4 +1,5 @@
 // A thread's share of the product of a row of $W, which begins at unit `unit`, and the kernel's input x from unit `first` on.
+#number UNROLL  // units that a thread requests at once
 #each k UNROLL
 fn $W_walk(unit: u32, first: u32, lane: u32, sub: u32) -> f32 {
   var sum = 0.0;

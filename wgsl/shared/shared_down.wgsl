@@ -1,4 +1,5 @@
 // The shared expert's share of token_moe_down: a row of S. A thread requests its first SHARED_AHEAD units ahead of the experts' units.
+#number SHARED_AHEAD SHARED_UNITS  // units requested ahead, units of a row of the shared expert
 #read s_q: array<vec4<u32>> @codes(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
 #read s_s: array<s_Scales> @scales(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
 #length INPUT_UNITS USED * UNITS + SHARED_UNITS

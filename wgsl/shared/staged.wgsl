@@ -1,5 +1,6 @@
 // Moves a product's input through workgroup memory, `staged`. Each thread requests STAGE_LOADS of the STAGE_VECTORS vectors and stores them
 // there unchanged. After a barrier threads read from there what they multiply.
+#number STAGE_LOADS STAGE_VECTORS  // vectors that a thread loads, vectors of x that are kept
 #each s STAGE_LOADS
 #import own_token
 var<workgroup> staged: array<vec4<u32>, STAGE_VECTORS>;

@@ -1,5 +1,6 @@
 // The input of a product as records, through workgroup memory (shared/staged.wgsl). There the first vectors of all records precede the
 // second ones, and these the third ones, so that neighbouring threads read neighbouring vectors.
+#number STAGE_VECTORS  // vectors of x that are kept
 #import bytes
 #read $W: array<vec4<u32>> @prepared(INPUT_UNITS)      // (units, 3)
 alias $W_Unit = Record;

@@ -1,4 +1,5 @@
 // The slices of a token's context among those of all tokens. Their sums lie as (tokens, HEADS, slices of the token).
+#number HEADS  // query heads
 #import table
 struct TokenSlices {
   place: u32,   // of the first slice of the token's first head

@@ -1,4 +1,5 @@
 // The input of attn_v_b: a head's latent. The workgroup joins it from the slices of attention while its weights are being loaded.
+#number HEADS  // query heads
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * UNITS * 32)   // (tokens, HEADS, slices of the token, 8 * UNITS)
 #read stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)                     // (tokens, HEADS, slices of the token) of (max, sum)
 const KV_LORA = UNITS * 32u;

@@ -23,10 +23,6 @@ fn logits_by_products_are_near_the_golden_values() {
             let (gpu, model, told) = (Arc::clone(gpu), model.clone(), &mut |_, _| {});
             let loaded = GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).wait();
             let loaded = loaded.expect("the model fits");
-            eprintln!(
-                "{}",
-                loaded.precomposed.as_ref().expect("it is not off").line
-            );
             let backend = GpuBackend::new(Arc::new(loaded), n_ctx).wait();
             Box::new(OneByOne(backend.expect("a small cache")))
         };

@@ -152,6 +152,7 @@ mod tests {
         Spec {
             kernel: "greedy",
             source: "
+#number WORDS
 #write y: array<u32>
 var<workgroup> some: array<u32, WORDS>;
 var<workgroup> one: u32;

@@ -11,6 +11,8 @@
 //! - `#word name: type` declares the next parameter, read as `p.name`;
 //! - a `?` behind the name of a binding or parameter makes it optional: it is there where the call gives it, and then its name is a flag.
 //!   An optional binding is read by `name_at(i)`, 0 where it is not there, or written by `name_put(i, v)`, nothing where it is not;
+//! - `#number NAME... // meaning` declares numbers of the variant, which the same file must use: they become `const NAME: u32`. The variant must
+//!   give exactly the numbers that the kernel and its modules declare;
 //! - `#length NAME expression` names a length that declarations of bindings use;
 //! - `#main` begins the entry point: the number of the workgroup `wid`, of the thread `t`, and what subgroups tell;
 //! - `#flag NAME` declares `const NAME: bool`, true where the variant has the flag: for branches that need no directive;
@@ -22,8 +24,8 @@
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
-//! Numbers of the variant become `const NAME: u32` lines at the head, so a kernel reads as plain WGSL. What the declarations say of
-//! bindings and parameters is a kernel's whole interface: calls are checked against it (`gpu/interface.rs`).
+//! What the declarations say of numbers, bindings and parameters is a kernel's whole interface: calls are checked against it
+//! (`gpu/interface.rs`). docs/shaders.md says what modules must have.
 
 mod aliases;
 
@@ -141,6 +143,8 @@ pub fn expand(
         param: None,
         each: vec![],
         needed_words: vec![],
+        numbers: BTreeSet::new(),
+        file: String::new(),
         lengths: BTreeMap::new(),
         head: String::new(),
         out: String::new(),
@@ -148,9 +152,14 @@ pub fn expand(
     for (name, value) in &variant.consts {
         expander.out += &format!("const {name}: u32 = {value}u;\n");
     }
-    let source = as_tested(kernel, source);
-    let lines: Vec<_> = source.lines().enumerate().collect();
-    expander.lines(&lines)?;
+    expander.file(&as_tested(kernel, source))?;
+    let mut given = variant.consts.keys();
+    if let Some(name) = given.find(|name| !expander.numbers.contains(**name)) {
+        return Err(GpuError::Shader {
+            kernel: kernel.to_owned(),
+            reason: format!("no #number declares {name}, which the variant gives"),
+        });
+    }
     Ok(expander.finish())
 }
 
@@ -208,6 +217,10 @@ struct Expander<'a> {
     /// Names of `#each` and how often, in order.
     each: Vec<(String, u32)>,
     needed_words: Vec<String>,
+    /// Numbers declared by `#number`.
+    numbers: BTreeSet<String>,
+    /// The text of the file whose lines are expanded.
+    file: String,
     lengths: BTreeMap<String, String>,
     /// `enable` directives of WGSL, which must come before everything else.
     head: String,
@@ -240,6 +253,7 @@ impl Expander<'_> {
                 }
                 ["#read" | "#write" | "#input", ..] => self.binding(number, line, words[0])?,
                 ["#word", ..] => self.word(number, line)?,
+                ["#number", ..] => self.number(number, line)?,
                 ["#flag", flag, ..] => {
                     let on = self.flags.contains(flag);
                     self.out += &format!("const {flag}: bool = {on};\n");
@@ -393,6 +407,30 @@ impl Expander<'_> {
         Ok(())
     }
 
+    /// `#number`.
+    fn number(&mut self, number: usize, line: &str) -> Result<(), GpuError> {
+        let text = line.split("//").next().unwrap_or("");
+        for name in text.split_whitespace().skip(1) {
+            if !self.variant.consts.contains_key(name) {
+                return self.error(number, format!("the variant gives no number {name}"));
+            }
+            let is_name = |c: char| c.is_alphanumeric() || c == '_';
+            let mut lines = self
+                .file
+                .lines()
+                .filter(|line| !line.starts_with("#number"));
+            let used = lines.any(|line| {
+                let code = line.split("//").next().unwrap_or("");
+                code.split(|c| !is_name(c)).any(|word| word == name)
+            });
+            if !used {
+                return self.error(number, format!("nothing uses the number {name}"));
+            }
+            self.numbers.insert(name.to_owned());
+        }
+        Ok(())
+    }
+
     /// The shader: what must come first, the parameters, and the rest.
     fn finish(mut self) -> Expanded {
         let own = self.param.is_some();
@@ -498,11 +536,18 @@ fn main(
             return self.error(number, format!("no shared module is called {module}"));
         };
         let source = as_tested(&format!("shared/{module}"), source);
-        let text = source.replace("$W", prefix);
-        let lines: Vec<_> = text.lines().enumerate().collect();
         let outer = std::mem::take(&mut self.each);
-        let done = self.lines(&lines);
+        let done = self.file(&source.replace("$W", prefix));
         self.each = outer;
+        done
+    }
+
+    /// The lines of a file.
+    fn file(&mut self, text: &str) -> Result<(), GpuError> {
+        let outer = std::mem::replace(&mut self.file, text.to_owned());
+        let lines: Vec<_> = text.lines().enumerate().collect();
+        let done = self.lines(&lines);
+        self.file = outer;
         done
     }
 }

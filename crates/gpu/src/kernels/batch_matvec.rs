@@ -226,7 +226,7 @@ impl GpuBatchMatvec<'_> {
         if let Some(up) = self.up {
             call = weight(call, ["UP", "UP_TIMES"], up.ty, form);
         }
-        let mut call = divided(target, call, geometry, units)
+        let mut call = divided(call, geometry, units)
             .module("GROUPS", groups)
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once)

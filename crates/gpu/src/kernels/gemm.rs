@@ -223,23 +223,27 @@ impl<'a> GpuGemm<'a> {
             .module("GROUPS", self.groups())
             .number("BM", tokens)
             .number("BN", rows)
-            .number("W_ROWS", w_rows)
-            .number("USED", self.used());
+            .number("W_ROWS", w_rows);
+        if let Some(experts) = &self.experts {
+            call = call.number("USED", experts.used);
+        }
         if let Some(up) = self.up {
             call = call.module("UP", shader_module(up.ty));
         }
         match self.form {
             Form::Matrix(coop) => self.by_matrices(call, tile, coop, threads),
-            Form::Float { .. } => {
+            Form::Float { eight } => {
                 assert!(
                     along_rows == 8 && along_tokens.is_multiple_of(8) && tokens <= 8 * along_tokens,
                     "{tile:?}: rows of a tile lie in turns of 8, a lane reads one row of x at most"
                 );
+                if !eight {
+                    call = call.number("X_LOADS", tokens * 8 / threads);
+                }
                 call.number("WG", threads)
                     .number("RM", tokens / along_tokens)
                     .number("RN", rows / 8)
                     .number("W_RN", w_rows / 8)
-                    .number("X_LOADS", tokens * 8 / threads)
                     .number("W_LOADS", w_rows.div_ceil(threads))
             }
         }
@@ -282,6 +286,9 @@ impl<'a> GpuGemm<'a> {
             ("half_FM", "half_X_LOADS", 2),
             ("quarter_FM", "quarter_X_LOADS", 4),
         ] {
+            if of > 1 && (self.experts.is_none() || along[0] <= of / 2) {
+                continue;
+            }
             let high = along[0].div_ceil(of);
             let vectors = high * along_tokens * size * 8 * units;
             call = call

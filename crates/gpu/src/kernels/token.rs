@@ -66,15 +66,19 @@ impl TokenInput {
 }
 
 /// `call` in workgroups that divide rows of `units` units so.
-pub(super) fn divided(target: &Target, call: Call, geometry: &Geometry, units: u32) -> Call {
-    let squares = (2 * units).div_ceil(geometry.lanes);
+pub(super) fn divided(call: Call, geometry: &Geometry, units: u32) -> Call {
     let block = geometry.lanes * geometry.unroll;
     call.number("LANES", geometry.lanes)
         .number("WG", geometry.threads())
         .number("UNROLL", geometry.unroll)
-        .number("SQUARES", squares.min(target.machine.tuned.squares_ahead))
         .flag("RAGGED", !units.is_multiple_of(block))
         .flag("ONE_BLOCK", block >= units)
+}
+
+/// `call` with what `rms.wgsl` needs: the partial sums of squares that a thread requests before its weights.
+pub(super) fn with_rms(target: &Target, call: Call, geometry: &Geometry, units: u32) -> Call {
+    let squares = (2 * units).div_ceil(geometry.lanes);
+    call.number("SQUARES", squares.min(target.machine.tuned.squares_ahead))
 }
 
 /// Workgroup memory that kernels with such an input need besides, at most.

@@ -2,7 +2,9 @@
 //! [serial passes](crate::gpu::machine::Machine::serial_passes), where two dispatches would wait for each other.
 
 use super::MAX_GRID;
-use super::token::{Divided, TokenInput, TokenOutput, divided, kernel, site, staged, weight};
+use super::token::{
+    Divided, TokenInput, TokenOutput, divided, kernel, site, staged, weight, with_rms,
+};
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
@@ -60,7 +62,7 @@ impl Divided for GpuTokenBeside<'_> {
             v.name
         );
         let call = kernel("token_beside", activation).number("UNITS", units);
-        let call = divided(target, call, geometry, units);
+        let call = with_rms(target, divided(call, geometry, units), geometry, units);
         let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
         let call = weight(call, ["OTHER", "OTHER_TIMES"], v.ty, activation);
         let call = staged(target, call, geometry, activation, [1, units], 0);

@@ -157,7 +157,7 @@ impl GpuTokenGateUp<'_> {
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let (units, lanes) = (self.units(), target.lanes());
         let call = kernel("token_gate_up", self.activation);
-        let call = divided(target, call, geometry, units)
+        let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
             .number("UNITS", units)
             .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
@@ -250,8 +250,11 @@ impl GpuTokenGateUp<'_> {
         };
         let call = router::choice(call, experts, &router.logits, router.bias.as_ref())
             .module("CHOICE", module)
-            .number("CHUNKS", chunks)
             .flag("RAW_LOGITS", self.raw_logits);
+        let call = match by_lanes {
+            true => call.number("CHUNKS", chunks),
+            false => call,
+        };
         let partial_sums = router.partial_sums;
         if partial_sums == 1 {
             return call

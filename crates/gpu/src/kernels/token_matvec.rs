@@ -4,7 +4,7 @@ use super::products::{MatvecOptions, matvec};
 use super::sequences::Sequences;
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of,
-    unsupported, weight,
+    unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
@@ -209,7 +209,7 @@ impl GpuTokenMatvec<'_> {
         };
         let call = kernel("token_matvec", activation);
         let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
-        let mut call = divided(target, call, geometry, units)
+        let mut call = with_rms(target, divided(call, geometry, units), geometry, units)
             .number("UNITS", units)
             .number("AT_ONCE", geometry.at_once);
         if matches!(self.x, Input::Prepared(..)) && w.groups == 1 {

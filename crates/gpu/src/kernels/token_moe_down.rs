@@ -130,7 +130,7 @@ impl GpuTokenMoeDown<'_> {
         let two_runs = geometry.lanes > RUN_LANES;
         let row_runs = if two_runs { geometry.threads() / 32 } else { 1 };
         let call = kernel("token_moe_down", activation);
-        let call = divided(target, call, geometry, used * units)
+        let call = divided(call, geometry, used * units)
             .number("USED", used)
             .number("ROWS", d.rows)
             .number("UNITS", units)

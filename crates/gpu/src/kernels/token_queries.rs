@@ -61,7 +61,7 @@ impl Divided for GpuTokenQueries<'_> {
         }
     }
 
-    fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+    fn pieces(&self, _: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let (k_b, dims) = (self.k_b, self.dims);
         assert!(
             fits(k_b, dims)
@@ -73,7 +73,7 @@ impl Divided for GpuTokenQueries<'_> {
         let piece = &k_b.pieces[0];
         let units = k_b.cols / 32;
         let call = kernel("token_queries", self.activation);
-        let call = divided(target, call, geometry, units);
+        let call = divided(call, geometry, units);
         let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], k_b.ty, self.activation);
         let weights = u64::from(k_b.total_rows()) * u64::from(k_b.cols);
         let pairs = (dims.heads * dims.rope / 2) as u32;

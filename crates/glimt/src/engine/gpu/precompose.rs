@@ -7,7 +7,6 @@ use super::precomposed::PrecomposeChoice::{self, Auto, Both, Off, Qk, Vo};
 use super::precomposed::{Precomposed, Trial, fastest, line};
 use super::random;
 use super::trial::TokenTrial;
-use crate::gpu::error::BY_CONTEXT;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::pairs::Pair;
@@ -18,9 +17,6 @@ use std::sync::Arc;
 const ROWS: usize = 512;
 /// Tokens whose logits are compared.
 const TOKENS: usize = 16;
-
-/// The products of each pair.
-type Products = [Vec<GpuWeight>; 2];
 
 impl GpuModel {
     /// As [`load`](Self::load), with the products that `choice` asks for, for sessions of `n_ctx` tokens.
@@ -42,7 +38,7 @@ impl GpuModel {
         let pairs = possible(&gpu, &*model, choice, n_ctx, &mut left_out)?;
         let mut loaded = Self::load(gpu, model, progress).await?;
         let before = loaded.gpu.allocated();
-        let mut products = Products::default();
+        let mut products = <[Vec<GpuWeight>; 2]>::default();
         for pair in &pairs {
             products[*pair as usize] = loaded.multiply(*pair).await?;
         }
@@ -82,7 +78,7 @@ impl GpuModel {
     }
 
     /// Has steps of one token read those of `products` that `choice` names.
-    fn read(&mut self, choice: PrecomposeChoice, products: &Products) {
+    fn read(&mut self, choice: PrecomposeChoice, products: &[Vec<GpuWeight>; 2]) {
         let weights = Arc::get_mut(&mut self.weights).expect("no session has begun");
         *weights.products() = Pair::ALL.map(|pair| match choice.pairs().contains(&pair) {
             true => products[pair as usize].clone(),
@@ -94,7 +90,7 @@ impl GpuModel {
     async fn try_each(
         &mut self,
         choices: &[PrecomposeChoice],
-        products: &Products,
+        products: &[Vec<GpuWeight>; 2],
     ) -> Result<Vec<Trial>, GpuError> {
         let (gpu, mut steps, mut logits) = (Arc::clone(&self.gpu), vec![], vec![]);
         for choice in choices {
@@ -145,20 +141,13 @@ fn possible(
     for pair in tried {
         let all = [&pairs[..], &[pair]].concat();
         let needed = planned + bytes(model, &all);
-        let reason = match gpu.memory.filter(|memory| needed > *memory) {
-            _ if bytes(model, &[pair]) == 0 => {
-                format!("finds no weights for {pair:?} in this model")
-            }
-            Some(memory) => {
-                let name = &gpu.info.name;
-                format!(
-                    "needs {needed} bytes with {all:?}, {name} has {memory} (a smaller context takes less{BY_CONTEXT})"
-                )
-            }
-            None => {
-                pairs = all;
-                continue;
-            }
+        let reason = if bytes(model, &[pair]) == 0 {
+            format!("finds no weights for {pair:?} in this model")
+        } else if let Some(memory) = gpu.memory.filter(|memory| needed > *memory) {
+            format!("needs {needed} bytes with {all:?} in this context, the device has {memory}")
+        } else {
+            pairs = all;
+            continue;
         };
         let choice = choice.name();
         let error = GpuError::CannotPrecompose { choice, reason };
@@ -190,9 +179,7 @@ mod tests {
     fn products_that_do_not_fit_are_refused_or_left_out() {
         let gguf = ModelSource::Embedded.open().unwrap();
         let model = models::load(Arc::new(gguf)).unwrap();
-        let Ok(mut gpu) = Gpu::open(&GpuOptions::default()).wait() else {
-            return;
-        };
+        let mut gpu = Gpu::open(&GpuOptions::default()).wait().unwrap();
         let planned = MemoryPlan::new(&gpu, &*model, 100, None).unwrap().total();
         let with = |choice: PrecomposeChoice| planned + bytes(&*model, choice.pairs());
         let smaller = with(Qk).min(with(Vo));
@@ -206,10 +193,8 @@ mod tests {
             gpu.memory = Some(memory);
             let mut left_out = String::new();
             let pairs = possible(&gpu, &*model, choice, 100, &mut left_out);
-            let told = pairs
-                .as_ref()
-                .map_or_else(ToString::to_string, |_| left_out);
-            assert_eq!(pairs.ok().map(|pairs| pairs.len()), expected, "{told}");
+            assert_eq!(pairs.as_ref().ok().map(Vec::len), expected);
+            let told = pairs.map_or_else(|e| e.to_string(), |_| left_out);
             let refused = told.contains("use --precompose off");
             assert_eq!(refused, memory < with(Both), "{told}");
         }

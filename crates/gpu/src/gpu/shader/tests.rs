@@ -36,7 +36,11 @@ fn subgroups_fetch_a_part_of_what_a_kernel_is_given_each() {
 #[test]
 fn loops_unroll_and_constants_head_the_shader() {
     let v = Variant::default().number("COLS", 2);
-    let out = go("#for c COLS\nx$c += y[$c];\n#endfor\n", &v).unwrap();
+    let out = go(
+        "#number COLS // how many\n#for c COLS\nx$c += y[$c];\n#endfor\n",
+        &v,
+    )
+    .unwrap();
     assert_eq!(out, "const COLS: u32 = 2u;\nx0 += y[0];\nx1 += y[1];\n");
 }
 
@@ -55,8 +59,8 @@ fn bindings_are_numbered_in_the_order_of_those_kept() {
 #[test]
 fn extensions_are_enabled_before_everything_else() {
     let v = Variant::default().number("N", 1);
-    let out = go("// a kernel\nenable f16;\nx\n", &v).unwrap();
-    assert_eq!(out, "enable f16;\nconst N: u32 = 1u;\n// a kernel\nx\n");
+    let out = go("// a kernel\nenable f16;\n#number N // one\nN\n", &v).unwrap();
+    assert_eq!(out, "enable f16;\nconst N: u32 = 1u;\n// a kernel\nN\n");
 }
 
 #[test]
@@ -75,8 +79,37 @@ fn mistakes_are_named_with_their_line() {
         ("#import T as w\n", "names no module for T"),
         ("#for i N\n#endfor\n", "N is neither a number"),
         ("#for i 2\n#endif\n", "closes another block"),
+        ("#number N\nN\n", "line 1: the variant gives no number N"),
     ] {
         let e = go(text, &v).unwrap_err().to_string();
         assert!(e.contains(part), "{e} lacks {part}");
+    }
+}
+
+#[test]
+fn numbers_are_those_that_a_file_declares_and_uses() {
+    let v = Variant::default().number("A", 1).number("B", 2);
+    for (text, expected) in [
+        ("#number A B // two\nx[A] = B;\n", None),
+        (
+            "#number A B\n#read x: array<u32> @words(A)\n#for i B\n#endfor\n",
+            None,
+        ),
+        ("#number A\nA B\n", Some("no #number declares B")),
+        (
+            "A\n#number A B\nx // B, AB\n",
+            Some("line 2: nothing uses the number B"),
+        ),
+        (
+            "#number A B C\nA B C\n",
+            Some("line 1: the variant gives no number C"),
+        ),
+    ] {
+        let error = go(text, &v).err().map(|e| e.to_string());
+        let is_right = match (&error, expected) {
+            (Some(error), Some(expected)) => error.contains(expected),
+            (error, expected) => error.is_none() && expected.is_none(),
+        };
+        assert!(is_right, "{text}: {error:?}");
     }
 }
