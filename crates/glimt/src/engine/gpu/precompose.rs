@@ -36,11 +36,21 @@ impl GpuModel {
         }
         let mut left_out = String::new();
         let pairs = possible(&gpu, &*model, choice, n_ctx, &mut left_out)?;
-        let mut loaded = Self::load(gpu, model, progress).await?;
+        let (mut done, more) = (0, bytes(&*model, &pairs));
+        let told = &mut |loaded, all| {
+            done = all;
+            progress(loaded, all + more);
+        };
+        let mut loaded = Self::load(gpu, model, told).await?;
+        let all = done + more;
         let before = loaded.gpu.allocated();
         let mut products = <[Vec<GpuWeight>; 2]>::default();
         for pair in &pairs {
-            products[*pair as usize] = loaded.multiply(*pair).await?;
+            let told = &mut |bytes| {
+                done += bytes;
+                progress(done, all);
+            };
+            products[*pair as usize] = loaded.multiply(*pair, told).await?;
         }
         // In the order of preference.
         let mut choices = vec![Off, Qk, Vo, Both];
@@ -60,8 +70,12 @@ impl GpuModel {
         Ok(loaded)
     }
 
-    /// The products of `pair` in every block, on the device.
-    async fn multiply(&self, pair: Pair) -> Result<Vec<GpuWeight>, GpuError> {
+    /// The products of `pair` in every block, on the device. `told` hears the bytes of each.
+    async fn multiply(
+        &self,
+        pair: Pair,
+        told: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<Vec<GpuWeight>, GpuError> {
         let (gpu, mut products) = (&self.gpu, vec![]);
         for factors in self.model.factors(pair) {
             let product = factors.product().map_err(|e| GpuError::ReadWeights {
@@ -70,6 +84,7 @@ impl GpuModel {
             let mut loader = Loader::new(gpu);
             loader.add(&product)?;
             products.extend(loader.load(gpu, &mut |_| {}).await?);
+            told(factors.bytes());
         }
         if !self.model.has_data() {
             random::fill_weights(gpu, &products, &mut |_| {}).await?;
