@@ -7,6 +7,8 @@ mod anything;
 mod arguments;
 #[cfg(test)]
 mod damaged;
+#[cfg(test)]
+mod deepseek;
 mod described;
 mod ends;
 mod grammar;

@@ -107,3 +107,29 @@ impl Random {
         (self.0 >> 33) as usize % end
     }
 }
+
+/// Holds an answer against what it is: in single characters, and in pieces of other lengths.
+#[track_caller]
+pub(super) fn is(format: Format, answer: &str, text: &str, calls: &[(&str, Value)]) {
+    let single: Vec<&str> = answer.split_inclusive(|_: char| true).collect();
+    let first = found(format, &[], &single, true);
+    assert_eq!(
+        (first.text.as_str(), first.calls()),
+        (text, calls.to_vec()),
+        "{answer}"
+    );
+    let mut random = Random(answer.len() as u64);
+    for _ in 0..8 {
+        let pieces = cut(answer, &mut random);
+        assert_eq!(found(format, &[], &pieces, true), first, "{pieces:?}");
+    }
+    assert_eq!(found(format, &[], &[answer], true), first, "{answer}");
+}
+
+pub(super) fn searched(arguments: Value) -> (&'static str, Value) {
+    ("search", arguments)
+}
+
+pub(super) fn now() -> (&'static str, Value) {
+    ("now", json!({}))
+}
