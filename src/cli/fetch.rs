@@ -52,7 +52,7 @@ impl Shown {
         }
     }
 
-    /// So much is fetched or checked.
+    /// Shows how much is fetched or checked.
     fn at(&self, what: &str, done: u64, of: u64) {
         if let Some(bar) = &self.bar {
             bar.call(what);

@@ -29,7 +29,7 @@ pub(super) struct Told {
     conversation: Conversation,
     settings: Settings,
     choice: Choice,
-    /// Where the conversation is kept.
+    /// The file in which the conversation is kept.
     file: Option<PathBuf>,
     all: Took,
     last: Option<Took>,
@@ -65,7 +65,7 @@ impl Told {
     }
 }
 
-/// Which model is loaded, and where: what the flags say.
+/// The model that is loaded, and its device: what the flags say.
 pub(super) struct Place<'a> {
     pub(super) model: &'a ModelArgs,
     pub(super) engine: &'a EngineArgs,

@@ -44,7 +44,7 @@ pub struct Chat {
     pub sampling: Sampling,
     /// Whether the model thinks before it answers; `None` leaves it to its chat template.
     pub think: Option<bool>,
-    /// Tokens of an answer and its thoughts, at most: at first what the context has room for.
+    /// The most tokens of an answer and its thoughts: at first what the context has room for.
     pub limit: usize,
     stats: Option<GenerateStats>,
 }

@@ -80,8 +80,8 @@ pub trait Backend: Send + Sync {
         on_prompt: &'a mut OnPrompt<'_>,
     ) -> Answer<'a, usize>;
 
-    /// As [`prefill_watched`](Backend::prefill_watched), but hands the logits (vocab) of each position to `on_row` with the index into
-    /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
+    /// Computes like [`prefill_watched`](Backend::prefill_watched), and hands the logits (vocab) of each position to `on_row` with the
+    /// index into `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
     ///
     /// `on_prompt` may be told of more tokens than rows were handed out. Returned is the number of these rows, and the cache is defined up
     /// to the last of them. Where `on_prompt` broke, no logits are kept.
@@ -114,7 +114,7 @@ pub trait Backend: Send + Sync {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
 
-    /// As [`prefill_watched`](Backend::prefill_watched), with nobody told of the tokens that are computed.
+    /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.
     fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {
         Box::pin(async move {
             let unwatched = &mut |_| ControlFlow::Continue(());

@@ -23,7 +23,7 @@ struct Room {
     has: Option<u64>,
 }
 
-/// Where a model is to run, as far as its memory goes.
+/// The device on which a model is to run, as far as its memory matters.
 #[derive(Debug, Clone, Copy)]
 pub enum Site<'a> {
     /// The CPU.
@@ -44,7 +44,7 @@ impl<'a> Site<'a> {
 /// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// Where it is to run.
+    /// The device on which it is to run.
     pub site: Site<'a>,
     /// The model.
     pub model: &'a dyn Model,
@@ -212,7 +212,7 @@ pub(super) fn batch_sizes(
     Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
-/// How many requests the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
+/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
 pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
     let (Device::Cpu { .. }, true) = (device, serving.turns) else {
         return 1;
@@ -225,7 +225,7 @@ pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: S
     (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
 }
 
-/// As `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
+/// Checks like `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
 /// The errors of `Place::check`.
@@ -244,7 +244,7 @@ pub fn check_gpu(
     place.check(n_ctx)
 }
 
-/// The advice to take a context of so many tokens, by the flag if there is one.
+/// The advice to take a context of `tokens` tokens, by the flag if there is one.
 fn fitting_context(tokens: usize, has_flag: bool) -> String {
     let flag = match has_flag {
         true => format!(": -c {tokens}"),

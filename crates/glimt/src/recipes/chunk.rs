@@ -21,7 +21,7 @@ pub struct ChunkSize {
 }
 
 impl ChunkSize {
-    /// Values of the output of a product with so many rows and columns for all tokens, or of the partial sums of fewer.
+    /// Values of the output of a product with `rows` rows and `cols` columns for all tokens, or of the partial sums of fewer.
     pub fn sums(self, rows: usize, cols: usize) -> u64 {
         let (rows, n) = (rows as u64, u64::from(self.tokens));
         match self.products {
@@ -161,7 +161,7 @@ impl Chunk {
     }
 }
 
-/// Words of the list of the experts' tiles, for so many tokens that each use some of all the experts.
+/// Words of the list of the experts' tiles, for `tokens` tokens that each use some of all the experts.
 fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
     match count {
         0 => 0,
@@ -189,13 +189,13 @@ pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
 /// number of tokens, because even the longest chunk makes less than two rounds of workgroups.
 const NARROW: u32 = 2 * LARGEST * LARGEST / MAX_CHUNK;
 
-/// The ranges that the columns of a router's weight are cut into (split-K): its few rows would not fill a large GPU.
+/// The number of ranges that a router's columns are cut into (split-K), because its few rows would not fill a large GPU.
 pub(crate) fn router_split_k(machine: Machine, cols: u32) -> u32 {
     let wanted = machine.spread() / machine.tuned.router_workgroups;
     split_k(cols, wanted.clamp(1, machine.tuned.router_split_k))
 }
 
-/// The most tokens that a weight of so many rows multiplies with its columns cut (split-K): where there are fewer of the largest tiles than
+/// The most tokens that a weight of `rows` rows multiplies with its columns cut (split-K): where there are fewer of the largest tiles than
 /// fill the device.
 fn most_split(machine: Machine, rows: u32) -> u32 {
     let full = machine.spread();

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 /// Values before a norm, as one product leaves them for the next.
 #[derive(Clone)]
 pub struct BeforeNorm {
-    /// Times the weight of the norm, prepared.
+    /// The values times the weight of the norm, prepared.
     pub(super) values: Range,
     /// The sums of the squares of every 16 values.
     squares: Range,

@@ -15,7 +15,7 @@ use super::coop::Coop;
 use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
-/// Threads of a workgroup at most, on every device.
+/// The most threads of a workgroup, on every device.
 pub const MAX_THREADS: u32 = 1024;
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
@@ -257,7 +257,7 @@ impl Machine {
         ns < u64::from(self.wait_ns)
     }
 
-    /// One of this profile with so many cores, where none is at hand.
+    /// A machine of this profile with `cores` cores, where none is at hand.
     pub fn with_cores(profile: Profile, cores: u32) -> Self {
         Self {
             profile,

@@ -201,9 +201,9 @@ pub fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
 
 /// Calls ready to be replayed, on the device or as Metal's source on the CPU.
 pub enum Recorded {
-    /// On the device.
+    /// A recording on the device.
     Device(Recording),
-    /// On the CPU.
+    /// A step on the CPU.
     Metal(Step, metal::Math),
 }
 

@@ -154,7 +154,7 @@ mod tests {
     use crate::kernels::testing::agrees_changed;
     use crate::testing::{Rng, drawn};
 
-    /// One token over so many rows, in slices of so many.
+    /// One token over `rows` rows, in slices of `slice_rows`.
     #[track_caller]
     fn agrees(gpu: &Gpu, dims: MlaDims, shape: Shape, rows: usize, slice_rows: usize) {
         let kernel = Kernel::Of(Form::Heads(shape));

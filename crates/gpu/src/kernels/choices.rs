@@ -43,7 +43,7 @@ pub fn attention_call(attention: &GpuAttention, rows: u32) -> Option<Call> {
 
 /// A way to attend to the keys and values of a prompt.
 pub struct PromptAttention {
-    /// By matrices or not.
+    /// The form: by matrices or not.
     pub form: prompt_attention::Form,
     /// The shape of its workgroups.
     pub name: String,

@@ -43,7 +43,7 @@ pub struct Other {
 pub struct GpuExpertRows {
     /// The experts of each slot, (tokens, used).
     pub ids: Range,
-    /// How many experts there are.
+    /// The number of experts.
     pub experts: u32,
     /// Experts of a token.
     pub used: u32,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, Extent, When};
 
-/// Tokens that may have biases in a row of logits.
+/// The most tokens that may have biases in a row of logits.
 pub const MOST: usize = 64;
 
 /// The biases of a row of logits on the device: (token, number to add as bits).
@@ -50,7 +50,7 @@ impl Biases {
     }
 }
 
-/// A buffer for the biases of so many rows of logits, (rows, [`MOST`]) pairs, which has none at first.
+/// A buffer for the biases of `rows` rows of logits, (rows, [`MOST`]) pairs, which has none at first.
 pub fn buffer(rows: u32) -> Buffer {
     let none = vec![NONE; rows as usize];
     let words: &[u32] = none.as_flattened().as_flattened();

@@ -126,7 +126,7 @@ fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     }
 }
 
-/// How many flops by matrices or not cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
+/// The number of flops, by matrices or not, that cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
 fn speed(machine: Machine, matrices: bool) -> u64 {
     if matrices {
         u64::from(machine.tuned.matrix_speed)
@@ -247,7 +247,7 @@ pub struct GpuPromptAttention<'a> {
     pub rope_table: Range,
     /// The layer's cache, (rows, kv_lora + rope) of f16, the chunk's rows written.
     pub cache: Range,
-    /// Where the rows of the context lie, if the cache has pages. Then the chunk belongs to one sequence, which is
+    /// The places of the context's rows, if the cache has pages. Then the chunk belongs to one sequence, which is
     /// [alone](Sequences::alone).
     pub sequences: Option<Sequences>,
     /// The sizes of the block.

@@ -111,7 +111,7 @@ pub struct GpuRopeCache {
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// Where each token stands, if they belong to several sequences.
+    /// The places of tokens that belong to several sequences.
     pub sequences: Option<Sequences>,
 }
 
@@ -156,7 +156,7 @@ impl CacheRow {
     }
 }
 
-/// Subgroups of a workgroup that writes a cache row at most: sums over workgroups have room for so many.
+/// The most subgroups of a workgroup that writes a cache row: sums over workgroups have room for so many.
 pub(super) const ROW_SUBGROUPS: u32 = 64;
 
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.

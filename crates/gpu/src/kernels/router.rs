@@ -99,7 +99,7 @@ pub struct GpuRouter<'a> {
     pub partial_sums: u32,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
-    /// How many experts there are, and how they are chosen and weighted.
+    /// The number of experts, and how they are chosen and weighted.
     pub experts: &'a Experts,
     /// Most tokens of a replay.
     pub max_tokens: u32,

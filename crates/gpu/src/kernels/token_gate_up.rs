@@ -34,11 +34,11 @@ pub struct GpuTokenGateUp<'a> {
     pub x: TokenInput,
     /// The output, (tokens, used * rows + shared rows) values.
     pub h: Range,
-    /// Tokens of a step at most. Several have no shared expert here.
+    /// The most tokens of a step. Several have no shared expert here.
     pub tokens: u32,
 }
 
-/// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
+/// The most threads of a workgroup that chooses experts: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
 /// The additional work if each workgroup adds up the logits of `experts` from `partial_sums`, against logits that come added up. `rows` are

@@ -37,7 +37,7 @@ pub struct GpuTokenMoeDown<'a> {
     pub y: Range,
     /// The output prepared for the next layer, with its norm.
     pub prepared: TokenOutput,
-    /// Tokens of a step at most. Several have no shared expert here.
+    /// The most tokens of a step. Several have no shared expert here.
     pub tokens: u32,
 }
 

@@ -87,7 +87,7 @@ pub enum HubError {
     Forbidden {
         /// The repository.
         repo: String,
-        /// Where its conditions are.
+        /// The page with its conditions.
         page: String,
     },
     /// There is no such repository or file.
@@ -177,9 +177,9 @@ pub enum HubError {
     Checksum {
         /// The file.
         file: String,
-        /// As the hub tells it.
+        /// The checksum that the hub tells.
         expected: String,
-        /// Of what came.
+        /// The checksum of what came.
         found: String,
     },
     /// More came than the hub promised.

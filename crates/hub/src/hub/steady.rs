@@ -23,7 +23,7 @@ pub(super) struct Steady<R> {
     inner: R,
     /// How long a line may be silent.
     silence: Duration,
-    /// From when on is counted, and what came since.
+    /// The time from which bytes are counted, and their number since.
     since: Instant,
     bytes: u64,
     pieces: u32,

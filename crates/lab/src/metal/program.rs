@@ -64,7 +64,7 @@ const fn flags(math: Math) -> &'static [&'static str] {
     }
 }
 
-/// Where the compiled kernels stay, for the next dispatch, too. The last of its files tells that the others are there.
+/// The folder in which the compiled kernels stay, for the next dispatch, too. The last of its files tells that the others are there.
 fn folder() -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (FILES, FLAGS).hash(&mut hasher);

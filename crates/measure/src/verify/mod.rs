@@ -168,9 +168,9 @@ impl Found {
 
 /// A comparison as it is made.
 pub enum Row<'a> {
-    /// Of a kernel with its twin.
+    /// The comparison of a kernel with its twin.
     Kernel(&'a KernelCheck),
-    /// Of a model.
+    /// The check of a model.
     Model(&'a Check),
 }
 

@@ -87,7 +87,7 @@ pub(super) trait Events: Send {
 /// The id, the time and the model that an answer tells beside its text.
 pub(super) struct Head {
     pub(super) id: String,
-    /// In seconds since 1970.
+    /// The time in seconds since 1970.
     pub(super) created: i64,
     pub(super) model: Arc<Model>,
 }
@@ -120,7 +120,7 @@ struct Begun<F> {
     form: F,
     head: Head,
     record: Arc<Record>,
-    /// How many answers there are.
+    /// The number of answers.
     count: usize,
     /// Tokens of all prompts.
     prompt: usize,

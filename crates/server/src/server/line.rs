@@ -21,7 +21,7 @@ pub(super) enum Missing {
     Head,
     /// The end of a body.
     Body,
-    /// That it takes its answer.
+    /// The taking of the answer.
     Reader,
 }
 

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many values were at most as great as each bound.
+/// The numbers of values that were at most as great as each bound.
 struct Histogram {
     bounds: &'static [f64],
     counts: Vec<u64>,

@@ -83,7 +83,7 @@ impl Worker {
         })
     }
 
-    /// From now on it leaves the processors to others.
+    /// Makes the worker leave the processors to others from now on.
     pub(super) fn stand_back(&self) {
         self.standing.back();
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The time that a submission is to take.
 const BUDGET: Duration = Duration::from_millis(100);
-/// Times what others take that a kernel is expected to take which never ran.
+/// The factor by which a kernel that never ran is expected to be slower than others.
 const UNKNOWN: f64 = 4.0;
 /// A submission is ended where a pass ends anyway if it takes this share of what it could.
 const ENOUGH: f64 = 0.5;
@@ -117,7 +117,7 @@ impl Pace {
         !self.halves || costs.iter().map(|c| self.expected(c)).sum::<f64>() <= self.budget
     }
 
-    /// How many of the dispatches that are left of a piece the next submission takes: at least one.
+    /// The number of dispatches of the rest of a piece that the next submission takes: at least one.
     pub(super) fn cut(&self, costs: &[Cost]) -> usize {
         if !self.is_known() {
             return first_layer(costs);

@@ -58,9 +58,9 @@ pub enum SessionFileError {
         path: PathBuf,
         /// The name of the property that differs.
         what: &'static str,
-        /// As the file has it.
+        /// The value in the file.
         found: String,
-        /// As the loaded model has it.
+        /// The value of the loaded model.
         expected: String,
     },
     /// Bytes that nobody wrote so.
@@ -72,7 +72,7 @@ pub enum SessionFileError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damage begins.
+        /// The position at which the damage begins.
         position: u64,
         /// A description of the bytes there.
         found: &'static str,

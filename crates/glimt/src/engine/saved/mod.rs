@@ -95,7 +95,7 @@ impl SessionFile {
         &self.kept.tokens
     }
 
-    /// How many of the tokens have their cache rows. The others are computed with the next prompt.
+    /// The number of tokens that have their cache rows. The others are computed with the next prompt.
     pub fn cached(&self) -> usize {
         self.kept.rows()
     }
@@ -226,7 +226,7 @@ impl SessionFile {
         Ok(())
     }
 
-    /// How many tokens and rows of the last commit `session` still has, rows in whole records.
+    /// The numbers of tokens and rows of the last commit that `session` still has, rows in whole records.
     fn common(&self, session: &Session) -> (usize, usize) {
         let pairs = self.kept.committed().iter().zip(session.tokens());
         let tokens = pairs.take_while(|(kept, said)| kept == said).count();

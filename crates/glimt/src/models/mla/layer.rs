@@ -33,7 +33,7 @@ pub enum Query<W = Weight, V = Vec<f32>> {
         /// (heads * (nope + rope)) x q_lora_rank.
         attn_q_b: W,
     },
-    /// In one step.
+    /// The projection in one step.
     Full {
         /// (heads * (nope + rope)) x embedding_length.
         attn_q: W,

@@ -184,7 +184,7 @@ impl Few<'_> {
         Ok(Some((mlp, h)))
     }
 
-    /// Where the stream is after the shared expert.
+    /// The residual stream after the shared expert.
     fn shared_down(
         &mut self,
         shared: Option<(&Mlp<GpuWeight>, Range)>,

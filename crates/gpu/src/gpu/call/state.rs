@@ -16,7 +16,7 @@ pub struct State {
     pub first_page: u32,
     /// The word of the history with its first id.
     pub first_id: u32,
-    /// Which of an operation's alternative bindings to use.
+    /// The number of the operation's alternative binding that is used.
     pub slot: usize,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
@@ -167,23 +167,23 @@ impl Default for Extent {
     }
 }
 
-/// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
+/// The replays in which a dispatch takes part. That is how a recording holds two ways of doing the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum When {
-    /// In all.
+    /// In every replay.
     #[default]
     Always,
-    /// Where [`State::slices`] is at most this.
+    /// If [`State::slices`] is at most this.
     SlicesUpTo(u32),
-    /// Where it is greater.
+    /// If [`State::slices`] is greater than this.
     SlicesAbove(u32),
-    /// Where the context with the step's tokens has more rows than the first and at most as many as the second.
+    /// If the context with the step's tokens has more rows than the first and at most as many as the second.
     Rows(u32, u32),
-    /// Where [`State::few`] holds.
+    /// If [`State::few`] holds.
     Few,
-    /// Where it does not.
+    /// If [`State::few`] does not hold.
     Many,
-    /// Where [`State::biased`] holds.
+    /// If [`State::biased`] holds.
     Biased,
 }
 

@@ -76,7 +76,7 @@ impl Form {
         attention_heads::shape(target, dims).map_or(Self::Vector, Self::Heads)
     }
 
-    /// Workgroups that are wanted on a device with so many cores. By matrices slices are whole tiles, so a few less than there are cores
+    /// Workgroups that are wanted on a device with `cores` cores. By matrices slices are whole tiles, so a few less than there are cores
     /// would be longer by a tile.
     fn full(self, cores: usize) -> usize {
         match self {
@@ -99,7 +99,7 @@ impl Form {
         (tiles + slices / 2) / slices
     }
 
-    /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
+    /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of `rows` rows.
     pub const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),

@@ -75,7 +75,7 @@ impl Slices {
         }
     }
 
-    /// On the device, in buffers for steps of up to `most` tokens.
+    /// The slices on the device, in buffers for steps of up to `most` tokens.
     pub fn given(&self, lab: &Lab<'_>, most: usize) -> [Range; 2] {
         let [sums, stats] = partial_bytes(self.dims(), most).map(|bytes| bytes as usize / 4);
         [

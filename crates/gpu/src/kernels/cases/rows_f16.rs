@@ -31,7 +31,7 @@ struct Form {
     norm: bool,
     halves: bool,
     floats: bool,
-    /// Which of two buffers they come from, if there are two.
+    /// Whether they come from the tall one of two buffers, if there are two.
     tall: Option<bool>,
 }
 

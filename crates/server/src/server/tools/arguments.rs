@@ -11,7 +11,7 @@ use super::typed::{self, Kinds};
 
 /// The meaning of the next tag in a value.
 enum Ending {
-    /// That is not certain yet.
+    /// The ending is not certain yet.
     More,
     /// It belongs to the value, up to this place.
     Literal(usize),
@@ -325,7 +325,7 @@ impl Parser {
         Some(())
     }
 
-    /// Where a whole call in a value ends, if the value goes on behind it; `None` if that is not certain yet.
+    /// The end of a whole call in a value, if the value goes on behind it; `None` if that is not certain yet.
     fn quoted_call(&self, from: usize) -> Option<Option<usize>> {
         let open = match self.over {
             true => Some(None),

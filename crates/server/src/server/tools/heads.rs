@@ -25,7 +25,7 @@ const ARGUMENTS: [&str; 6] = [
 /// The beginning of a text behind the mark of a call. `used` is the length of the text that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Head {
-    /// That is not certain yet.
+    /// The head is not certain yet.
     More,
     /// It is no call.
     Text,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::effort::Stopped;
 
-/// Groups within groups: more is no grammar that anyone wrote.
+/// The most groups within groups: more is no grammar that anyone wrote.
 const DEEPEST: usize = 64;
 /// The most rules: those that use each other are read one within the other.
 const MOST_RULES: usize = 2000;

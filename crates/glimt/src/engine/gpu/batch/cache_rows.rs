@@ -85,7 +85,7 @@ impl GpuBatch {
         rows
     }
 
-    /// How many positions from `first` on these rows are for.
+    /// The number of positions from `first` on that these rows are for.
     ///
     /// # Errors
     /// [`BackendError::PartOfARow`], [`BackendError::ContextOverflow`].

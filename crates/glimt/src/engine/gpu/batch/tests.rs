@@ -26,7 +26,7 @@ struct Run {
 }
 
 impl Run {
-    /// In steps of up to `tokens` tokens.
+    /// A run in steps of up to `tokens` tokens.
     fn new(rng: &mut Rng, model: &Arc<GpuModel>, prompts: &[Vec<u32>], tokens: u32) -> Self {
         let per_sequence = N_CTX.div_ceil(PAGE as usize);
         let pages = (prompts.len() * per_sequence) as u32;
