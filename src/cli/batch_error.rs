@@ -26,7 +26,7 @@ impl Problems {
         self.all += 1;
     }
 
-    /// One alone.
+    /// One problem alone.
     pub(super) fn one(line: u64, problem: String) -> Self {
         let mut problems = Self::default();
         problems.add(line, problem);

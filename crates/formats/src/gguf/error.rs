@@ -93,9 +93,9 @@ pub enum GgufError {
     /// Two tensors share bytes.
     #[error("tensors {first} and {second} overlap in the file")]
     Overlap {
-        /// The one that starts first.
+        /// The tensor that starts first.
         first: String,
-        /// The one that starts inside it.
+        /// The tensor that starts inside the first.
         second: String,
     },
     /// The shards of a split model contradict each other.

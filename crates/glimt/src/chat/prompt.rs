@@ -85,7 +85,7 @@ impl Conversation {
         Ok(Prompt { ids, earlier, text })
     }
 
-    /// All that was generated, in order.
+    /// All generated passages, in order.
     fn passages(&self) -> Vec<&Passage> {
         let replies = self.turns.iter().filter_map(|turn| match turn {
             Turn::Reply(reply) => Some(reply),

@@ -153,7 +153,7 @@ type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineEr
 /// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_piece`](Self::next_piece), which never
 /// blocks. [`Chat::stream`] begins it.
 pub struct Pieces<'c> {
-    /// There until it has ended.
+    /// The answer, until it has ended.
     answer: Option<Generating<'c>>,
     heard: Arc<Mutex<Heard<'c>>>,
     conversation: &'c mut Conversation,

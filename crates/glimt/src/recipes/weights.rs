@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The weights of a model as steps bind them: their places, before a device has made them and after.
 pub struct Weights {
-    /// All but those of the attention.
+    /// The weights of all but the attention.
     pub body: Body,
     attention: Arc<dyn AttentionWeights>,
 }

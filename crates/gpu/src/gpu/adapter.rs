@@ -254,7 +254,7 @@ pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     }
 }
 
-/// No browser tells.
+/// `None`: no browser tells its memory.
 #[cfg(target_arch = "wasm32")]
 pub(super) fn device_memory(_: &Adapter) -> Option<u64> {
     None

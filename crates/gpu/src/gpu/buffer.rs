@@ -84,7 +84,7 @@ impl Buffer {
         Self::of(name.into(), size, role, None, false)
     }
 
-    /// One that begins with `data`.
+    /// A buffer that begins with `data`.
     pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
         Self::holding(name.into(), data, false)
     }
@@ -117,7 +117,7 @@ impl Buffer {
         &self.0.name
     }
 
-    /// Bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.0.size
     }
@@ -203,7 +203,7 @@ pub struct Range {
     pub buffer: Buffer,
     /// First byte, a multiple of [`Target::offset_alignment`](super::Target::offset_alignment).
     pub offset: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The kind of content of these bytes.
     pub role: Role,

@@ -136,7 +136,7 @@ impl Call {
         }
     }
 
-    /// Takes so many workgroups.
+    /// Sets the workgroups to `grid`.
     pub fn grid(mut self, grid: [Extent; 3]) -> Self {
         self.grid = grid;
         self

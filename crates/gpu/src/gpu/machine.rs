@@ -47,7 +47,7 @@ pub enum Profile {
     Nvidia,
     /// A CPU that plays a GPU, such as lavapipe.
     Software,
-    /// Any other.
+    /// Any other maker.
     Other,
 }
 

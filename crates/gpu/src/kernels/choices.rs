@@ -51,7 +51,7 @@ pub struct PromptAttention {
 }
 
 impl PromptAttention {
-    /// Every way on this device.
+    /// All ways to attend on this device.
     pub fn all(target: &Target, dims: KvDims) -> Vec<Self> {
         let mut all = vec![Self {
             form: prompt_attention::Form::Vector,

@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every one.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Barrier,
         Self::Index,

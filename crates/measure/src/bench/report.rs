@@ -153,7 +153,7 @@ pub enum Format {
 /// The columns of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Columns {
-    /// All.
+    /// All columns.
     #[default]
     All,
     /// The columns that fit into 120 characters, for one device.

@@ -35,7 +35,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All of them.
+    /// All endpoints.
     pub const ALL: [Self; 2] = [Self::Chat, Self::Completions];
 
     /// The path at which HTTP serves it.

@@ -130,7 +130,7 @@ struct Begun<F> {
 /// The result of handing a request in.
 enum Handed<F> {
     In(Begun<F>, Answering),
-    /// This is its answer.
+    /// The request was answered at once.
     AtOnce(Value),
 }
 

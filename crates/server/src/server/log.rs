@@ -165,12 +165,12 @@ impl Record {
         self.told().finish.push(reason);
     }
 
-    /// All was sent.
+    /// Notes that the whole answer was sent.
     pub(super) fn ended(&self) {
         self.told().promised = false;
     }
 
-    /// It was refused, or failed.
+    /// Notes that the request was refused, or failed.
     pub(super) fn failed(&self, code: &str) {
         let mut told = self.told();
         told.error = Some(code.to_owned());

@@ -143,7 +143,7 @@ impl Figures {
         self.whole.add(time);
     }
 
-    /// All of it as text.
+    /// All figures as text.
     pub(super) fn text(&self) -> String {
         let mut text = Text {
             text: String::new(),

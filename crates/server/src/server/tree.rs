@@ -31,7 +31,7 @@ const CHECKED: usize = 1 << 12;
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum TreeError {
-    /// It is no JSON.
+    /// The text is no JSON.
     #[error("{0}")]
     Syntax(String),
     /// The values take too much memory.
@@ -43,7 +43,7 @@ pub(super) enum TreeError {
         /// Bytes that they may take.
         most: usize,
     },
-    /// It was stopped.
+    /// The reading was stopped.
     #[error(transparent)]
     Stopped(#[from] effort::Stopped),
     /// A field that decides something for each name has a name twice.
@@ -156,13 +156,13 @@ impl Count {
 /// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It is a whole body.
+    /// The value is a whole body.
     Body,
     /// It is the value of a field of a body.
     Field,
     /// No name may stand in it twice.
     Once,
-    /// It is anywhere else.
+    /// The value is anywhere else.
     Within,
 }
 

@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Has it end what it does.
+    /// Makes the worker end what it does.
     pub(super) fn cancel(&self) {
         if let Some(handle) = self.cancellation.get() {
             handle.cancel();

@@ -68,7 +68,7 @@ impl Paces {
 
 /// The device's speed as far as it is known, in steps of one kind.
 pub(super) struct Pace {
-    /// Nanoseconds.
+    /// The longest submission in nanoseconds.
     budget: f64,
     /// Whether chunks, and slices of the head, are halved where one dispatch takes longer.
     halves: bool,

@@ -83,7 +83,7 @@ fn cut_everywhere(backend: &mut GpuBackend) {
     backend.batch.paces = Paces::with_budget(Duration::ZERO, false);
 }
 
-/// Asserts that a prompt had `some` submissions where it has `few` uncut and `many`. On a GPU a submission takes about as long
+/// Asserts that a prompt had `some` submissions where it has `few` uncut and at most `many`. On a GPU a submission takes about as long
 /// however little it holds, so there all of them may be cut.
 #[track_caller]
 fn assert_between(backend: &GpuBackend, few: usize, some: usize, many: usize) {

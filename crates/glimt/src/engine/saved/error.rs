@@ -25,7 +25,7 @@ pub enum SessionFileError {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else.
+    /// The file is no session file.
     #[error("{} is no session file: {found}, expected a file that begins with {expected:?}; name another file, or a new one", path.display())]
     Foreign {
         /// The file.

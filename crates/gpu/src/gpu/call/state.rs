@@ -29,7 +29,7 @@ pub struct State {
 /// The largest replay that a step is recorded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Most {
-    /// Tokens.
+    /// The most tokens.
     pub tokens: u32,
     /// Rows of the cache, with those of its own tokens.
     pub context: u32,
@@ -142,7 +142,7 @@ impl Blocks {
 pub enum Extent {
     /// A number known when recording.
     N(u32),
-    /// One per token.
+    /// One workgroup per token.
     Tokens,
     /// One per n tokens, rounded up.
     TokensBy(u32),

@@ -27,7 +27,7 @@ const ARGUMENTS: [&str; 6] = [
 pub(super) enum Head {
     /// The head is not certain yet.
     More,
-    /// It is no call.
+    /// The text is no call.
     Text,
     /// A call without arguments.
     Bare { tool: usize, used: usize },

@@ -65,7 +65,7 @@ impl GpuBatch {
         Ok(self.replays(tokens.len(), drawn, state))
     }
 
-    /// The most tokens after which one is chosen, in a step of this size.
+    /// The most tokens after which one is chosen, in a step of `tokens` tokens.
     fn drawn(&self, tokens: usize) -> usize {
         tokens.min(self.sizes.most_drawn() as usize)
     }
