@@ -140,7 +140,7 @@ impl Bar {
         self.at_of(done, of);
     }
 
-    /// One more is done.
+    /// Notes that one more is done.
     pub(super) fn step(&self) {
         let mut state = self.state();
         state.done += 1;

@@ -145,7 +145,7 @@ pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> 
 /// The source of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Input {
-    /// Here.
+    /// The text itself.
     Text(String),
     /// A file.
     File(PathBuf),

@@ -200,7 +200,7 @@ pub(super) fn check(path: &Path) -> Result<Index, CliError> {
 pub(super) struct Requests {
     lines: Lines,
     index: Index,
-    /// Whether all of them are in the index.
+    /// Whether all requests are in the index.
     checked: bool,
 }
 

@@ -169,7 +169,7 @@ pub enum BackendError {
         "{needed} positions are needed, the context holds {n_ctx}: shorten the prompt or choose a larger context"
     )]
     ContextOverflow {
-        /// One past the last position asked for.
+        /// The position after the last one asked for.
         needed: usize,
         /// Rows in the cache.
         n_ctx: usize,

@@ -79,7 +79,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Whether this is the story teller, also if it is read from a file.
+    /// Whether the model is the story teller, also if it is read from a file.
     pub fn is_built_in(&self) -> bool {
         let Self::File(path) = self else {
             return true;

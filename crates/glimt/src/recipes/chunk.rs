@@ -49,11 +49,11 @@ impl ChunkSize {
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
 #[derive(Clone)]
 pub struct RowsBuffer {
-    /// (tokens, cols) f32.
+    /// The rows as f32, (tokens, cols).
     pub floats: Range,
-    /// (tokens, cols) f16.
+    /// The rows as f16, (tokens, cols).
     pub halves: Range,
-    /// (tokens) f32.
+    /// The scales of the halves as f32, for each token.
     pub scales: Range,
 }
 
@@ -72,7 +72,7 @@ impl RowsBuffer {
 /// The buffers of chunks of up to so many tokens. Recipes use those that their forms need; a device makes no others.
 #[derive(Clone)]
 pub struct Chunk {
-    /// (tokens, d) each, f32, as all that follow unless they say otherwise.
+    /// The residual stream after each part, (tokens, d). All buffers are f32 unless they say otherwise.
     pub(super) embedding: Range,
     pub(super) after_attention: Range,
     pub(super) after_shared: Range,
@@ -86,13 +86,13 @@ pub struct Chunk {
     pub(super) shared_h: Range,
     /// The output of the chosen experts' `down`, (tokens, used, d), by low tiles and by tall ones.
     pub(super) slots: [Range; 2],
-    /// (split_k, tokens, experts).
+    /// Partial sums of the router's logits, (split_k, tokens, experts).
     pub(super) router_logits: Range,
-    /// (tokens, used) u32.
+    /// The chosen experts, (tokens, used) u32.
     pub(super) expert_ids: Range,
-    /// (tokens, used).
+    /// The weights of the chosen experts, (tokens, used).
     pub(super) expert_weights: Range,
-    /// (tokens * used) u32.
+    /// The slots sorted by expert, (tokens * used) u32.
     pub(super) expert_slots: Range,
     /// The tiles of the experts, low and tall ones: four u32 each.
     pub(super) tiles: [Range; 2],

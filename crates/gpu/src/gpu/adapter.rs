@@ -93,7 +93,7 @@ pub struct OtherBackend {
     pub driver: String,
     /// The fastest tier that it can run there.
     pub tier: &'static str,
-    /// Why it is not used.
+    /// The reason why it is not used.
     pub reason: String,
 }
 

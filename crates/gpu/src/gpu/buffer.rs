@@ -79,7 +79,7 @@ struct Inner {
 }
 
 impl Buffer {
-    /// One of `size` bytes that a device makes when a step that uses it is realised.
+    /// A buffer of `size` bytes that a device makes when a step that uses it is realised.
     pub fn new(name: impl Into<String>, size: u64, role: Role) -> Self {
         Self::of(name.into(), size, role, None, false)
     }
@@ -89,7 +89,7 @@ impl Buffer {
         Self::holding(name.into(), data, false)
     }
 
-    /// One that holds workgroups of dispatches, three words each, that kernels may change.
+    /// A buffer that holds workgroups of dispatches, three words each, that kernels may change.
     pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
         Self::holding(name.into(), grids, true)
     }
@@ -154,7 +154,7 @@ impl Buffer {
         self.0.made.get_or_init(|| made);
     }
 
-    /// The one of a device that was made elsewhere, such as one that the host maps.
+    /// A buffer of a device that was made elsewhere, such as one that the host maps.
     pub fn from_made(name: impl Into<String>, made: wgpu::Buffer, role: Role) -> Self {
         let buffer = Self::of(name.into(), made.size(), role, None, false);
         assert_eq!(buffer.0.size, made.size(), "whole vectors");

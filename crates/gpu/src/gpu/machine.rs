@@ -201,7 +201,7 @@ pub struct Repeated {
 }
 
 impl Machine {
-    /// The one that the kernels were measured on: an NVIDIA H200 through Vulkan.
+    /// The machine that the kernels were measured on: an NVIDIA H200 through Vulkan.
     pub const H200: Self = Self {
         profile: Profile::Nvidia,
         lanes: 32,

@@ -75,7 +75,7 @@ impl GpuWeight {
 struct Planned {
     first_row: u32,
     rows: u32,
-    /// (buffer index, offset, bytes) of quants and scales.
+    /// The buffer's index, the offset and the bytes of quants and scales.
     quants: (usize, u64, u64),
     scales: (usize, u64, u64),
 }

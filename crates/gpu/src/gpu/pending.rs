@@ -149,7 +149,7 @@ impl Stop {
 thread_local! {
     /// The notes of what the futures of a thread stop at, while somebody asks for them.
     static NOTES: RefCell<Option<Option<Stop>>> = const { RefCell::new(None) };
-    /// Whether they may block meanwhile.
+    /// Whether futures may block meanwhile.
     static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 

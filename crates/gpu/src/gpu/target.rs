@@ -67,7 +67,7 @@ impl Target {
         }
     }
 
-    /// The one that the kernels were measured on ([`Machine::H200`]).
+    /// The target that the kernels were measured on ([`Machine::H200`]).
     pub fn h200() -> Self {
         Self {
             coop: Some(Coop::NVIDIA),

@@ -114,9 +114,9 @@ fn kernel(dims: MlaDims) -> Call {
 pub struct GpuAttention {
     /// The kernel that attends.
     pub form: Form,
-    /// (max_tokens, heads, kv_lora).
+    /// The absorbed queries, (max_tokens, heads, kv_lora).
     pub q_lat: Range,
-    /// (max_tokens, heads, rope).
+    /// The rotated queries, (max_tokens, heads, rope).
     pub q_pe: Range,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
     pub cache: Range,

@@ -241,7 +241,7 @@ impl Scratch {
 pub struct GpuPromptAttention<'a> {
     /// The kernels.
     pub form: Form,
-    /// (max_tokens, heads, nope + rope), not yet rotated.
+    /// The queries, (max_tokens, heads, nope + rope), not yet rotated.
     pub q: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,

@@ -133,7 +133,7 @@ impl GpuRopeCache {
 /// The inputs of new rows of a cache, and where the rows go.
 #[derive(Debug, Clone)]
 pub struct CacheRow {
-    /// (kv_lora + rope) f32.
+    /// The output of `kv_a`, (kv_lora + rope) f32.
     pub kv_a: Range,
     /// `attn_kv_a_norm`, (kv_lora) f32.
     pub kv_a_norm: Range,

@@ -93,7 +93,7 @@ fn best_free(scores: &[f32], free: &[bool]) -> usize {
 /// The kernel's buffers and sizes.
 #[derive(Debug, Clone)]
 pub struct GpuRouter<'a> {
-    /// (max_tokens, count), f32; or (partial_sums, max_tokens, count) to be added up.
+    /// The logits, (max_tokens, count) f32, or their partial sums, (partial_sums, max_tokens, count).
     pub logits: Range,
     /// Partial sums of a logit, usually 1.
     pub partial_sums: u32,

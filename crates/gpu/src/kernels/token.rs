@@ -17,7 +17,7 @@ use crate::quant::repack::{has_codes, has_nibbles, shader_module};
 /// An output prepared for the product that comes next.
 #[derive(Clone)]
 pub struct TokenOutput {
-    /// (n / 32) units.
+    /// The prepared values, (n / 32) units.
     pub values: Range,
     /// The RMS norm that lies between, if there is one: its weight (n), and the sums of squares of 16 values, (n / 16) f32.
     pub norm: Option<(Range, Range)>,
@@ -44,7 +44,7 @@ impl TokenOutput {
 /// A prepared input.
 #[derive(Clone)]
 pub struct TokenInput {
-    /// (n / 32) units.
+    /// The prepared values, (n / 32) units.
     pub values: Range,
     /// The RMS norm that lies between, if there is one: the sums of squares of 16 values, (n / 16), and its epsilon.
     pub rms: Option<(Range, f32)>,

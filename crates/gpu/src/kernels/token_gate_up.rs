@@ -115,7 +115,7 @@ impl Divided for GpuTokenGateUp<'_> {
         }
     }
 
-    /// One per piece of the experts or of the shared expert, whichever are more.
+    /// One call per piece of the experts or of the shared expert, whichever are more.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
         assert!(

@@ -78,8 +78,8 @@ impl Divided for GpuTokenMoeDown<'_> {
         }
     }
 
-    /// One per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the one before. The last leaves
-    /// it prepared.
+    /// One call per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the one before. The last
+    /// leaves it prepared.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let d = self.down;
         check_rows(target, d.rows, &d.name)?;

@@ -52,7 +52,7 @@ pub struct Head {
 pub enum Work {
     /// Decoded tokens.
     Token {
-        /// How many, which medians are over.
+        /// The number of tokens, which medians are over.
         tokens: usize,
         /// A token while generating, by the host's clock, without timestamps.
         token_us: f64,

@@ -31,7 +31,7 @@ use rows::{Difference, logits};
 /// How the tokens of a text are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// One after the other, as an answer is.
+    /// One token after the other, as in an answer.
     Tokens,
     /// A few at once, as the end of a prompt may be.
     Few,

@@ -47,7 +47,7 @@ impl Subject {
     }
 }
 
-/// The one that is compiled into the program.
+/// The model that is compiled into the program.
 pub(super) fn built_in() -> Result<Subject, BenchError> {
     Subject::new("built-in".to_owned(), true, ModelSource::Embedded.open()?)
 }

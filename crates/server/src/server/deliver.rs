@@ -78,7 +78,7 @@ pub(super) trait Events: Send {
     /// The events that tell of an error, after which nothing comes.
     fn failed(&mut self, error: &ApiError) -> Vec<Value>;
 
-    /// The one that tells that the stream lives; `None` leaves that to the framing.
+    /// The event that tells that the stream lives; `None` leaves that to the framing.
     fn alive(&self) -> Option<Value> {
         None
     }

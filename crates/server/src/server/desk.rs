@@ -33,7 +33,7 @@ const GATHER: [Duration; 3] = [
 /// Answers to a prompt that are asked for.
 pub(super) struct Order {
     pub(super) prompt: Arc<[u32]>,
-    /// How many.
+    /// The number of answers.
     pub(super) n: usize,
     /// The wish that all prompts of a request share.
     pub(super) wish: Arc<Wish>,

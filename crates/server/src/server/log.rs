@@ -118,7 +118,7 @@ impl Record {
         }
     }
 
-    /// It is a request of this peer, which the log does not tell.
+    /// Notes that the request is of this peer, which the log does not tell.
     pub(super) fn of(mut self, peer: Peer) -> Self {
         self.peer = peer;
         self
@@ -160,7 +160,7 @@ impl Record {
         told.generated += 1;
     }
 
-    /// One of its answers ended.
+    /// Notes that one of the request's answers ended.
     pub(super) fn finish(&self, reason: &'static str) {
         self.told().finish.push(reason);
     }

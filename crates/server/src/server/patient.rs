@@ -20,7 +20,7 @@ pub(super) const UNTAKEN: Duration = Duration::from_secs(30);
 /// A connection whose peer has to take what is written to it.
 pub(super) struct Patient {
     stream: Arc<TcpStream>,
-    /// It knows how long the peer has let it wait.
+    /// The line that knows how long the peer has let it wait.
     line: Arc<Line>,
     most: Duration,
     /// The timer that wakes the stream when a wait was too long.

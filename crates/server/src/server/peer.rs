@@ -10,9 +10,9 @@ use super::settings::Settings;
 /// The one who asks: the owner of a key of this server, or else an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
-    /// Whoever has this key.
+    /// The owner of this key.
     Key(Digest),
-    /// Whoever comes from this address. Of IPv6 it is the network of 64 bits, since that is what one user gets.
+    /// All who come from this address. Of IPv6 it is the network of 64 bits, since that is what one user gets.
     Address(IpAddr),
     /// Everybody without a key behind a proxy, whose address tells nothing of who asks.
     Anybody,

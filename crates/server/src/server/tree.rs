@@ -158,7 +158,7 @@ impl Count {
 enum Place {
     /// The value is a whole body.
     Body,
-    /// It is the value of a field of a body.
+    /// The value is that of a field of a body.
     Field,
     /// No name may stand in it twice.
     Once,

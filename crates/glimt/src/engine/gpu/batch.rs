@@ -119,9 +119,10 @@ pub struct GpuBatch {
     pub(super) model: Arc<GpuModel>,
     pub(super) recipes: Steps,
     sizes: BatchSizes,
-    /// (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last of a prompt.
+    /// The logits, (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last
+    /// of a prompt.
     pub(super) logits: Range,
-    /// (tokens after which one is chosen, 12) words.
+    /// The settings of choices, (tokens after which one is chosen, 12) words.
     choices: Range,
     biases: BiasRows,
     pub(super) results: Results,

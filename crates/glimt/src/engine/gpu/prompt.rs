@@ -87,7 +87,7 @@ pub(crate) fn chunk(
 pub(super) struct Slices {
     /// The recording from hidden states to logits; the state's slot names the slice.
     pub head: Arc<Recording>,
-    /// (HEAD_TOKENS, vocab), the same for slices of any length.
+    /// The logits, (HEAD_TOKENS, vocab), the same for slices of any length.
     pub logits: Range,
     /// Tokens of a slice.
     pub tokens: usize,

@@ -48,7 +48,7 @@ pub enum SessionFileError {
         /// The version that is written here.
         expected: u32,
     },
-    /// It belongs to another model, or to other cache rows.
+    /// The file belongs to another model, or to other cache rows.
     #[error(
         "the session file {} belongs to another model: its {what} is {found}, but {expected} here; load that model, or name another file",
         path.display()

@@ -32,7 +32,7 @@ pub struct SessionFile {
     file: File,
     /// Bytes of the header.
     header: u64,
-    /// One past the last byte that counts.
+    /// The position after the last byte that counts.
     end: u64,
     /// Whether something may stand behind `end` that a write left unfinished.
     torn: bool,
@@ -338,7 +338,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// One that begins at `at` of `out`.
+    /// A group that begins at `at` of `out`.
     fn begin(
         path: &Path,
         failing: &'static str,

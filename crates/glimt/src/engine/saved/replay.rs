@@ -151,7 +151,7 @@ pub(super) struct Replay {
     pub kept: Kept,
     /// Changes that no commit has made yet.
     group: Vec<Change>,
-    /// One past the last commit or journal; what follows is the torn end of something that was never finished.
+    /// The position after the last commit or journal; what follows is the torn end of something that was never finished.
     pub end: u64,
 }
 

@@ -17,10 +17,10 @@ use crate::recipes::GpuBlock;
 
 /// The experts' logits of each token.
 pub(in crate::recipes) struct RouterLogits {
-    /// (partial_sums, experts) f32, to be added up.
+    /// Partial sums of the logits, (partial_sums, experts) f32.
     pub logits: Range,
     pub partial_sums: u32,
-    /// Whether they still are times the root mean square of the stream.
+    /// Whether the logits are still multiplied by the root mean square of the stream.
     pub raw: bool,
 }
 

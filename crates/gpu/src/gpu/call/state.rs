@@ -144,13 +144,13 @@ pub enum Extent {
     N(u32),
     /// One workgroup per token.
     Tokens,
-    /// One per n tokens, rounded up.
+    /// One workgroup per n tokens, rounded up.
     TokensBy(u32),
-    /// One per block of the context.
+    /// One workgroup per block of the context.
     Slices,
-    /// One per n context rows of the block, rounded up.
+    /// One workgroup per n context rows of the block, rounded up.
     BlockRowsBy(u32),
-    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
+    /// One workgroup per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
     Slots {
         /// Slots of a token.
         used: u32,

@@ -33,7 +33,7 @@ pub(crate) const DEEPSEEK: MlaDims = MlaDims {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kernel {
     Of(Form),
-    /// The one for short contexts.
+    /// The kernel for short contexts.
     Short,
 }
 

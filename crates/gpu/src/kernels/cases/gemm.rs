@@ -179,8 +179,8 @@ pub(crate) struct OfExperts {
     pub tokens: usize,
     /// Slots of a tile.
     pub height: u32,
-    /// Whether it is gate and up, which read the rows of tokens and leave those of places, or down, which reads the rows of places and
-    /// leaves those of slots.
+    /// Whether the product is gate and up, which read the rows of tokens and leave those of places, or down, which reads the rows of places
+    /// and leaves those of slots.
     pub gather: bool,
 }
 

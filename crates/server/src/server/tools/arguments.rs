@@ -11,11 +11,11 @@ use super::typed::{self, Kinds};
 
 /// The meaning of the next tag in a value.
 enum Ending {
-    /// The ending is not certain yet.
+    /// The meaning is not certain yet.
     More,
-    /// It belongs to the value, up to this place.
+    /// The tag belongs to the value, up to this place.
     Literal(usize),
-    /// It is doubled or a stray one, and is left out.
+    /// The tag is doubled or a stray one, and is left out.
     Stray { at: usize, end: usize },
     /// The value ends, and the text goes on from a place on.
     End { at: usize, next: usize },

@@ -43,7 +43,7 @@ pub(super) enum Head {
     Calls {
         calls: Vec<(usize, String)>,
         used: usize,
-        /// Whether nothing of them was cut.
+        /// Whether nothing of the calls was cut.
         whole: bool,
     },
 }
@@ -67,7 +67,7 @@ impl Head {
 pub(super) enum Key {
     More,
     None,
-    /// It, and where the text goes on.
+    /// The key, and the place at which the text goes on.
     Found(String, usize),
 }
 

@@ -21,9 +21,9 @@ const WORTH_COPYING: usize = 8;
 enum Turn {
     /// The answer goes on.
     GoesOn,
-    /// It has ended.
+    /// The request has ended.
     Ended(StopReason),
-    /// Nobody wants it any more.
+    /// Nobody wants the request any more.
     Cancelled,
 }
 
