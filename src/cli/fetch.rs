@@ -61,7 +61,7 @@ impl Shown {
     }
 }
 
-/// Asks whether to fetch so much.
+/// Asks whether to fetch `missing` bytes.
 pub(super) fn may(missing: u64) -> Result<bool, CliError> {
     match missing {
         // It is here, and may be linked anew.

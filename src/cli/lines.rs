@@ -198,7 +198,7 @@ fn seen_width(word: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The lines of a text that comes in pieces of so many characters, in 20 columns.
+    /// The lines of a text that comes in pieces of `size` characters, in 20 columns.
     fn lines(text: &str, size: usize) -> Vec<String> {
         let mut lines = Lines::new(|| Some(20));
         let characters: Vec<char> = text.chars().collect();

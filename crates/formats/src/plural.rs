@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// A number and what there are so many of.
+/// A number with the noun that it counts.
 pub struct Count<N>(N, &'static str);
 
 /// `number` of what `noun` is one of: `1 token`, `2 tokens`.

@@ -6,7 +6,7 @@
 //!
 //! Operations of subgroups stay as they are, and must not reach beyond the subgroups of the adapter.
 
-/// `text` with plain code in place of its matrices, of so many rows and of so many lanes; with its threads numbered backwards where asked for.
+/// `text` with plain code in place of its matrices, of `size` rows and of `lanes` lanes; with its threads numbered backwards where asked for.
 pub fn emulated(text: &str, [size, lanes]: [usize; 2], backwards: bool) -> String {
     let mut text = Emulation::new(size, lanes).translate(text);
     if backwards {

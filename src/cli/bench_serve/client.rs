@@ -14,7 +14,7 @@ use crate::cli::bench_serve_error::LoadError;
 const CONNECT: Duration = Duration::from_secs(10);
 /// The most bytes of an answer that is no stream.
 const MOST_BYTES: u64 = 1 << 20;
-/// No model knows so many tokens.
+/// More tokens than any model knows.
 const MOST_TOKENS: u64 = 1 << 22;
 
 /// A server and its model.
@@ -174,7 +174,7 @@ impl Client {
         Ok(beyond as u32)
     }
 
-    /// A request to continue these tokens with exactly so many.
+    /// A request to continue these tokens with exactly `generate` more.
     pub(super) fn body(&self, prompt: &[u32], generate: usize) -> String {
         let body = json!({
             "model": self.model,

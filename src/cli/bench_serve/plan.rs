@@ -26,7 +26,7 @@ impl Random {
             .collect()
     }
 
-    /// The time until the next request of a Poisson process of so many per second.
+    /// The time until the next request of a Poisson process of `rate` per second.
     fn pause(&mut self, rate: f64) -> Duration {
         // From above 0 to 1.
         let uniform = ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;

@@ -521,7 +521,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Has the conversation go on with a context of so many tokens. The model is loaded again for it.
+    /// Has the conversation go on with a context of `number` tokens. The model is loaded again for it.
     fn take_context(&mut self, number: &str) -> Result<ControlFlow<()>, CliError> {
         let ctx = number.parse::<usize>().map_err(|_| {
             let found = if number.is_empty() { "nothing" } else { number };

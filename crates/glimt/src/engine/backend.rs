@@ -35,7 +35,7 @@ pub trait Backend: Send + Sync {
         Duration::ZERO
     }
 
-    /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing so many tokens:
+    /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing tokens:
     /// for measuring at a depth.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl From<GpuError> for BackendError {
     }
 }
 
-/// Checks that a cache of `n_ctx` rows has so many.
+/// Checks that a cache of `n_ctx` rows has room for `needed`.
 pub(super) fn check_rows(needed: usize, n_ctx: usize) -> Result<(), BackendError> {
     match needed > n_ctx {
         true => Err(BackendError::ContextOverflow { needed, n_ctx }),

@@ -195,7 +195,7 @@ impl Opened {
         self.turns
     }
 
-    /// Checks that the cache that requests share has room for a prompt of so many tokens and one more; where each has its own, it does.
+    /// Checks that the cache that requests share has room for a prompt of `prompt` tokens and one more; where each has its own, it does.
     ///
     /// # Errors
     /// [`EngineError::CacheTooSmall`].

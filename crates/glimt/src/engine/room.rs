@@ -13,7 +13,7 @@ use crate::recipes::BatchSizes;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
-/// Contexts are told in steps of so many tokens.
+/// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
 /// The memory that a model and a context take, and the memory that there is.
@@ -273,7 +273,7 @@ fn longest(
     Ok((low > 0).then_some(low * STEP))
 }
 
-/// Bytes that a model may take, where its device has so much `memory`, or tells nothing.
+/// The bytes that a model may take: its device's `memory`, or the system's if the device tells nothing.
 pub fn available(memory: Option<u64>) -> Option<u64> {
     memory.or_else(system_memory)
 }

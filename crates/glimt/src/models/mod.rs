@@ -107,7 +107,7 @@ pub trait Model: fmt::Debug + Send + Sync {
     fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError>;
 }
 
-/// The host has no room for a cache of so many bytes.
+/// The error that the host has no room for a cache of these bytes.
 #[derive(Debug)]
 pub struct OutOfMemory {
     /// Bytes of the cache.

@@ -9,7 +9,7 @@ use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::{Form, Tile};
 use crate::model::{Config, Experts};
 
-/// A chunk of up to so many tokens on a device.
+/// The size of a chunk: its most tokens, on a device.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkSize {
     /// The device.
@@ -69,7 +69,7 @@ impl RowsBuffer {
     }
 }
 
-/// The buffers of chunks of up to so many tokens. Recipes use those that their forms need; a device makes no others.
+/// The buffers of chunks of one size. Recipes use those that their forms need; a device makes no others.
 #[derive(Clone)]
 pub struct Chunk {
     /// The residual stream after each part, (tokens, d). All buffers are f32 unless they say otherwise.
@@ -103,7 +103,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The buffers of a chunk of this size, whose heads have so many `values` together.
+    /// The buffers of a chunk of this size, whose heads have `values` values together.
     pub(super) fn new(of: ChunkSize, config: &Config, values: usize) -> Self {
         let ChunkSize {
             machine,
@@ -169,7 +169,7 @@ fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
     }
 }
 
-/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have so many `values` together. What
+/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have `values` values together. What
 /// products read as halves is never wider than what it is made of.
 pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
     let chunk = Chunk::new(of, config, values);

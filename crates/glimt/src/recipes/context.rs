@@ -84,7 +84,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context for sequences and steps of these sizes, with a cache of so many values a row for each of the layers.
+    /// The context for sequences and steps of these sizes, with a cache of `cache_row` values a row for each of the layers.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.

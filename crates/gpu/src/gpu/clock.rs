@@ -103,7 +103,7 @@ async fn by_host(
     Ok(times)
 }
 
-/// Encodes a step so many times.
+/// Encodes a step as many times as it is told.
 fn times_of<'a>(
     gpu: &'a Gpu,
     step: &'a Recording,

@@ -245,7 +245,7 @@ impl Machine {
         }
     }
 
-    /// Whether repeating so much work costs less than the dispatch that it saves. Multiplying and loading are assumed to overlap,
+    /// Whether repeating the work `more` costs less than the dispatch that it saves. Multiplying and loading are assumed to overlap,
     /// and a dispatch saved to give back nothing but what waiting for it costs. Software never repeats: it was measured, and a token
     /// of the built-in model took 6% longer.
     pub fn repeats(&self, more: Repeated) -> bool {
@@ -277,8 +277,8 @@ impl Machine {
         }
     }
 
-    /// Whether so many equal workgroups, one at a time on each core, leave at least a tenth of the cores idle in the last round. Then work
-    /// that runs beside them is almost free. Else it costs a round. Measured on an H200.
+    /// Whether `workgroups` equal workgroups, one at a time on each core, leave at least a tenth of the cores idle in the last round. Then
+    /// work that runs beside them is almost free. Else it costs a round. Measured on an H200.
     pub const fn leaves_gaps(&self, workgroups: u32) -> bool {
         let cores = if self.cores == 0 { 1 } else { self.cores };
         let last = workgroups % cores;

@@ -20,7 +20,7 @@ pub mod metal;
 pub mod mutants;
 pub mod waves;
 
-/// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
+/// The variable that has the kernel tests run in emulated subgroups of its number of threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
 
 /// Opens a device with these options. It emulates what the environment asks the tests of kernels to emulate.

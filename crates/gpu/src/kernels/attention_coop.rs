@@ -85,7 +85,7 @@ impl Shapes {
     }
 }
 
-/// The shapes for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory, the best first:
+/// The shapes for blocks of these sizes on a device with these matrices and `memory` bytes of workgroup memory, the best first:
 /// blocks must have as many heads as a matrix has rows, or more, and columns in whole tiles.
 pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<Item = Shape> {
     let good = move |shape: &Shape| {

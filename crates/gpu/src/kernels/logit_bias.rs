@@ -57,7 +57,7 @@ pub fn buffer(rows: u32) -> Buffer {
     Buffer::with("biases", words)
 }
 
-/// The dispatch that adds `biases`, a [`Row`] for each of so many `rows`, to `logits`, (rows, vocab) f32, in replays of which some row
+/// The dispatch that adds `biases`, a [`Row`] for each of `rows`, to `logits`, (rows, vocab) f32, in replays of which some row
 /// [has any](When::Biased). Tokens that the vocabulary does not have are ignored.
 pub fn call(biases: &Range, logits: &Range, vocab: u32, rows: Extent) -> Call {
     Call::new("logit_bias")

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 mod trial;
 
-/// Threads of a workgroup of the form without matrices. Its text divides a tile among so many.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile among these.
 const WG: usize = 128;
 /// Tokens and context rows of its tile. Tiles of the other form have as many rows or a part of them.
 const TOKENS: usize = 32;
@@ -114,7 +114,7 @@ impl Form {
     }
 }
 
-/// The reason why these matrices do not suit blocks of these sizes on a device with so many bytes of workgroup memory, if there is one.
+/// The reason why these matrices do not suit blocks of these sizes on a device with `memory` bytes of workgroup memory, if there is one.
 fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     match prompt_attention_coop::best(dims, coop) {
         Some(shape) if shape.bytes(dims) > memory => Some(format!(

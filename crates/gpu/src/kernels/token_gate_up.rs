@@ -176,7 +176,7 @@ impl GpuTokenGateUp<'_> {
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
     fn piece(&self, machine: Machine, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);

@@ -119,7 +119,7 @@ impl Divided for GpuTokenMoeDown<'_> {
 }
 
 impl GpuTokenMoeDown<'_> {
-    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
     fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
         let (d, used, activation) = (self.down, self.used, self.activation);
         let units = d.cols / 32;
@@ -228,7 +228,7 @@ mod tests {
         agree_long(token_gpus(), |_| of_several());
     }
 
-    /// The sum of experts and, of one token, of a shared one of so many columns.
+    /// The sum of experts and, of one token, of a shared expert with its columns.
     fn down(ty: GgmlType, sizes: [usize; 4], shared: Option<(GgmlType, usize)>) -> Down {
         Down {
             ty,

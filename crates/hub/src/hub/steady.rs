@@ -61,7 +61,7 @@ impl<R: Read> Read for Steady<R> {
 mod tests {
     use super::*;
 
-    /// Brings so many bytes at a time, after a while.
+    /// A line that brings this number of bytes at a time, after a while.
     struct Line(usize, Duration);
 
     impl Read for Line {

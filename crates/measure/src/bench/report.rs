@@ -293,7 +293,7 @@ fn is_text(name: &str) -> bool {
 }
 
 impl Columns {
-    /// The columns that fit into lines of so many characters, for several devices and models or one of each.
+    /// The columns that fit into lines of `width` characters, for several devices and models or one of each.
     pub fn fitting(width: usize, devices: bool, models: bool) -> Self {
         match (width >= 120, devices, models) {
             (true, false, _) => Self::Few,

@@ -89,7 +89,7 @@ pub(super) struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// The answers that `answering` tells of, one for each reader, to prompts of so many tokens, `each` of which has as many answers. They
+    /// The answers that `answering` tells of, one for each reader, to prompts of `prompt` tokens, `each` of which has as many answers. They
     /// have to be there within `timeout` of the request.
     pub(super) fn new(
         answering: Answering,

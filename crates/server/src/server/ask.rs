@@ -208,7 +208,7 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
     }
 }
 
-/// The error about a prompt of so many tokens where there is room for fewer.
+/// The error about a prompt of `tokens` tokens if there is room for `room` only.
 fn too_long(param: &str, [tokens, room]: [usize; 2], more: &str) -> ApiError {
     // Agents know by these words, which are those of OpenAI's, llama.cpp's and Anthropic's servers, that they have to shorten.
     let message = format!(

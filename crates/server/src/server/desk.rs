@@ -461,7 +461,7 @@ impl Clerk {
         self.count();
     }
 
-    /// The next answer to enter, of the peer and the request that have the fewest, where so many can be answered at once.
+    /// The next answer to enter, of the peer and the request that have the fewest, if `slots` can be answered at once.
     fn next(&mut self, slots: usize) -> Option<(Request, Entry)> {
         if self.jobs.iter().all(|job| job.left() == 0) {
             return None;

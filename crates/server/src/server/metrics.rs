@@ -119,7 +119,7 @@ fn share(part: usize, all: usize) -> f64 {
 }
 
 impl Figures {
-    /// A request has waited so long; its prompt has so many tokens, and so many of their rows were there.
+    /// Notes that a request has waited for `queued`. Its prompt has `prompt` tokens, and `cached` of their rows were there.
     pub(super) fn begun(&mut self, queued: Duration, prompt: usize, cached: usize) {
         self.queued.add(queued);
         self.prompt_tokens += prompt;

@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// The error that ends endless writing to a peer that takes so many bytes, again and again.
+    /// The error that ends endless writing to a peer that takes `takes` bytes, again and again.
     async fn written(takes: usize, pause: Duration, most: Duration) -> Option<io::ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");

@@ -44,7 +44,7 @@ pub struct BatchStep<'a> {
     pub tokens: &'a [BatchToken],
     /// The choice of each of them: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// The biases of each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
+    /// The biases of each of these tokens, which are added to the logits first. Tokens behind the end of the list have no biases.
     pub biases: &'a [Biases],
     /// Indices of the chosen tokens of which the host wants the logits, with their biases.
     pub logits: &'a [usize],

@@ -111,7 +111,7 @@ impl Pace {
         cost.work * self.rates.get(cost.kernel).copied().unwrap_or_else(unknown)
     }
 
-    /// Whether a head over so many tokens is short enough: together its dispatches are expected to take no more than a submission, or
+    /// Whether a head of these `costs` is short enough: together its dispatches are expected to take no more than a submission, or
     /// nothing is halved.
     pub(super) fn fits(&self, costs: &[Cost]) -> bool {
         !self.halves || costs.iter().map(|c| self.expected(c)).sum::<f64>() <= self.budget

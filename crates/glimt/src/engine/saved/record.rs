@@ -44,7 +44,7 @@ impl Kind {
         Self::Journal,
     ];
 
-    /// The most bytes of a payload, where a row has so many: all of it is held in memory at once.
+    /// The most bytes of a payload, if a row has `row` bytes: all of it is held in memory at once.
     pub(super) fn most_bytes(self, row: u64) -> u64 {
         match self {
             Self::Forget | Self::Commit => 16,

@@ -187,7 +187,7 @@ impl Replay {
         true
     }
 
-    /// Makes the changes of a group; whether they come to so many tokens and rows.
+    /// Makes the changes of a group, and tells whether they come to these counts of tokens and rows.
     fn commit(&mut self, counts: (usize, usize)) -> bool {
         self.kept.drop_journal();
         let made = (self.group.drain(..)).all(|change| self.kept.apply(change));

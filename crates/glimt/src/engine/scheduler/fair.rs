@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// Tokens of a prompt that are worth a piece of their own, where there are so many.
+/// The fewest tokens of a prompt that are worth a piece of their own.
 const PIECE: usize = 8;
 /// The factor by which a prompt must be longer than a short one not to keep it waiting.
 pub(super) const MUCH_MORE: usize = 4;

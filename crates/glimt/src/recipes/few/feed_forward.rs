@@ -60,7 +60,7 @@ impl Few<'_> {
         Ok(next.stream(self.given.eps()))
     }
 
-    /// Room for hidden values: of several tokens for any layer, of one for those of a layer that has so many.
+    /// Room for hidden values: of several tokens for any layer, of one for a layer that has `of_layer`.
     fn hidden_values(&mut self, of_layer: u32) -> Range {
         let config = self.given.config();
         let routed = config.experts.as_ref();

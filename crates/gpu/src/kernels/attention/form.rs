@@ -86,7 +86,7 @@ impl Form {
         }
     }
 
-    /// Tiles of a slice, at least, of so many in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
+    /// The fewest tiles of a slice, of `tiles` in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
     /// time is least where there are that many times as many slices as a slice has tiles (benches/notes.md, "How many slices a
     /// context is cut into").
     fn least(self, machine: Machine, tiles: usize) -> usize {

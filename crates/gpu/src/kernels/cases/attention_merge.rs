@@ -22,8 +22,8 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Slices of tokens with so many each, behind `preceding` of others. Some have no rows. The scores of some are so far below the others' that
-    /// `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
+    /// Slices of tokens, `counts` of each, behind `preceding` of others. Some have no rows. The scores of some are so far below the others'
+    /// that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
     pub fn new(
         lab: &Lab<'_>,
         heads: usize,

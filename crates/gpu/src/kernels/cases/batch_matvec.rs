@@ -17,7 +17,7 @@ use crate::quant::activation::Activation;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Kind {
     Dense,
-    /// Heads whose inputs are so many units apart.
+    /// Heads whose inputs are this number of units apart.
     Heads(usize),
     /// The number of experts of a token, whose slots share a row of the input or have a row each.
     ByToken(usize),

@@ -163,7 +163,7 @@ pub(crate) fn places(lab: &Lab<'_>, pos: usize) -> ([Place; 2], usize) {
     ([by_itself, in_pages], pages.rows)
 }
 
-/// Tokens at `positions`, each with so many `slices`, for kernels that read nothing else of sequences. Other slices precede them.
+/// Tokens at `positions`, with `slices` slices each, for kernels that read nothing else of sequences. Other slices precede them.
 pub(crate) fn standing(
     lab: &Lab<'_>,
     positions: &[u32],

@@ -63,7 +63,7 @@ pub(super) enum Part {
     Character(Vec<(char, char)>),
     /// The rule of this number.
     Rule(usize),
-    /// A part at least and at most so many times.
+    /// A part with the fewest and the most times that it is repeated.
     Repeat(Box<Part>, u32, Option<u32>),
 }
 

@@ -80,8 +80,8 @@ impl Run {
         cache.iter().flat_map(layer).collect()
     }
 
-    /// A step: so many tokens of each sequence that has some left, after the last of which a token is chosen and kept where it has none
-    /// left. The logits of those, by sequence.
+    /// A step of `counts` tokens of the sequences, where these have some left, after the last of which a token is chosen and kept where it
+    /// has none left. The logits of those, by sequence.
     fn step(&mut self, counts: &[usize]) -> Vec<(usize, Vec<f32>)> {
         let (mut drawn, mut others) = (vec![], vec![]);
         for (sequence, count) in counts.iter().enumerate() {

@@ -117,7 +117,7 @@ impl Job {
     }
 }
 
-/// A prompt of so many tokens, with a beginning that others have as well.
+/// A prompt of `length` tokens, with a beginning that others have as well.
 fn prompt(rng: &mut Rng, length: usize) -> Vec<u32> {
     let common = rng.below(length + 1);
     let kind = rng.below(2) as u32;

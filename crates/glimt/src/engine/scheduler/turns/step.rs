@@ -240,7 +240,7 @@ impl Turns {
         }
     }
 
-    /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
+    /// Computes `count` pending tokens of a request. If these are all, it then computes tokens of its answer for `time`.
     async fn compute(
         &mut self,
         running: &mut Running,
