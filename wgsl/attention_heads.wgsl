@@ -53,7 +53,7 @@ var<workgroup> raised: array<u32, 2>;                                 // whether
 
 #import eight
 
-// Where vector v of the rows of a sequence lies.
+// The place of vector v of the rows of a sequence.
 #ifdef pages
 fn vector_at(page: u32, v: u32) -> u32 { return cache_row_at(page, v / ROW) * ROW + v % ROW; }
 #else

@@ -71,7 +71,7 @@ fn bias_of(expert: u32) -> f32 {
 #endif
 }
 
-// How many experts of the token come before this one. Their keys begin with thread `first`.
+// The number of experts of the token that come before this one. Their keys begin with thread `first`.
 fn place_of(key: u32, expert: u32, first: u32) -> u32 {
   var before = vec4(0u);
   var j = 0u;
@@ -104,7 +104,7 @@ fn weight_of(slot: u32) -> f32 {
 #endif
 }
 
-// How many slots before this one have its expert.
+// The number of slots before this one that have its expert.
 fn rank_of(slot: u32, expert: u32) -> u32 {
   var rank = 0u;
   var j = 0u;

@@ -127,7 +127,7 @@ alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
 struct Keys { own: HeadKeys, rope: RopeKeys }
 alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
-// How many vectors of the cache the rows of the tile that begins at row `first` have moved by. All of them are in one page.
+// The number of vectors of the cache that the rows of the tile from row `first` on have moved by. All of them are in one page.
 fn tile_moved(by: Mover, first: u32) -> u32 { return moved(p.begin + min(first, by.last_row)) * CACHE_ROW; }
 
 // Loads a thread's part of the keys of the tile that begins at row `first`, whose rows of the cache have moved by so many vectors.

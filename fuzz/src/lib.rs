@@ -206,7 +206,7 @@ pub fn model_with_experts() -> Vec<u8> {
 /// What stands between the files of a split model in an input.
 pub const BETWEEN: &[u8] = b"<next file>";
 
-/// A model, split into so many files: the metadata is in the first, tensors are in each.
+/// A model, split into `count` files: the metadata is in the first, tensors are in each.
 pub fn split(model: Vec<u8>, count: u16) -> Vec<u8> {
     let gguf = container(model).expect("it was written by the writer");
     let tensors = gguf.tensors();

@@ -12,7 +12,7 @@ pub(super) struct Answer<'a> {
     reader: ReplyReader<'a>,
     stop: StopFilter,
     sink: Sink,
-    /// How many tokens the thoughts may have.
+    /// The most tokens of the thoughts.
     pub(super) think_limit: Option<usize>,
     /// Whether line breaks are still skipped because they stand between thoughts and answer.
     skip_line_breaks: bool,
@@ -135,7 +135,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Such as `, 55.5 tokens/s`. It is empty if there were no tokens or no time was measured.
+/// The rate, such as `, 55.5 tokens/s`. It is empty if there were no tokens or no time was measured.
 pub(super) fn rate(tokens: usize, time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if tokens > 0 && seconds > 0.0 => {

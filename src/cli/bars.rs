@@ -13,7 +13,7 @@ use crate::gpu::compiling::{self, Compiling};
 
 /// Work that takes no longer shows no bar.
 const BAR_AFTER: Duration = Duration::from_millis(300);
-/// Without bars, the first line comes after so long. Each further one takes twice as long as the one before.
+/// The time after which the first line comes if there are no bars. Each further one takes twice as long as the one before.
 const LINE_AFTER: Duration = Duration::from_secs(5);
 /// Shaders that are compiled within so long of one another share a bar.
 const SAME: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl Unit {
         }
     }
 
-    /// So much of so much, in words.
+    /// `done` of `of`, in words.
     fn words(self, done: u64, of: u64) -> String {
         match self {
             Self::Bytes => format!("{} of {}", bytes(done), bytes(of)),
@@ -134,13 +134,13 @@ impl Bar {
         lock(&self.state)
     }
 
-    /// So much is done.
+    /// Shows that `done` is done.
     pub(super) fn at(&self, done: u64) {
         let of = self.state().of;
         self.at_of(done, of);
     }
 
-    /// One more is done.
+    /// Notes that one more is done.
     pub(super) fn step(&self) {
         let mut state = self.state();
         state.done += 1;
@@ -149,7 +149,7 @@ impl Bar {
         self.at_of(done, of);
     }
 
-    /// So much is done, of so much.
+    /// Shows that `done` of `of` is done.
     pub(super) fn at_of(&self, done: u64, of: u64) {
         let spent = self.began.elapsed();
         let mut state = self.state();

@@ -5,7 +5,7 @@ use std::io;
 
 use crate::plural::count;
 
-/// Lines that are told of at most.
+/// The most lines that are told of.
 pub(super) const MOST_TOLD: usize = 10;
 
 /// The problems in the lines of a batch.
@@ -13,7 +13,7 @@ pub(super) const MOST_TOLD: usize = 10;
 pub(super) struct Problems {
     /// The first of them, with the numbers of their lines.
     pub(super) first: Vec<(u64, String)>,
-    /// How many there are.
+    /// The number of problems.
     pub(super) all: usize,
 }
 
@@ -26,7 +26,7 @@ impl Problems {
         self.all += 1;
     }
 
-    /// One alone.
+    /// One problem alone.
     pub(super) fn one(line: u64, problem: String) -> Self {
         let mut problems = Self::default();
         problems.add(line, problem);
@@ -83,7 +83,7 @@ pub(super) enum BatchError {
     Failed {
         failed: usize,
         all: usize,
-        /// Where the errors are.
+        /// The file with the errors.
         path: String,
     },
     /// The file is not what it was when it was checked.

@@ -333,7 +333,7 @@ impl ParallelTable {
 
 /// The results that runs have written so far.
 pub(super) struct Shown<W> {
-    /// Where the results go, until the head is written.
+    /// The output of the results, until the head is written.
     out: Option<W>,
     format: Format,
     columns: Columns,

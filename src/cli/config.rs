@@ -118,7 +118,7 @@ pub(super) fn wrong(origin: impl Into<String>, problem: impl Into<String>) -> Cl
 
 /// A key of the config file with its values.
 struct Entry {
-    /// Of which command; `None` at the top of the file.
+    /// The command; `None` at the top of the file.
     table: Option<String>,
     key: String,
     values: Vec<String>,
@@ -246,7 +246,7 @@ impl Entry {
         found.unwrap_or_default()
     }
 
-    /// As a setting for `command`, where that has such a flag.
+    /// The entry as a setting for `command`, if that has such a flag.
     fn setting(&self, command: &Command) -> Option<Setting> {
         let flag = flag(command, &self.key)?;
         let values = self.values.iter().map(OsString::from).collect();

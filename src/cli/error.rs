@@ -34,7 +34,7 @@ pub(super) enum CliError {
     Unverified {
         device: String,
         failed: usize,
-        /// All of them, in words.
+        /// The number of all comparisons, in words.
         all: String,
         /// The kernels that differ from their twins, in words; empty if all agree.
         kernels: String,
@@ -42,7 +42,7 @@ pub(super) enum CliError {
     #[error("{} of {all} failed: {}; the report tells why", failed.len(), failed.join(", "))]
     Unreported {
         failed: Vec<&'static str>,
-        /// All of them, in words.
+        /// The number of all parts, in words.
         all: String,
     },
     #[error("the CPU reference has no tiers; leave out --tier, or name a GPU with --device")]
@@ -281,7 +281,7 @@ impl CliError {
         }
     }
 
-    /// Whether this is about what a model's file holds.
+    /// Whether the error is about what a model's file holds.
     fn is_of_file(&self) -> bool {
         match self {
             Self::Tokenizer(_) => true,

@@ -52,7 +52,7 @@ impl Shown {
         }
     }
 
-    /// So much is fetched or checked.
+    /// Shows how much is fetched or checked.
     fn at(&self, what: &str, done: u64, of: u64) {
         if let Some(bar) = &self.bar {
             bar.call(what);
@@ -61,7 +61,7 @@ impl Shown {
     }
 }
 
-/// Asks whether to fetch so much.
+/// Asks whether to fetch `missing` bytes.
 pub(super) fn may(missing: u64) -> Result<bool, CliError> {
     match missing {
         // It is here, and may be linked anew.

@@ -9,7 +9,7 @@ use super::fault;
 use super::interrupt;
 use super::output::complain;
 
-/// Bytes that rendering a template may take: a hundred times what the longest conversation does.
+/// The most bytes that rendering a template may take: a hundred times what the longest conversation does.
 const MOST: u64 = 256 << 20;
 /// A doubling template takes some tenths of a second from here to the end of memory.
 const INTERVAL: Duration = Duration::from_millis(5);

@@ -100,7 +100,7 @@ impl Kept {
         self.file.tokens()
     }
 
-    /// Whether nothing is in it.
+    /// Whether the file has neither tokens nor turns.
     pub(super) fn is_new(&self) -> bool {
         self.file.tokens().is_empty() && self.conversation().turns.is_empty()
     }

@@ -131,13 +131,13 @@ impl Lines {
     }
 }
 
-/// `text` in lines of at most so many columns, broken at blanks alone: a path or a flag that is longer stays whole. Escape sequences that
+/// `text` in lines of at most `columns` columns, broken at blanks alone: a path or a flag that is longer stays whole. Escape sequences that
 /// style text fill no columns.
 pub(super) fn wrapped(text: &str, columns: usize) -> String {
     wrapped_behind(text, columns, |_| 0)
 }
 
-/// A page in lines of at most so many columns. The rest of a line stands below its text: behind its blanks, or behind the name that
+/// A page in lines of at most `columns` columns. The rest of a line stands below its text: behind its blanks, or behind the name that
 /// several blanks end. Rows of Markdown's tables stay whole.
 pub(super) fn wrapped_page(text: &str, columns: usize) -> String {
     wrapped_behind(text, columns, |line| {
@@ -152,7 +152,7 @@ pub(super) fn wrapped_page(text: &str, columns: usize) -> String {
     })
 }
 
-/// `text` in lines of at most so many columns. `indent` tells how far what follows in a line is indented; [`usize::MAX`] leaves it whole.
+/// `text` in lines of at most `columns` columns. `indent` tells how far what follows in a line is indented; [`usize::MAX`] leaves it whole.
 fn wrapped_behind(text: &str, columns: usize, indent: impl Fn(&str) -> usize) -> String {
     let mut lines = String::with_capacity(text.len());
     for (at, line) in text.split('\n').enumerate() {
@@ -198,7 +198,7 @@ fn seen_width(word: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The lines of a text that comes in pieces of so many characters, in 20 columns.
+    /// The lines of a text that comes in pieces of `size` characters, in 20 columns.
     fn lines(text: &str, size: usize) -> Vec<String> {
         let mut lines = Lines::new(|| Some(20));
         let characters: Vec<char> = text.chars().collect();

@@ -26,7 +26,7 @@ pub(super) fn open(
     open_for(model, engine, ctx, None)
 }
 
-/// Opens like [`open`], for so many users.
+/// Opens like [`open`], for the users of `serving`.
 pub(super) fn open_for(
     model: &ModelArgs,
     engine: &EngineArgs,

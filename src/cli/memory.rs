@@ -21,7 +21,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 /// The name of all other weights.
 const OTHERS: &str = "routers and norms";
-/// Where the parts begin in the picture.
+/// The top of the parts in the picture.
 const TOP: f64 = 62.0;
 
 /// The uses of a plan's bytes, each above 0.

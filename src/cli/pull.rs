@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::{ask, fetch, lookup, output};
 use crate::hub::{Hub, Name, Settings};
 
-/// So many bytes are fetched without a question.
+/// The most bytes that are fetched without a question.
 const UNASKED: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\

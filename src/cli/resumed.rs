@@ -25,7 +25,7 @@ pub(super) struct Resumed {
 pub(super) struct Prompt {
     /// All tokens.
     pub(super) tokens: Vec<u32>,
-    /// As text, where there is a chat template.
+    /// The prompt as text, where there is a chat template.
     pub(super) rendered: Option<String>,
 }
 

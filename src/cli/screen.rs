@@ -30,7 +30,7 @@ pub(super) fn remove(bar: &ProgressBar) {
     BARS.remove(bar);
 }
 
-/// Does what writes whole lines to the terminal, above the bars.
+/// Calls `write`, which writes whole lines to the terminal, above the bars.
 pub(super) fn beside<T>(write: impl FnOnce() -> T) -> T {
     match USED.load(Ordering::Relaxed) {
         true => BARS.suspend(write),

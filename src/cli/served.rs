@@ -60,7 +60,7 @@ impl ServedArgs {
         self.model.source()
     }
 
-    /// Loads the model, for so many requests at once, and tells what was chosen. `turns` tells whether the CPU computes them in turns.
+    /// Loads the model, for `parallel` requests at once, and tells what was chosen. `turns` tells whether the CPU computes them in turns.
     pub(super) fn load(
         &self,
         source: &ModelSource,

@@ -1,4 +1,4 @@
-//! Where an answer and its thoughts go.
+//! The outputs of an answer and its thoughts.
 
 use std::io::{self, IsTerminal};
 
@@ -20,7 +20,7 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// For a report.
+    /// A sink that keeps the answer for a report.
     pub(super) fn kept() -> Self {
         Self::Kept {
             text: String::new(),
@@ -28,7 +28,7 @@ impl Sink {
         }
     }
 
-    /// To be read as it comes. Lines are broken between words if they are `wrapped`.
+    /// A sink whose text is read as it comes. Lines are broken between words if they are `wrapped`.
     pub(super) fn streamed(wrapped: bool) -> Self {
         match wrapped {
             true => Self::Streamed(

@@ -69,7 +69,7 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
-    /// Where the text is; `what` names it in errors.
+    /// The source of the text; `what` names it in errors.
     ///
     /// # Errors
     /// [`CliError::NoText`] where none is given in any way.
@@ -105,7 +105,7 @@ pub(super) struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// Where the prompt is: its inputs, in order.
+    /// The inputs of the prompt, in order.
     ///
     /// # Errors
     /// [`CliError::NoText`] where none is given in any way.
@@ -142,14 +142,14 @@ pub(super) fn read_all(inputs: &[Input], most: u64) -> Result<String, CliError> 
     }
 }
 
-/// Where a text is.
+/// The source of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Input {
-    /// Here.
+    /// The text itself.
     Text(String),
-    /// In a file.
+    /// A file.
     File(PathBuf),
-    /// On standard input.
+    /// Standard input.
     Standard,
 }
 
@@ -227,7 +227,7 @@ fn bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`bounded`], of standard input. If it is silent, that is told once.
+/// Reads like [`bounded`], from standard input. If that is silent, this is told once.
 fn standard_input(most: u64) -> io::Result<Vec<u8>> {
     let (done, waiting) = mpsc::channel::<()>();
     let notice = std::thread::spawn(move || {

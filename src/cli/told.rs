@@ -73,7 +73,7 @@ pub(super) fn stopped(stop: StopReason, interrupted: bool) -> &'static str {
 }
 
 impl Report {
-    /// Of an answer that was kept in `sink`.
+    /// The report of an answer that was kept in `sink`.
     pub(super) fn new(
         engine: &Engine,
         sink: Sink,

@@ -21,7 +21,7 @@ const HOSTILE: [&str; 6] = [
 /// How long a template may take, with the time in which a build for tests computes everything else.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A request with a conversation of so many messages.
+/// A request with a conversation of `messages` messages.
 fn conversation(messages: usize) -> Value {
     let message = json!({"role": "user", "content": "a"});
     json!({"messages": vec![message; messages], "max_tokens": 1})

@@ -6,7 +6,7 @@ use glimt::engine::{
     DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Session, Tier, Wait,
 };
 
-/// The options for a device, a tier and a context of so many tokens; without a number it has the model's.
+/// The options for a device, a tier and a context of `ctx` tokens; without a number it has the model's.
 pub fn options(device: DeviceChoice, tier: Option<Tier>, ctx: Option<usize>) -> EngineOptions {
     EngineOptions {
         gpu: GpuOptions {

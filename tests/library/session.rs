@@ -9,7 +9,7 @@ use glimt::engine::{DeviceChoice, Engine, EngineError, Sampling, Session, StopRe
 
 use crate::built_in::{engine_on, last_logits};
 
-/// On the CPU reference, with a context of so many tokens.
+/// An engine on the CPU reference, with a context of `ctx` tokens.
 fn engine(ctx: usize) -> Engine {
     engine_on(DeviceChoice::Cpu, None, Some(ctx))
 }

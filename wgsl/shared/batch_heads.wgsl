@@ -7,5 +7,5 @@ fn $W_input(at: Tile, m: u32) -> u32 { return at.first + m; }
 
 fn $W_output(at: Tile, m: u32) -> u32 { return at.first + m; }
 
-// Where the rows of a group begin in a row of y.
+// The beginning of the rows of a group in a row of y.
 fn $W_first_row(at: Tile) -> u32 { return at.group * p.rows; }

@@ -193,7 +193,7 @@ fn locate(threshold: f32) -> u32 {
   return slice * WG + select(place, atomicLoad(&last), place == ALL);
 }
 
-// Where a choice stands.
+// The state of a choice.
 struct State {
   step: u32,
   job: u32,

@@ -8,7 +8,7 @@ fn $W_input_row(i: u32) -> u32 { return i; }
 // The first unit of a row of W.
 fn $W_first_unit(at: Tile, row: u32) -> u32 { return (at.group * p.rows + row) * p.units; }
 
-// Where row 0 of W writes its sum for place m of the tile.
+// The place of the sum of row 0 of W for place m of the tile.
 fn $W_output(at: Tile, m: u32) -> u32 {
   return (at.first + m) * p.y_stride + p.first_row + at.group * p.rows;
 }

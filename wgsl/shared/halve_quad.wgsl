@@ -20,12 +20,12 @@ fn halve_quad(v: vec4<f32>) -> HalvesQuad {
   return HalvesQuad(words, vec2<f32>(scale.x, scale.x * sum));
 }
 
-// Where the two words of values 4i .. 4i + 4 lie, in pairs of words.
+// The place of the two words of values 4i .. 4i + 4, in pairs of words.
 fn halves_quad_place(i: u32) -> u32 {
   return 2u * (halves_place(i >> 3u) + ((i >> 1u) & 3u) * HALVES_PLANE) + (i & 1u);
 }
 
-// Where the scale and the sum of the 16 values with values 4i .. 4i + 4 lie, in pairs of words.
+// The place of the scale and the sum of the 16 values with values 4i .. 4i + 4, in pairs of words.
 fn halves_scale_place(i: u32) -> u32 {
   return 2u * (halves_place(i >> 3u) + HALVES_SCALES) + ((i >> 2u) & 1u);
 }

@@ -17,7 +17,7 @@ const HALVES_VECTORS = 40u;          // of a block
 const HALVES_PLANE = 8u;             // from vec4 j to vec4 j + 1 of a unit
 const HALVES_SCALES = 32u;           // from a block's begin to its scales
 
-// Where the first vec4 of unit u lies.
+// The place of the first vec4 of unit u.
 fn halves_place(u: u32) -> u32 {
   return u + ((u & ~7u) << 2u);
 }

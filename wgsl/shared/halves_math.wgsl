@@ -14,7 +14,7 @@ fn halves_hidden(bits: u32, sub: u32) -> u32 {
 #ifdef PACKED
 enable f16;
 
-// By which sums of products with codes used as halves are multiplied: 2^24.
+// The factor of sums of products whose codes are used as halves: 2^24.
 const HALVES_ONE = 16777216.0;
 
 // The two halves of a word. Both conversions are exact, so compilers remove them.

@@ -7,7 +7,7 @@
 #length IDS HISTORY_IDS
 fn id_place(token: u32) -> u32 { return table[2u * token].z + table[2u * token].x; }
 
-// Where the ids of the token's sequence begin.
+// The beginning of the ids of the token's sequence.
 fn first_id(token: u32) -> u32 { return table[2u * token].z; }
 #else
 #word pos: u32       // of the first token of the step

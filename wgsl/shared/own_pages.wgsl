@@ -1,4 +1,4 @@
-// Where the rows of a sequence lie in the cache, if all tokens of a step belong to it.
+// The cache rows of a sequence, if all tokens of a step belong to it.
 #import pages
 #ifdef pages
 #word first_page: u32   // the entry of `pages` with the first page of the sequence

@@ -1,4 +1,4 @@
-// Which units of a row a thread multiplies: every LANES-th from its lane on, UNROLL of them at once.
+// The units of a row that a thread multiplies: every LANES-th from its lane on, UNROLL of them at once.
 #flag RAGGED   // some threads have fewer units than others
 
 // The thread's k-th unit from unit b on. Behind the end of the row it is the last unit.

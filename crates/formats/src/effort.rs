@@ -133,16 +133,16 @@ pub fn check() -> Result<(), Stopped> {
 const LOOK: Duration = Duration::from_millis(100);
 /// How long work goes on before it leaves the processors to others.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// How much less often a thread gets a processor: the last step of the scale from 0 to 19.
+/// The last step of the scale from 0 to 19 of how seldom a thread gets a processor: the last step of the scale from 0 to 19.
 #[cfg(target_os = "linux")]
 const LAST: i32 = 19;
 
-/// By which other threads know a thread whose work may take long.
+/// The id by which other threads know a thread whose work may take long.
 #[derive(Debug, Clone, Default)]
 pub struct Standing(Arc<OnceLock<i32>>);
 
 impl Standing {
-    /// Is called by the thread itself.
+    /// The thread itself calls this.
     pub fn enter(&self) {
         #[cfg(target_os = "linux")]
         // SAFETY: it reads a number of the thread.

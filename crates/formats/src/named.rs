@@ -11,7 +11,7 @@ macro_rules! named {
         }
 
         impl $enum {
-            /// Every one.
+            /// All members.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$member),*];
 
             /// The name of the member.
@@ -19,7 +19,7 @@ macro_rules! named {
                 match self { $(Self::$member => $name,)* }
             }
 
-            /// The one of this name.
+            /// The member of this name.
             fn named(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.name() == name)
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// A number and what there are so many of.
+/// A number with the noun that it counts.
 pub struct Count<N>(N, &'static str);
 
 /// `number` of what `noun` is one of: `1 token`, `2 tokens`.
@@ -24,7 +24,7 @@ impl<N: Display + PartialEq + From<u8>> Display for Count<N> {
     }
 }
 
-/// So many of very many things are named.
+/// The most things that are named where there are very many.
 const NAMED: usize = 100;
 
 /// The names of `all` things. Of very many the first are named, and no name of another is made.

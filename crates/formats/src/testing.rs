@@ -10,7 +10,7 @@ use std::{env, panic, thread};
 
 /// The variable that gives a test its seed.
 const SEED: &str = "GLIMT_SEED";
-/// The variable that has random tests do so many times as many rounds.
+/// The variable by which the rounds of random tests are multiplied.
 const MORE: &str = "GLIMT_TEST_MORE";
 /// Variables that change what a test does, and so belong to the command that repeats it.
 const OTHERS: [&str; 2] = ["GLIMT_TEST_WAVES", "GLIMT_TEST_MUTANT"];
@@ -41,7 +41,7 @@ impl Test {
     }
 }
 
-/// The rounds of a random test: `count`, or so many times as many as `GLIMT_TEST_MORE` says.
+/// The rounds of a random test: `count`, times `GLIMT_TEST_MORE` if that is set.
 pub fn rounds(count: usize) -> usize {
     let more = env::var(MORE).map_or(1, |text| {
         let more = parse(&text).and_then(|more| usize::try_from(more).ok());
@@ -50,7 +50,7 @@ pub fn rounds(count: usize) -> usize {
     count * more
 }
 
-/// `count` of the elements, others in each run; with `GLIMT_TEST_MORE` so many times as many. The choice is printed.
+/// `count` of the elements, others in each run, times `GLIMT_TEST_MORE` if that is set. The choice is printed.
 pub fn some<T: Copy + Debug>(all: &[T], count: usize) -> Vec<T> {
     let taken: Vec<T> = drawn(all, count).into_iter().copied().collect();
     eprintln!("taken: {taken:?}");
@@ -194,7 +194,7 @@ impl Rng {
         radius * (std::f32::consts::TAU * self.uniform()).cos()
     }
 
-    /// So many of them.
+    /// `n` normal numbers.
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.normal()).collect()
     }

@@ -6,7 +6,7 @@
 //!
 //! Operations of subgroups stay as they are, and must not reach beyond the subgroups of the adapter.
 
-/// `text` with plain code in place of its matrices, of so many rows and of so many lanes; with its threads numbered backwards where asked for.
+/// `text` with plain code in place of its matrices, of `size` rows and of `lanes` lanes; with its threads numbered backwards where asked for.
 pub fn emulated(text: &str, [size, lanes]: [usize; 2], backwards: bool) -> String {
     let mut text = Emulation::new(size, lanes).translate(text);
     if backwards {
@@ -133,7 +133,7 @@ impl Emulation {
         }
     }
 
-    /// Where the lane's block begins.
+    /// The beginning of the lane's block.
     fn place(&self) -> String {
         let [rows, columns] = self.block;
         let across = self.size / columns;
@@ -284,7 +284,7 @@ fn element(pointer: &str) -> (&str, &str) {
     )
 }
 
-/// How many numbers the elements of an array hold, in which indices and pitches are counted.
+/// The number of numbers that an element of an array holds, in which indices and pitches are counted.
 fn width(text: &str, array: &str) -> usize {
     let (_, ty) = text
         .split_once(&format!("> {array}: array<"))

@@ -93,7 +93,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// How many there are.
+    /// The number of requests.
     pub(super) fn len(&self) -> usize {
         self.asked.len()
     }
@@ -159,7 +159,7 @@ impl Index {
         }
     }
 
-    /// How many are answered.
+    /// The number of requests that are answered.
     pub(super) fn done(&self) -> usize {
         self.asked.values().filter(|asked| asked.answered).count()
     }
@@ -200,7 +200,7 @@ pub(super) fn check(path: &Path) -> Result<Index, CliError> {
 pub(super) struct Requests {
     lines: Lines,
     index: Index,
-    /// Whether all of them are in the index.
+    /// Whether all requests are in the index.
     checked: bool,
 }
 

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::server::Endpoint;
 
-/// Bytes of a line at most, as a server's requests have them.
+/// The most bytes of a line, as a server's requests have them.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
 /// A request.

@@ -160,7 +160,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Judges whether the run is a success although so many requests failed.
+    /// Judges whether the run is a success although `failed` requests failed.
     ///
     /// # Errors
     /// [`BatchError::Failed`].

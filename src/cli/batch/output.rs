@@ -68,7 +68,7 @@ struct Body {
 /// The contents of a file of answers.
 #[derive(Default)]
 pub(super) struct Found {
-    /// How many of them are errors.
+    /// The number of these that are errors.
     pub(super) errors: usize,
     /// Whether the end of a line was missing, as a kill leaves it.
     pub(super) cut: bool,
@@ -85,7 +85,7 @@ pub(super) struct Expected<'a> {
     pub(super) ordered: bool,
 }
 
-/// Where answers are written.
+/// The output that answers are written to.
 pub(super) struct Output {
     path: String,
     /// A file, which is locked, or a device. `None` is standard output.

@@ -14,7 +14,7 @@ use crate::server::Batch;
 
 /// How often it looks for Ctrl-C, and tells how far it is.
 const TICK: Duration = Duration::from_millis(100);
-/// Where order is kept, how many times as many requests as are answered at once may have come before the oldest of them.
+/// The most requests, for each one that is answered at once, that may have come before the oldest of them if order is kept.
 const AHEAD: u64 = 16;
 
 /// A message to the thread that writes.
@@ -30,7 +30,7 @@ enum News {
 /// How a batch has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// All is answered.
+    /// All requests are answered.
     Done,
     /// Ctrl-C came.
     Interrupted,
@@ -38,10 +38,10 @@ pub(super) enum End {
     Broken,
 }
 
-/// Where answers go.
+/// The files that answers go to.
 pub(super) struct Outputs {
     pub(super) answers: Output,
-    /// Where errors go, if that is another file.
+    /// The file that errors go to, if that is another one.
     pub(super) errors: Option<Output>,
 }
 

@@ -12,9 +12,9 @@ use crate::cli::bench_serve_error::LoadError;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Bytes of an answer that is no stream at most.
+/// The most bytes of an answer that is no stream.
 const MOST_BYTES: u64 = 1 << 20;
-/// No model knows so many tokens.
+/// More tokens than any model knows.
 const MOST_TOKENS: u64 = 1 << 22;
 
 /// A server and its model.
@@ -24,11 +24,11 @@ pub(super) struct Client {
     key: Option<String>,
     /// The name of the model in requests.
     pub(super) model: String,
-    /// Tokens of a request with its answer at most, where the server tells it.
+    /// The most tokens of a request with its answer, where the server tells it.
     pub(super) context: Option<usize>,
 }
 
-/// When the tokens of an answer came.
+/// The times at which the tokens of an answer came.
 #[derive(Clone)]
 pub(super) struct Timed {
     pub(super) sent: Instant,
@@ -36,7 +36,7 @@ pub(super) struct Timed {
     pub(super) events: Vec<Instant>,
     /// Tokens of the prompt.
     pub(super) prompt: u64,
-    /// How many of them had been computed before.
+    /// The number of these tokens that had been computed before.
     pub(super) cached: u64,
     /// Tokens of the answer.
     pub(super) generated: u64,
@@ -144,7 +144,7 @@ impl Client {
             .map_err(|error| unreachable(format!("it answers no JSON ({error})")))
     }
 
-    /// How many tokens the model knows, by asking for the text of some.
+    /// The number of tokens that the model knows, by asking for the text of some.
     ///
     /// # Errors
     /// [`LoadError::NoVocabulary`] where the server has no `/detokenize`, or takes every token.
@@ -174,7 +174,7 @@ impl Client {
         Ok(beyond as u32)
     }
 
-    /// A request to continue these tokens with exactly so many.
+    /// A request to continue these tokens with exactly `generate` more.
     pub(super) fn body(&self, prompt: &[u32], generate: usize) -> String {
         let body = json!({
             "model": self.model,

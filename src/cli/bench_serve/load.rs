@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The users who send long prompts without a pause beside the others.
 pub(super) struct Beside {
-    /// How many they are.
+    /// The number of users.
     pub(super) users: usize,
     /// Tokens of each prompt, and of its answer.
     pub(super) prompt: usize,
@@ -37,7 +37,7 @@ pub(super) struct Load<'a> {
     pub(super) client: &'a Client,
     /// The bodies of requests, with the time when each is sent at the earliest.
     pub(super) requests: Vec<(Duration, String)>,
-    /// How many are open at the same time at most.
+    /// The most requests that are open at the same time.
     pub(super) concurrency: usize,
     /// The body of a request that is sent when the others are being decoded.
     pub(super) join: Option<String>,

@@ -38,7 +38,7 @@ after that, ITL the gap between two events of a stream, E2EL the time to the las
 
 A request that is not counted comes first. It has the shared beginning, so that the server knows that when the others come.";
 
-/// Requests at once at most: each has a thread.
+/// The most requests at once: each has a thread.
 const MOST_AT_ONCE: i64 = 1024;
 /// Tokens of the answers to long prompts.
 const JOINED: usize = 2;
@@ -145,7 +145,7 @@ impl BenchServe {
         self.concurrency.unwrap_or(most) as usize
     }
 
-    /// How many send long prompts beside the others.
+    /// The number of users who send long prompts beside the others.
     fn beside(&self) -> usize {
         let default = u32::from(self.beside_prompt.is_some());
         self.beside.unwrap_or(default) as usize

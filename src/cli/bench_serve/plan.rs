@@ -26,14 +26,14 @@ impl Random {
             .collect()
     }
 
-    /// The time until the next request of a Poisson process of so many per second.
+    /// The time until the next request of a Poisson process of `rate` per second.
     fn pause(&mut self, rate: f64) -> Duration {
         // From above 0 to 1.
         let uniform = ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         Duration::try_from_secs_f64(-uniform.ln() / rate).unwrap_or(Duration::MAX)
     }
 
-    /// When requests come, after the first: at so many per second, or at once.
+    /// The times of requests after the first: `rate` per second, or all at once.
     pub(super) fn arrivals(&mut self, count: usize, rate: Option<f64>) -> Vec<Duration> {
         let mut at = Duration::ZERO;
         let mut arrivals = vec![];
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// When so many requests come that are spread evenly over some time.
+/// The times of `count` requests that are spread evenly over some time.
 pub(super) fn spread(count: usize, over: Duration) -> Vec<Duration> {
     let all = count.max(1) as f64;
     (0..count).map(|i| over.mul_f64(i as f64 / all)).collect()

@@ -11,7 +11,7 @@ use crate::plural::count;
 
 /// Times of one kind, in milliseconds.
 pub(super) struct Times {
-    /// As in the names of fields, such as `ttft`.
+    /// The name in the names of fields, such as `ttft`.
     name: &'static str,
     /// Sorted.
     ms: Vec<f64>,
@@ -60,7 +60,7 @@ pub(super) struct Report {
     cached: u64,
     generated: u64,
     times: Vec<Times>,
-    /// From the long prompt of --join to its first token.
+    /// The time from the long prompt of --join to its first token.
     join_ms: Option<f64>,
     beside: Beside,
 }
@@ -75,7 +75,7 @@ struct Beside {
 }
 
 impl Report {
-    /// Of the answers that came, of which there must be one.
+    /// The report of the answers that came, of which there must be one.
     pub(super) fn new(asked: Map<String, Value>, came: &Came) -> Self {
         let good: Vec<&Timed> = came.answers.iter().flatten().collect();
         let first = |timed: &&Timed| timed.events[0] - timed.sent;

@@ -8,9 +8,9 @@ pub(super) enum Command<'a> {
     Help,
     Clear,
     Regenerate,
-    /// With a new text, or to be typed anew.
+    /// The new text, or nothing to type it anew.
     Edit(&'a str),
-    /// With a new text, or to be shown.
+    /// The new text, or nothing to show it.
     System(&'a str),
     Read(&'a str),
     Save(&'a str),
@@ -19,7 +19,7 @@ pub(super) enum Command<'a> {
     Thoughts,
     Copy,
     Stats,
-    /// With a name and a value, or to be shown.
+    /// The name and the value, or nothing to show all.
     Set(&'a str),
     Leave,
 }

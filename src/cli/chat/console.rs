@@ -29,7 +29,7 @@ pub(super) struct Told {
     conversation: Conversation,
     settings: Settings,
     choice: Choice,
-    /// Where the conversation is kept.
+    /// The file in which the conversation is kept.
     file: Option<PathBuf>,
     all: Took,
     last: Option<Took>,
@@ -65,7 +65,7 @@ impl Told {
     }
 }
 
-/// Which model is loaded, and where: what the flags say.
+/// The model that is loaded, and its device: what the flags say.
 pub(super) struct Place<'a> {
     pub(super) model: &'a ModelArgs,
     pub(super) engine: &'a EngineArgs,
@@ -521,7 +521,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Has the conversation go on with a context of so many tokens. The model is loaded again for it.
+    /// Has the conversation go on with a context of `number` tokens. The model is loaded again for it.
     fn take_context(&mut self, number: &str) -> Result<ControlFlow<()>, CliError> {
         let ctx = number.parse::<usize>().map_err(|_| {
             let found = if number.is_empty() { "nothing" } else { number };

@@ -16,7 +16,7 @@ use crate::cli::output::{self, note};
 use crate::cli::text::or_more_context;
 use crate::pictures::terminal::{is_dumb, is_styled};
 
-/// Messages that the history keeps.
+/// The most messages that the history keeps.
 const HISTORY: usize = 1000;
 /// The mark around a message of several lines.
 const FENCE: &str = "\"\"\"";
@@ -35,7 +35,7 @@ pub(super) enum Line {
     End,
 }
 
-/// Where lines come from.
+/// The source of lines.
 pub(super) enum Lines {
     /// A terminal.
     Editor(Box<Reedline>),

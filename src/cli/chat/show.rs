@@ -15,7 +15,7 @@ use crate::plural::count;
 /// Shows thoughts, dimmed or folded into one line, and the answer behind them.
 pub(super) struct Show {
     thoughts: Thoughts,
-    /// Where thoughts are folded: since when there are any, and the line that tells how many.
+    /// If thoughts are folded, the time of the first, and the line that tells how many there are.
     folded: Option<(Instant, ProgressBar)>,
     thought_tokens: usize,
     /// Ends the answer.

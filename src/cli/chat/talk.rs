@@ -61,7 +61,7 @@ impl Took {
 
 /// How an answer ended.
 enum Ended {
-    /// By the session.
+    /// The session ended it.
     By(StopReason),
     Interrupted,
     /// The thoughts were as many as they may be.
@@ -81,7 +81,7 @@ pub(super) struct Talk<'a> {
     pub(super) grammar: Option<Grammar>,
     /// Whether lines are broken between words.
     wrapped: bool,
-    /// Where the conversation is kept.
+    /// The file in which the conversation is kept.
     pub(super) kept: Option<Kept>,
     /// Tokens of the conversation as it is.
     pub(super) used: usize,

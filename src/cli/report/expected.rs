@@ -31,9 +31,9 @@ const HEAD: &str = "\
 /// The speeds of a device's memory in GB in a second.
 #[derive(Clone, Copy)]
 struct Speeds {
-    /// As its maker writes, where that is known.
+    /// The speed that its maker writes, where that is known.
     told: Option<f64>,
-    /// Of a plain read.
+    /// The speed of a plain read.
     read: Option<f64>,
 }
 

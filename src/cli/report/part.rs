@@ -23,9 +23,9 @@ pub(super) enum Part {
     Verify,
     /// The speed of the device.
     Bench,
-    /// Where the time of a token goes.
+    /// The time of a token, divided among its parts.
     Token,
-    /// Where the time of a prompt goes.
+    /// The time of a prompt, divided among its parts.
     Prompt,
     /// The speed that was expected of the device.
     Expected,

@@ -18,7 +18,7 @@ pub(super) struct Private {
 }
 
 impl Private {
-    /// Of the one who runs this program, and of the model's file.
+    /// The private words of the one who runs this program, and of the model's file.
     pub(super) fn of(source: &Source) -> Self {
         let users = USERS.iter().filter_map(|name| std::env::var(name).ok());
         let model = match source {

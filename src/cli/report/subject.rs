@@ -9,7 +9,7 @@ use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, Gpu, GpuError};
 
-/// How much is measured.
+/// The amount that is measured.
 pub(super) struct Sizes {
     /// Tokens of a prompt.
     pub(super) prompt: usize,
@@ -22,14 +22,14 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Of a GPU.
+    /// The sizes for a GPU.
     const HARDWARE: Self = Self {
         prompt: 512,
         generated: 128,
         repetitions: 3,
         profiled: 10,
     };
-    /// Of a CPU, which may play a GPU.
+    /// The sizes for a CPU, which may play a GPU.
     const CPU: Self = Self {
         prompt: 64,
         generated: 16,
@@ -58,7 +58,7 @@ pub(super) struct Subject {
     pub(super) checked: bool,
     /// The flags that name it.
     pub(super) model: Vec<String>,
-    /// How much is measured.
+    /// The amount that is measured.
     pub(super) sizes: Sizes,
 }
 

@@ -11,7 +11,7 @@ use crate::engine::chooser::{Breakers, ChainSettings, Dry, Mirostat, Xtc};
 use crate::engine::recommended::SamplingValues;
 use crate::engine::{EngineError, Opened, Sampling};
 
-/// Where a value is from.
+/// The origin of a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Origin {
     Flag,
@@ -52,7 +52,7 @@ pub(in crate::cli) struct Choice {
 
 /// Settles for one value after another.
 struct Picker<'a> {
-    /// Whose recommendations count, the first most.
+    /// The recommendations, of which the first counts most.
     recommended: Vec<(Origin, &'a SamplingValues)>,
     settings: Vec<Setting>,
 }
@@ -101,7 +101,7 @@ fn number(text: &str) -> Value {
 }
 
 impl Choice {
-    /// For the model that was opened; `no_thoughts` is whether it is told not to think.
+    /// The choice for the model that was opened; `no_thoughts` is whether it is told not to think.
     ///
     /// # Errors
     /// [`CliError::SamplerUnused`], or a bias on a token that the model does not have.
@@ -163,7 +163,7 @@ impl Choice {
         &self.chain.sampling
     }
 
-    /// Goes on with a random seed of before, where the present one is random, too.
+    /// Keeps the earlier random seed, if the present one is random, too.
     pub(in crate::cli) fn keep_seed(&mut self, before: &Self) {
         if self.random_seed && before.random_seed {
             self.chain.sampling.seed = before.chain.sampling.seed;

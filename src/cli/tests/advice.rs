@@ -10,7 +10,7 @@ use crate::cli::definition;
 /// The commands that answer with a model, and so show what the engine refuses.
 const ANSWERING: [&str; 6] = ["generate", "chat", "serve", "batch", "logits", "perplexity"];
 
-/// Which commands show the messages of these sources: all of those named. The first that fits counts. Messages of other sources may name
+/// The commands that show the messages of these sources: all of those named. The first that fits counts. Messages of other sources may name
 /// the flags of any command.
 const SHOWN_BY: [(&str, &[&str]); 14] = [
     ("src/bench/", &["bench"]),

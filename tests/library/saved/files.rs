@@ -40,7 +40,7 @@ fn a_conversation_goes_on_from_its_file_bit_for_bit() {
     }
 }
 
-/// A session after so many tokens with made-up rows, which takes no computing.
+/// A session after `tokens` tokens with made-up rows, which takes no computing.
 pub fn made_up(engine: &Engine, tokens: usize, salt: u8) -> Session {
     let mut session = engine.session().wait().expect("there is memory");
     let said: Vec<u32> = (0..tokens as u32).map(|i| 60 + i).collect();

@@ -9,7 +9,7 @@ fn answer(rest: &[&str]) -> (String, String) {
     first_tokens(24, rest)
 }
 
-/// The answer of so many tokens and the messages.
+/// The answer of `tokens` tokens and the messages.
 fn first_tokens(tokens: usize, rest: &[&str]) -> (String, String) {
     let tokens = tokens.to_string();
     let first = [

@@ -11,7 +11,7 @@ use super::{Home, TALES, failed, files, noise, stderr, stdout};
 /// Bytes of a file that may be read before it is refused.
 const HEAD: usize = 1 << 16;
 
-/// A file of a megabyte that begins as one with a model of this architecture does, behind so many other keys.
+/// A file of a megabyte that begins as one with a model of this architecture does, behind `others` other keys.
 fn file(architecture: &str, others: u32) -> Vec<u8> {
     let mut writer = GgufWriter::new(Vec::new());
     for number in 0..others {

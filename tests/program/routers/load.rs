@@ -210,7 +210,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts so many clients. Two of three want streams.
+    /// Starts `clients` clients. Two of three want streams.
     pub fn start(target: &Target, questions: &[Question], clients: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let whole = Arc::new(AtomicUsize::new(0));

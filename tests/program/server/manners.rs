@@ -16,7 +16,7 @@ fn long(more: Value) -> Value {
     super::with(body, more)
 }
 
-/// Waits until so many requests wait.
+/// Waits until `count` requests wait.
 fn until_waiting(server: &Server, count: f64) {
     server.until("requests wait", |server| {
         server.metric("vllm:num_requests_waiting") == count

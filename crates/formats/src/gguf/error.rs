@@ -51,7 +51,7 @@ pub enum GgufError {
     /// A string, array or table longer than any real file holds.
     #[error("{what} claims {found} {unit}; at most {limit} are accepted")]
     TooLong {
-        /// Which string, array or table.
+        /// The string, array or table.
         what: String,
         /// The length found.
         found: u64,
@@ -63,7 +63,7 @@ pub enum GgufError {
     /// A string that is not UTF-8.
     #[error("{what} is not valid UTF-8")]
     InvalidUtf8 {
-        /// Which string.
+        /// The string.
         what: String,
     },
     /// A metadata key that is missing or appears twice, or whose value has not the type or range that was expected.
@@ -93,9 +93,9 @@ pub enum GgufError {
     /// Two tensors share bytes.
     #[error("tensors {first} and {second} overlap in the file")]
     Overlap {
-        /// The one that starts first.
+        /// The tensor that starts first.
         first: String,
-        /// The one that starts inside it.
+        /// The tensor that starts inside the first.
         second: String,
     },
     /// The shards of a split model contradict each other.

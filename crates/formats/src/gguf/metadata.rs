@@ -8,9 +8,9 @@ use super::{GgufError, Value};
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub pairs: Vec<(String, Value)>,
-    /// Where each key is.
+    /// The index of each key.
     keys: HashMap<String, usize>,
-    /// By key: the string in its value that is not valid UTF-8. Such a value can be shown but not used.
+    /// The string in a key's value that is not valid UTF-8, by the key. Such a value can be shown but not used.
     invalid: HashMap<String, String>,
 }
 

@@ -46,7 +46,7 @@ pub struct Gguf {
     names: HashMap<String, usize>,
 }
 
-/// Where the bytes of one shard are.
+/// The source of the bytes of one shard.
 #[derive(Debug)]
 enum Bytes {
     Mapped {
@@ -55,7 +55,7 @@ enum Bytes {
         path: PathBuf,
     },
     Memory(Cow<'static, [u8]>),
-    /// So many bytes that do not exist.
+    /// The number of bytes, which do not exist.
     Absent(usize),
 }
 
@@ -182,7 +182,7 @@ impl Gguf {
         self.tensor_index(name).map(|i| &self.tensors[i])
     }
 
-    /// Where in [`Gguf::tensors`] the tensor called `name` is.
+    /// The index in [`Gguf::tensors`] of the tensor called `name`.
     pub fn tensor_index(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }

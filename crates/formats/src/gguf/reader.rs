@@ -37,7 +37,7 @@ pub struct TensorInfo {
     pub ty: GgmlType,
     /// The tensor's dimensions in GGUF order: `dims[0]` is the row length, consecutive in memory.
     pub dims: Vec<u64>,
-    /// Which file of a split model holds the bytes, from 0.
+    /// The file of a split model that holds the bytes, from 0.
     pub(super) shard: usize,
     pub(super) start: usize,
     pub(super) len: usize,

@@ -27,7 +27,7 @@ fn number(header: &Header, key: &'static str) -> Result<Option<u32>, GgufError> 
     header.metadata.typed(key, expected, Value::as_u32)
 }
 
-/// How many shards the model has: 1 where the keys are absent.
+/// The number of the model's shards: 1 if the keys are absent.
 fn shard_count(path: &Path, header: &Header) -> Result<u32, GgufError> {
     let count = number(header, COUNT)?.unwrap_or(1);
     if count > MAX_PARTS {

@@ -232,11 +232,11 @@ trait Held: Sized {
     fn shown(&self) -> String;
 }
 
-/// Where a value of the metadata is.
+/// The place of a value in the metadata.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     key: &'a str,
-    /// How many arrays the value is in.
+    /// The number of arrays that the value is in.
     depth: usize,
     /// The value's number in the innermost array.
     element: Option<usize>,

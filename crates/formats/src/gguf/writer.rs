@@ -27,7 +27,7 @@ pub struct GgufWriter<W: Write> {
     metadata: Metadata,
     tensors: Vec<TableEntry>,
     names: HashSet<String>,
-    /// Where the next tensor will start in the data section.
+    /// The offset of the next tensor in the data section.
     offset: u64,
 }
 

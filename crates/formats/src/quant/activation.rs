@@ -37,7 +37,7 @@ impl Activation {
         }
     }
 
-    /// Bytes of so many units of 32 values: of whole blocks, where units come in blocks.
+    /// Bytes of `units` units of 32 values: of whole blocks, where units come in blocks.
     pub const fn bytes(self, units: u64) -> u64 {
         match self {
             Self::Bytes => units * size_of::<Q8Unit>() as u64,

@@ -30,7 +30,7 @@ const SMALLEST: f32 = 1e-33;
 /// The exponent of the largest half.
 const EXPONENT: u32 = 14;
 
-/// Where value i of 8 stands in its `vec4`: a mask of every other byte leaves the codes of a word in this order.
+/// The index of value i of 8 in its `vec4`. A mask of every other byte leaves the codes of a word in this order.
 const PLACES: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
 /// Rounds finite values, the last block filled up with zeroes.

@@ -13,7 +13,7 @@ use crate::tokenizer::{ChatTemplate, Message, Shield, Tokenizer, TokenizerError}
 pub struct Prompt {
     /// All tokens.
     pub ids: Vec<u32>,
-    /// How many of them belong to earlier turns: those up to the end of the last answer.
+    /// The number of the tokens that belong to earlier turns: those up to the end of the last answer.
     pub earlier: usize,
     /// The rendered template. Its end tells whether thoughts are open, see [`ReplyReader::new`](super::ReplyReader::new).
     pub text: String,
@@ -85,7 +85,7 @@ impl Conversation {
         Ok(Prompt { ids, earlier, text })
     }
 
-    /// All that was generated, in order.
+    /// All generated passages, in order.
     fn passages(&self) -> Vec<&Passage> {
         let replies = self.turns.iter().filter_map(|turn| match turn {
             Turn::Reply(reply) => Some(reply),

@@ -44,7 +44,7 @@ pub struct Chat {
     pub sampling: Sampling,
     /// Whether the model thinks before it answers; `None` leaves it to its chat template.
     pub think: Option<bool>,
-    /// Tokens of an answer and its thoughts, at most: at first what the context has room for.
+    /// The most tokens of an answer and its thoughts: at first what the context has room for.
     pub limit: usize,
     stats: Option<GenerateStats>,
 }
@@ -153,7 +153,7 @@ type Generating<'c> = Pin<Box<dyn Future<Output = Result<GenerateStats, EngineEr
 /// The pieces of an answer, as they are generated: an iterator that waits for them, and [`next_piece`](Self::next_piece), which never
 /// blocks. [`Chat::stream`] begins it.
 pub struct Pieces<'c> {
-    /// There until it has ended.
+    /// The answer, until it has ended.
     answer: Option<Generating<'c>>,
     heard: Arc<Mutex<Heard<'c>>>,
     conversation: &'c mut Conversation,

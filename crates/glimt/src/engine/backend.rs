@@ -35,7 +35,7 @@ pub trait Backend: Send + Sync {
         Duration::ZERO
     }
 
-    /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing so many tokens:
+    /// Fills the first `rows` rows of the cache with random values of sane size, in place of computing tokens:
     /// for measuring at a depth.
     ///
     /// # Errors
@@ -80,8 +80,8 @@ pub trait Backend: Send + Sync {
         on_prompt: &'a mut OnPrompt<'_>,
     ) -> Answer<'a, usize>;
 
-    /// As [`prefill_watched`](Backend::prefill_watched), but hands the logits (vocab) of each position to `on_row` with the index into
-    /// `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
+    /// Computes like [`prefill_watched`](Backend::prefill_watched), and hands the logits (vocab) of each position to `on_row` with the
+    /// index into `tokens`, in order. `Break` ends it; the cache is then defined up to that row.
     ///
     /// `on_prompt` may be told of more tokens than rows were handed out. Returned is the number of these rows, and the cache is defined up
     /// to the last of them. Where `on_prompt` broke, no logits are kept.
@@ -114,7 +114,7 @@ pub trait Backend: Send + Sync {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
 
-    /// As [`prefill_watched`](Backend::prefill_watched), with nobody told of the tokens that are computed.
+    /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.
     fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {
         Box::pin(async move {
             let unwatched = &mut |_| ControlFlow::Continue(());
@@ -169,7 +169,7 @@ pub enum BackendError {
         "{needed} positions are needed, the context holds {n_ctx}: shorten the prompt or choose a larger context"
     )]
     ContextOverflow {
-        /// One past the last position asked for.
+        /// The position after the last one asked for.
         needed: usize,
         /// Rows in the cache.
         n_ctx: usize,
@@ -235,7 +235,7 @@ impl From<GpuError> for BackendError {
     }
 }
 
-/// Checks that a cache of `n_ctx` rows has so many.
+/// Checks that a cache of `n_ctx` rows has room for `needed`.
 pub(super) fn check_rows(needed: usize, n_ctx: usize) -> Result<(), BackendError> {
     match needed > n_ctx {
         true => Err(BackendError::ContextOverflow { needed, n_ctx }),

@@ -50,7 +50,7 @@ struct Work {
 
 /// The news of a call that gives logits.
 enum News {
-    /// So many tokens are as good as computed.
+    /// The number of tokens that are as good as computed.
     Computed(usize),
     /// The logits behind a token.
     Row(usize, Vec<f32>),

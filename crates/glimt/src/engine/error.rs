@@ -127,7 +127,7 @@ pub enum EngineError {
     /// Cache rows were asked for that are not there.
     #[error("{} of the cache were asked for, but only {cached} are computed; compute the others first, as a prompt", count(*asked, "row"))]
     RowsMissing {
-        /// One past the last row asked for.
+        /// The index after the last row asked for.
         asked: usize,
         /// Rows that are there.
         cached: usize,

@@ -12,7 +12,7 @@ pub fn log_sum_exp(logits: &[f32]) -> f64 {
     max + sum.ln()
 }
 
-/// So many best tokens are kept in order while a row is read.
+/// The most best tokens that are kept in order while a row is read.
 const FEW: usize = 64;
 
 /// The `most` best tokens of a row of logits with their natural log-probabilities, best first, equal ones by id.
@@ -20,7 +20,7 @@ pub fn best(logits: &[f32], most: usize) -> Vec<(u32, f32)> {
     best_of(logits, most, log_sum_exp(logits))
 }
 
-/// As [`best`], where [`log_sum_exp`] is known.
+/// The result of [`best`] if [`log_sum_exp`] is known.
 pub fn best_of(logits: &[f32], most: usize, log_sum: f64) -> Vec<(u32, f32)> {
     let order = |a: &u32, b: &u32| {
         logits[*b as usize]

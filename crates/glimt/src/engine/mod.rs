@@ -79,7 +79,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Whether this is the story teller, also if it is read from a file.
+    /// Whether the model is the story teller, also if it is read from a file.
     pub fn is_built_in(&self) -> bool {
         let Self::File(path) = self else {
             return true;
@@ -133,14 +133,14 @@ pub struct EngineOptions {
     pub parse_special: bool,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
-    /// Tokens of a prompt that a GPU computes at once, at most; `None` is 2048, on software 512, or what its
+    /// The most tokens of a prompt that a GPU computes at once; `None` is 2048, on software 512, or what its
     /// bindings have room for.
     pub ubatch: Option<u32>,
-    /// How many sequences a [scheduler](scheduler::Scheduler) answers at once; `None` is one.
+    /// The number of sequences that a [scheduler](scheduler::Scheduler) answers at once; `None` is one.
     pub serving: Option<Serving>,
 }
 
-/// How many sequences a scheduler answers at once.
+/// The number of sequences that a scheduler answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Serving {
     /// Sequences at once, up to [`Serving::MOST`].
@@ -152,7 +152,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Sequences at once, at most: each needs a token in a step.
+    /// The most sequences at once: each needs a token in a step.
     pub const MOST: u32 = 64;
 }
 
@@ -172,7 +172,7 @@ pub struct Engine(Arc<Loaded>);
 /// A model on a device, which an engine and its sessions share.
 pub(crate) struct Loaded {
     opened: Opened,
-    /// On the GPU, where one is used.
+    /// The weights on the GPU, if one is used.
     weights: Option<Arc<GpuModel>>,
     /// The identity of the model, once it was asked for.
     identity: OnceLock<Identity>,

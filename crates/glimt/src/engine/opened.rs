@@ -50,7 +50,7 @@ impl Opened {
         Self::of_gguf(source.open()?, options).await
     }
 
-    /// As [`new`](Self::new), of a container that is open.
+    /// Opens a model like [`new`](Self::new), from a container that is open.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -190,12 +190,12 @@ impl Opened {
         self.batch_sizes
     }
 
-    /// How many requests are answered in turns where the device has no steps of several sequences.
+    /// The number of requests that are answered in turns if the device has no steps of several sequences.
     pub fn turns(&self) -> usize {
         self.turns
     }
 
-    /// Checks that the cache that requests share has room for a prompt of so many tokens and one more; where each has its own, it does.
+    /// Checks that the cache that requests share has room for a prompt of `prompt` tokens and one more; where each has its own, it does.
     ///
     /// # Errors
     /// [`EngineError::CacheTooSmall`].

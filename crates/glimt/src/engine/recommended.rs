@@ -179,7 +179,7 @@ impl Recommended {
     }
 }
 
-/// The publisher of a model of so many blocks and tokens, that has these names in lower case.
+/// The publisher of a model with these numbers of blocks and tokens, and these names in lower case.
 fn publisher(sizes: (usize, usize), names: &[String]) -> Option<&'static Publisher> {
     PUBLISHERS.iter().find(|known| {
         let is_called = |called| names.iter().any(|name| name.contains(called));

@@ -13,7 +13,7 @@ use crate::recipes::BatchSizes;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
-/// Contexts are told in steps of so many tokens.
+/// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
 /// The memory that a model and a context take, and the memory that there is.
@@ -23,7 +23,7 @@ struct Room {
     has: Option<u64>,
 }
 
-/// Where a model is to run, as far as its memory goes.
+/// The device on which a model is to run, as far as its memory matters.
 #[derive(Debug, Clone, Copy)]
 pub enum Site<'a> {
     /// The CPU.
@@ -44,7 +44,7 @@ impl<'a> Site<'a> {
 /// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// Where it is to run.
+    /// The device on which it is to run.
     pub site: Site<'a>,
     /// The model.
     pub model: &'a dyn Model,
@@ -212,7 +212,7 @@ pub(super) fn batch_sizes(
     Ok(Some(of_pages(all.min(most).max(of_one))))
 }
 
-/// How many requests the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
+/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
 pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
     let (Device::Cpu { .. }, true) = (device, serving.turns) else {
         return 1;
@@ -225,7 +225,7 @@ pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: S
     (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
 }
 
-/// As `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
+/// Checks like `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
 /// The errors of `Place::check`.
@@ -244,7 +244,7 @@ pub fn check_gpu(
     place.check(n_ctx)
 }
 
-/// The advice to take a context of so many tokens, by the flag if there is one.
+/// The advice to take a context of `tokens` tokens, by the flag if there is one.
 fn fitting_context(tokens: usize, has_flag: bool) -> String {
     let flag = match has_flag {
         true => format!(": -c {tokens}"),
@@ -273,7 +273,7 @@ fn longest(
     Ok((low > 0).then_some(low * STEP))
 }
 
-/// Bytes that a model may take, where its device has so much `memory`, or tells nothing.
+/// The bytes that a model may take: its device's `memory`, or the system's if the device tells nothing.
 pub fn available(memory: Option<u64>) -> Option<u64> {
     memory.or_else(system_memory)
 }

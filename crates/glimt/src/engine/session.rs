@@ -52,7 +52,7 @@ pub struct Session {
     backend: Box<dyn Backend>,
     /// All tokens so far, `tokens[i]` at position i.
     tokens: Vec<u32>,
-    /// How many of them have their cache rows: all, or all but the last of an answer.
+    /// The number of these tokens that have their cache rows: all, or all but the last of an answer.
     cached: usize,
     /// The computations that the rows come from, so that two places can tell what they have in common.
     lineage: Lineage,
@@ -336,7 +336,7 @@ struct Answer {
     engine: Engine,
     /// Tokens of the prompt.
     prompt: usize,
-    /// Tokens to decode at most, and what it means to reach them.
+    /// The most tokens to decode, and what it means to reach them.
     limit: usize,
     at_limit: StopReason,
     /// Whether the answer may end with a sentence: the context alone limits it, and no grammar or other chooser of the host has a say.
@@ -346,7 +346,7 @@ struct Answer {
     /// Tokens that came back, a stop token included.
     delivered: usize,
     start: Instant,
-    /// How much of the time since then was compiling.
+    /// The time since then that was spent compiling.
     compiling: Duration,
     first: Option<Instant>,
     ended: Option<StopReason>,

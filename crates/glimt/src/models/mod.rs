@@ -100,21 +100,21 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// [`OutOfMemory`] where the cache has no room.
     fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn Reference>, OutOfMemory>;
 
-    /// Where its weights will lie on a device.
+    /// The places of its weights on a device.
     ///
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
     fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError>;
 }
 
-/// The host has no room for a cache of so many bytes.
+/// The error that the host has no room for a cache of these bytes.
 #[derive(Debug)]
 pub struct OutOfMemory {
     /// Bytes of the cache.
     pub bytes: usize,
 }
 
-/// Is told how many blocks of a forward pass are done.
+/// The listener to the number of blocks of a forward pass that are done.
 pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// The forward pass on the CPU: the twins of the kernels, composed, with a cache.

@@ -31,7 +31,7 @@ pub trait AttentionWeights: Send + Sync {
     /// The attention with the kernels that trials would choose if all that a device has were right and fast.
     fn untried(&self, target: &Target) -> Arc<dyn AttentionWeights>;
 
-    /// Bytes of the largest binding that the attention needs for a step of so many tokens, of `several` sequences or of one.
+    /// Bytes of the largest binding that the attention needs for a step of this size, of `several` sequences or of one.
     fn widest(&self, size: ChunkSize, several: bool) -> u64;
 
     /// The attention with its buffers for these sizes. Steps of up to `chunk` tokens share those of prompts.

@@ -9,7 +9,7 @@ use crate::kernels::expert_rows::tile_count;
 use crate::kernels::gemm::{Form, Tile};
 use crate::model::{Config, Experts};
 
-/// A chunk of up to so many tokens on a device.
+/// The size of a chunk: its most tokens, on a device.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkSize {
     /// The device.
@@ -21,7 +21,7 @@ pub struct ChunkSize {
 }
 
 impl ChunkSize {
-    /// Values of the output of a product with so many rows and columns for all tokens, or of the partial sums of fewer.
+    /// Values of the output of a product with `rows` rows and `cols` columns for all tokens, or of the partial sums of fewer.
     pub fn sums(self, rows: usize, cols: usize) -> u64 {
         let (rows, n) = (rows as u64, u64::from(self.tokens));
         match self.products {
@@ -49,11 +49,11 @@ impl ChunkSize {
 /// Rows as the products of prompts take them: in f32, or as halves with a scale each.
 #[derive(Clone)]
 pub struct RowsBuffer {
-    /// (tokens, cols) f32.
+    /// The rows as f32, (tokens, cols).
     pub floats: Range,
-    /// (tokens, cols) f16.
+    /// The rows as f16, (tokens, cols).
     pub halves: Range,
-    /// (tokens) f32.
+    /// The scales of the halves as f32, for each token.
     pub scales: Range,
 }
 
@@ -69,10 +69,10 @@ impl RowsBuffer {
     }
 }
 
-/// The buffers of chunks of up to so many tokens. Recipes use those that their forms need; a device makes no others.
+/// The buffers of chunks of one size. Recipes use those that their forms need; a device makes no others.
 #[derive(Clone)]
 pub struct Chunk {
-    /// (tokens, d) each, f32, as all that follow unless they say otherwise.
+    /// The residual stream after each part, (tokens, d). All buffers are f32 unless they say otherwise.
     pub(super) embedding: Range,
     pub(super) after_attention: Range,
     pub(super) after_shared: Range,
@@ -86,13 +86,13 @@ pub struct Chunk {
     pub(super) shared_h: Range,
     /// The output of the chosen experts' `down`, (tokens, used, d), by low tiles and by tall ones.
     pub(super) slots: [Range; 2],
-    /// (split_k, tokens, experts).
+    /// Partial sums of the router's logits, (split_k, tokens, experts).
     pub(super) router_logits: Range,
-    /// (tokens, used) u32.
+    /// The chosen experts, (tokens, used) u32.
     pub(super) expert_ids: Range,
-    /// (tokens, used).
+    /// The weights of the chosen experts, (tokens, used).
     pub(super) expert_weights: Range,
-    /// (tokens * used) u32.
+    /// The slots sorted by expert, (tokens * used) u32.
     pub(super) expert_slots: Range,
     /// The tiles of the experts, low and tall ones: four u32 each.
     pub(super) tiles: [Range; 2],
@@ -103,7 +103,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The buffers of a chunk of this size, whose heads have so many `values` together.
+    /// The buffers of a chunk of this size, whose heads have `values` values together.
     pub(super) fn new(of: ChunkSize, config: &Config, values: usize) -> Self {
         let ChunkSize {
             machine,
@@ -161,7 +161,7 @@ impl Chunk {
     }
 }
 
-/// Words of the list of the experts' tiles, for so many tokens that each use some of all the experts.
+/// Words of the list of the experts' tiles, for `tokens` tokens that each use some of all the experts.
 fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
     match count {
         0 => 0,
@@ -169,7 +169,7 @@ fn tile_words(tokens: u64, [used, count]: [u64; 2]) -> u64 {
     }
 }
 
-/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have so many `values` together. What
+/// Bytes of the widest buffer that chunks of this size use beside those of the attention, whose heads have `values` values together. What
 /// products read as halves is never wider than what it is made of.
 pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
     let chunk = Chunk::new(of, config, values);
@@ -189,13 +189,13 @@ pub(crate) fn widest(of: ChunkSize, config: &Config, values: usize) -> u64 {
 /// number of tokens, because even the longest chunk makes less than two rounds of workgroups.
 const NARROW: u32 = 2 * LARGEST * LARGEST / MAX_CHUNK;
 
-/// The ranges that the columns of a router's weight are cut into (split-K): its few rows would not fill a large GPU.
+/// The number of ranges that a router's columns are cut into (split-K), because its few rows would not fill a large GPU.
 pub(crate) fn router_split_k(machine: Machine, cols: u32) -> u32 {
     let wanted = machine.spread() / machine.tuned.router_workgroups;
     split_k(cols, wanted.clamp(1, machine.tuned.router_split_k))
 }
 
-/// The most tokens that a weight of so many rows multiplies with its columns cut (split-K): where there are fewer of the largest tiles than
+/// The most tokens that a weight of `rows` rows multiplies with its columns cut (split-K): where there are fewer of the largest tiles than
 /// fill the device.
 fn most_split(machine: Machine, rows: u32) -> u32 {
     let full = machine.spread();

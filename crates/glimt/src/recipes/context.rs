@@ -9,15 +9,15 @@ use crate::kernels::sequences::{PAGE, RECORD, SLICE, Sequences};
 /// The sequences, the cache and the steps of a model on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSizes {
-    /// Positions of a sequence at most.
+    /// The most positions of a sequence.
     pub n_ctx: usize,
     /// Pages of the cache, of [`PAGE`] rows each; 0 where the rows of the only sequence follow each other.
     pub pages: u32,
     /// Sequences at once.
     pub sequences: u32,
-    /// Tokens of a step at most, of any sequences.
+    /// The most tokens of a step, of any sequences.
     pub tokens: u32,
-    /// Tokens of a step of a prompt at most, all of one sequence.
+    /// The most tokens of a step of a prompt, all of one sequence.
     pub chunk: u32,
 }
 
@@ -51,7 +51,7 @@ impl BatchSizes {
         tokens.next_power_of_two().min(self.tokens)
     }
 
-    /// Tokens of a step of several sequences at most: 0 where there is one.
+    /// The most tokens of a step of several sequences: 0 where there is one.
     pub fn of_several(self) -> u32 {
         match self.pages {
             0 => 0,
@@ -59,7 +59,7 @@ impl BatchSizes {
         }
     }
 
-    /// Slices that the contexts of several sequences are cut into at most: 0 where there is one.
+    /// The most slices that the contexts of several sequences are cut into: 0 where there is one.
     pub fn slices(self) -> usize {
         match self.pages {
             0 => 0,
@@ -73,7 +73,7 @@ impl BatchSizes {
 pub struct Context {
     /// Positions of a sequence.
     pub rows: u32,
-    /// Where tokens stand, if they belong to several sequences. Then the caches have pages.
+    /// The places of tokens that belong to several sequences. Then the caches have pages.
     pub sequences: Option<Sequences>,
     /// Token ids by position, (sequences, n_ctx + 1) u32.
     pub history: Range,
@@ -84,7 +84,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context for sequences and steps of these sizes, with a cache of so many values a row for each of the layers.
+    /// The context for sequences and steps of these sizes, with a cache of `cache_row` values a row for each of the layers.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.
@@ -137,7 +137,7 @@ impl Context {
     }
 }
 
-/// Where tokens of several sequences stand, which have so many `ids` in all.
+/// The places of tokens of several sequences, which have `ids` ids in all.
 fn sequences(sizes: BatchSizes, ids: u64) -> Sequences {
     let per_sequence = sizes.n_ctx.div_ceil(PAGE as usize) as u64;
     let table = u64::from(sizes.tokens) * RECORD as u64;

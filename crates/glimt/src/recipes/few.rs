@@ -23,7 +23,7 @@ use std::collections::HashMap;
 /// Values before a norm, as one product leaves them for the next.
 #[derive(Clone)]
 pub struct BeforeNorm {
-    /// Times the weight of the norm, prepared.
+    /// The values times the weight of the norm, prepared.
     pub(super) values: Range,
     /// The sums of the squares of every 16 values.
     squares: Range,
@@ -114,7 +114,7 @@ fn combine(given: Given<'_>, residual: &Range, norm: &Range, values: &Range) -> 
 
 /// The residual stream between two sublayers, a row for each token.
 pub(super) struct Stream {
-    /// (tokens, d) f32.
+    /// The stream itself, (tokens, d) f32.
     x: Range,
     /// x times the weight of the norm that comes next, prepared, with its sums of squares; or already normed.
     pub(super) values: TokenInput,

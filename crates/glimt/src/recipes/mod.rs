@@ -27,7 +27,7 @@ pub use weights::{Placed, Sessions, Weights};
 use crate::gpu::Target;
 use crate::model::{Config, Experts};
 
-/// Up to so many tokens of a prompt are few.
+/// The most tokens of a prompt that count as few.
 pub const FEW: u32 = 8;
 /// The most tokens of a prompt at once: what a grid of workgroups has room for, with 8 experts each.
 pub const MAX_CHUNK: u32 = 4096;
@@ -37,7 +37,7 @@ pub const MAX_CHUNK: u32 = 4096;
 pub struct Given<'a> {
     /// The device.
     pub target: &'a Target,
-    /// Where the weights of all but the attention lie, and the model's sizes.
+    /// The places of the weights of all but the attention, and the model's sizes.
     pub body: &'a Body,
     /// The cache and the tables of sequences.
     pub context: &'a Context,

@@ -110,7 +110,7 @@ pub struct Rows {
 pub struct PartialSums {
     /// The partial sums.
     pub range: Range,
-    /// How many make a value.
+    /// The number of partial sums that make a value.
     pub count: u32,
     /// Tokens of the product, also for an attention that has fewer; 0 where there is nothing to be added up.
     pub tokens: u32,

@@ -24,9 +24,9 @@ pub struct Steps {
     pub(crate) context: Context,
     /// The context of steps whose tokens belong to one sequence and follow each other.
     pub(crate) alone: Context,
-    /// Where the last layer of few tokens leaves its output, prepared.
+    /// The output of the last layer of few tokens, prepared.
     hidden: BeforeNorm,
-    /// Where the last layer of one token leaves its output, in the tiers with subgroups.
+    /// The output of the last layer of one token, in the tiers with subgroups.
     last: BeforeNorm,
     /// The buffers of other steps, whose output is in f32. A device makes them if it records such a step.
     chunk: Chunk,
@@ -192,7 +192,7 @@ impl Steps {
         self.attention.state(&self.alone, machine, pos, tokens)
     }
 
-    /// Where a step of up to `most` tokens leaves its hidden states prepared.
+    /// The prepared hidden states of a step of up to `most` tokens.
     fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
         match few::is_one(target, most) {
             true => &self.last,

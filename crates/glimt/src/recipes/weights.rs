@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The weights of a model as steps bind them: their places, before a device has made them and after.
 pub struct Weights {
-    /// All but those of the attention.
+    /// The weights of all but the attention.
     pub body: Body,
     attention: Arc<dyn AttentionWeights>,
 }
@@ -106,7 +106,7 @@ impl Sessions {
         self.attention.cache_row() as u64 * 2
     }
 
-    /// Bytes of the largest binding of a step of so many tokens, of `several` sequences or of one.
+    /// Bytes of the largest binding of a step of `tokens` tokens, of `several` sequences or of one.
     pub fn widest(&self, machine: Machine, tokens: u32, several: bool) -> u64 {
         let size = ChunkSize {
             machine,

@@ -6,7 +6,7 @@ use super::ModelName;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) layers: usize,
-    /// How many of the first layers are dense where there are experts.
+    /// The number of first layers that are dense in a model with experts.
     pub(super) leading_dense: usize,
     pub(super) embedding_length: u64,
     pub(super) heads: u64,

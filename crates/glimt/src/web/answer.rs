@@ -76,7 +76,7 @@ pub(super) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// One that `on_piece` tells.
+    /// A listener whose pieces `on_piece` gets.
     pub(super) fn new(on_piece: &'a Function) -> Self {
         Self {
             on_piece,

@@ -93,7 +93,7 @@ pub struct OtherBackend {
     pub driver: String,
     /// The fastest tier that it can run there.
     pub tier: &'static str,
-    /// Why it is not used.
+    /// The reason why it is not used.
     pub reason: String,
 }
 
@@ -254,7 +254,7 @@ pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
     }
 }
 
-/// No browser tells.
+/// `None`: no browser tells its memory.
 #[cfg(target_arch = "wasm32")]
 pub(super) fn device_memory(_: &Adapter) -> Option<u64> {
     None

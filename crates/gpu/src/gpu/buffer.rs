@@ -79,17 +79,17 @@ struct Inner {
 }
 
 impl Buffer {
-    /// One of `size` bytes that a device makes when a step that uses it is realised.
+    /// A buffer of `size` bytes that a device makes when a step that uses it is realised.
     pub fn new(name: impl Into<String>, size: u64, role: Role) -> Self {
         Self::of(name.into(), size, role, None, false)
     }
 
-    /// One that begins with `data`.
+    /// A buffer that begins with `data`.
     pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
         Self::holding(name.into(), data, false)
     }
 
-    /// One that holds workgroups of dispatches, three words each, that kernels may change.
+    /// A buffer that holds workgroups of dispatches, three words each, that kernels may change.
     pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
         Self::holding(name.into(), grids, true)
     }
@@ -117,7 +117,7 @@ impl Buffer {
         &self.0.name
     }
 
-    /// Bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.0.size
     }
@@ -154,7 +154,7 @@ impl Buffer {
         self.0.made.get_or_init(|| made);
     }
 
-    /// The one of a device that was made elsewhere, such as one that the host maps.
+    /// A buffer of a device that was made elsewhere, such as one that the host maps.
     pub fn from_made(name: impl Into<String>, made: wgpu::Buffer, role: Role) -> Self {
         let buffer = Self::of(name.into(), made.size(), role, None, false);
         assert_eq!(buffer.0.size, made.size(), "whole vectors");
@@ -203,7 +203,7 @@ pub struct Range {
     pub buffer: Buffer,
     /// First byte, a multiple of [`Target::offset_alignment`](super::Target::offset_alignment).
     pub offset: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The kind of content of these bytes.
     pub role: Role,

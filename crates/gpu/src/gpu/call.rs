@@ -31,9 +31,10 @@ pub struct Call {
     pub ahead: bool,
     /// The workgroups.
     pub grid: [Extent; 3],
-    /// Where an earlier dispatch leaves how many there are, at most as many: three words of a [`Buffer::counts`](super::buffer::Buffer::counts).
+    /// The place at which an earlier dispatch leaves their number, which is not greater: three words of a
+    /// [`Buffer::counts`](super::buffer::Buffer::counts).
     pub counts: Option<Range>,
-    /// In which replays it takes part.
+    /// The replays in which it takes part.
     pub when: When,
     /// The largest replay that it takes part in, where that is smaller than the step's.
     pub most: Option<Most>,
@@ -135,7 +136,7 @@ impl Call {
         }
     }
 
-    /// Takes so many workgroups.
+    /// Sets the workgroups to `grid`.
     pub fn grid(mut self, grid: [Extent; 3]) -> Self {
         self.grid = grid;
         self
@@ -215,7 +216,7 @@ impl Call {
         self
     }
 
-    /// States the list of experts that it leaves, in tiles of so many words.
+    /// States the list of experts that it leaves, in tiles of `words` words.
     pub fn listing(mut self, tiles: &Range, words: u32) -> Self {
         let tiles = tiles.clone();
         self.listed = Some(Listed { tiles, words });

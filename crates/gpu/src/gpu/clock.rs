@@ -12,10 +12,10 @@ use wgpu::{CommandEncoder, Features};
 const AT_ONCE: usize = 64;
 /// Work of a submission that the host times at least: submitting and waiting take some 50 us beside it.
 const LEAST: Duration = Duration::from_millis(4);
-/// Replays in such a submission at most.
+/// The most replays in such a submission.
 const MOST_REPEATS: usize = 1024;
 
-/// Whose clock tells times on a GPU.
+/// The clock that tells times on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// The GPU's timestamps.
@@ -103,7 +103,7 @@ async fn by_host(
     Ok(times)
 }
 
-/// Encodes a step so many times.
+/// Encodes a step as many times as it is told.
 fn times_of<'a>(
     gpu: &'a Gpu,
     step: &'a Recording,

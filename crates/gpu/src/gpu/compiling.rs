@@ -11,7 +11,7 @@ pub struct Compiling {
     pub of: usize,
 }
 
-/// Is told of every pipeline that is compiled, from any thread.
+/// The listener to every pipeline that is compiled, on any thread.
 type Listener = dyn Fn(Compiling) + Send + Sync;
 
 static LISTENER: OnceLock<Box<Listener>> = OnceLock::new();

@@ -97,7 +97,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// As [`buffer`](Self::buffer), but not counted as [allocated](Gpu::allocated), for what does not stay.
+    /// Makes a buffer like [`buffer`](Self::buffer), but not counted as [allocated](Gpu::allocated), for what does not stay.
     pub(super) async fn make(
         &self,
         what: &str,

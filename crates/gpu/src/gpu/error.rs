@@ -92,9 +92,9 @@ pub enum GpuError {
         adapter: String,
         /// The purpose of the memory.
         what: String,
-        /// How much was asked for.
+        /// The number of bytes that were asked for.
         bytes: u64,
-        /// How much the engine had allocated before.
+        /// The number of bytes that the engine had allocated before.
         allocated: u64,
     },
     /// One binding would be larger than the adapter allows and cannot be split.
@@ -152,7 +152,7 @@ pub enum GpuError {
     /// The file's weights cannot be read.
     #[error("cannot load the weights: {reason}")]
     ReadWeights {
-        /// Which tensor of which file, and the system's words.
+        /// The tensor, its file, and the system's words.
         reason: String,
     },
     /// A shader template is wrong.

@@ -84,7 +84,7 @@ pub const WHOLE_THREADS: u32 = 64;
 pub const RUN_LANES: u32 = 32;
 /// Bytes of workgroup memory that are left to a kernel for everything but [`Site::thread_sums`].
 const BESIDE_SUMS: u64 = 2 << 10;
-/// Units that a thread asks for at once at most, in any kernel: a bound of what is allowed and tried.
+/// The most units that a thread asks for at once, in any kernel: a bound of what is allowed and tried.
 const MOST_UNROLL: u32 = 8;
 
 impl Site {
@@ -265,13 +265,14 @@ pub struct Choices {
 pub struct Made {
     /// Geometries by [`Site::key`].
     pub geometries: BTreeMap<String, Geometry>,
-    /// By [`Activation::name`], slices of the attention up to which `attn_v_b` joins them itself: 0 for never;
+    /// The most slices of the attention that `attn_v_b` joins itself, by [`Activation::name`]: 0 for never;
     /// [`Tunables::merged_slices`](super::machine::Tunables::merged_slices) where nothing is said.
     pub merge_up_to: BTreeMap<String, u32>,
-    /// By [`Activation::name`], whether workgroups repeat small work: [`Target::repeats_work`](super::Target::repeats_work). Files of earlier versions have none.
+    /// Whether workgroups repeat small work, by [`Activation::name`]: [`Target::repeats_work`](super::Target::repeats_work). Files of
+    /// earlier versions have none.
     #[serde(default)]
     pub repeats_work: BTreeMap<String, bool>,
-    /// By name, numbers of [`Tunables`](super::machine::Tunables) in place of the device's. Files of earlier versions have none.
+    /// Numbers by name, of [`Tunables`](super::machine::Tunables) in place of the device's. Files of earlier versions have none.
     #[serde(default)]
     pub numbers: BTreeMap<String, u32>,
 }

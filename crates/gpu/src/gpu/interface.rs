@@ -11,7 +11,7 @@ use crate::quant::repack::{plane_bytes, shader_module, sub_plane_words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Slices of the context of all tokens of a step together, at most, unless there are more tokens: what bounds the partial sums of the
+/// The most slices of the context of all tokens of a step together, unless there are more tokens: what bounds the partial sums of the
 /// attention. Tokens of several sequences may each have one more.
 pub const MAX_SLICES: usize = 256;
 

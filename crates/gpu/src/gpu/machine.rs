@@ -15,7 +15,7 @@ use super::coop::Coop;
 use serde::Serialize;
 use wgpu::{AdapterInfo, Backend, DeviceType, Features, Limits};
 
-/// Threads of a workgroup at most, on every device.
+/// The most threads of a workgroup, on every device.
 pub const MAX_THREADS: u32 = 1024;
 /// The fewest lanes of a subgroup that the `subgroup` tier's reductions work with.
 pub const MIN_SUBGROUP: u32 = 8;
@@ -47,7 +47,7 @@ pub enum Profile {
     Nvidia,
     /// A CPU that plays a GPU, such as lavapipe.
     Software,
-    /// Any other.
+    /// Any other maker.
     Other,
 }
 
@@ -201,7 +201,7 @@ pub struct Repeated {
 }
 
 impl Machine {
-    /// The one that the kernels were measured on: an NVIDIA H200 through Vulkan.
+    /// The machine that the kernels were measured on: an NVIDIA H200 through Vulkan.
     pub const H200: Self = Self {
         profile: Profile::Nvidia,
         lanes: 32,
@@ -245,7 +245,7 @@ impl Machine {
         }
     }
 
-    /// Whether repeating so much work costs less than the dispatch that it saves. Multiplying and loading are assumed to overlap,
+    /// Whether repeating the work `more` costs less than the dispatch that it saves. Multiplying and loading are assumed to overlap,
     /// and a dispatch saved to give back nothing but what waiting for it costs. Software never repeats: it was measured, and a token
     /// of the built-in model took 6% longer.
     pub fn repeats(&self, more: Repeated) -> bool {
@@ -257,7 +257,7 @@ impl Machine {
         ns < u64::from(self.wait_ns)
     }
 
-    /// One of this profile with so many cores, where none is at hand.
+    /// A machine of this profile with `cores` cores, where none is at hand.
     pub fn with_cores(profile: Profile, cores: u32) -> Self {
         Self {
             profile,
@@ -277,8 +277,8 @@ impl Machine {
         }
     }
 
-    /// Whether so many equal workgroups, one at a time on each core, leave at least a tenth of the cores idle in the last round. Then work
-    /// that runs beside them is almost free. Else it costs a round. Measured on an H200.
+    /// Whether `workgroups` equal workgroups, one at a time on each core, leave at least a tenth of the cores idle in the last round. Then
+    /// work that runs beside them is almost free. Else it costs a round. Measured on an H200.
     pub const fn leaves_gaps(&self, workgroups: u32) -> bool {
         let cores = if self.cores == 0 { 1 } else { self.cores };
         let last = workgroups % cores;

@@ -39,7 +39,7 @@ pub struct Piece {
     pub quants: Range,
     /// The plane of scales.
     pub scales: Range,
-    /// Where the sub-plane of the scales begins, in words of 4 bytes.
+    /// The offset of the sub-plane of the scales, in words of 4 bytes.
     pub sub: u32,
 }
 
@@ -75,7 +75,7 @@ impl GpuWeight {
 struct Planned {
     first_row: u32,
     rows: u32,
-    /// (buffer index, offset, bytes) of quants and scales.
+    /// The buffer's index, the offset and the bytes of quants and scales.
     quants: (usize, u64, u64),
     scales: (usize, u64, u64),
 }
@@ -194,7 +194,7 @@ impl<'a> Loader<'a> {
         self.total
     }
 
-    /// Where each tensor lies, by its number, in buffers that no device has made yet.
+    /// The place of each tensor, by its number, in buffers that no device has made yet.
     pub fn places(&self) -> Vec<GpuWeight> {
         let make = |bytes: &u64| Buffer::new("weights", *bytes, Role::Words);
         let buffers: Vec<_> = self.buffers.iter().map(make).collect();

@@ -147,9 +147,9 @@ impl Stop {
 }
 
 thread_local! {
-    /// Where the futures of a thread note what they stop at, while somebody asks for that.
+    /// The notes of what the futures of a thread stop at, while somebody asks for them.
     static NOTES: RefCell<Option<Option<Stop>>> = const { RefCell::new(None) };
-    /// Whether they may block meanwhile.
+    /// Whether futures may block meanwhile.
     static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -239,7 +239,7 @@ impl Gpu {
         }
     }
 
-    /// Is there when everything submitted before is done.
+    /// A future that ends when everything submitted before is done.
     pub fn done(&self) -> impl Future<Output = Result<(), GpuError>> + use<'_> {
         let arrival = Arrival::default();
         let arrive = arrival.clone();
@@ -261,7 +261,7 @@ impl Gpu {
         Ok(found)
     }
 
-    /// As [`map_read`](Self::map_read), in place of what `found` holds, whose memory is used again.
+    /// Reads like [`map_read`](Self::map_read), into the memory of `found`, whose values it replaces.
     ///
     /// # Errors
     /// The error that the device reports. Then `found` holds what it held.

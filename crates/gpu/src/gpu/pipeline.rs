@@ -147,7 +147,7 @@ mod tests {
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::Wait;
 
-    /// A kernel with an array of so many words in workgroup memory, and a number beside it.
+    /// A kernel with an array of `words` words in workgroup memory, and a number beside it.
     fn kernel(words: u32) -> Spec {
         Spec {
             kernel: "greedy",

@@ -17,7 +17,7 @@ pub enum Stamping<'a> {
     /// This one before the first dispatch that is encoded, and one more after each, in the order of
     /// [`Recording::step`](super::record::Recording::step). Needs [`Stamps::inside_passes`].
     Dispatches(&'a Stamps, usize),
-    /// From this one on, an even number, two for each dispatch in the same order: at the ends of a pass that holds it alone.
+    /// Two timestamps for each dispatch in the same order, from this even number on: at the ends of a pass that holds it alone.
     Passes(&'a Stamps, usize),
 }
 

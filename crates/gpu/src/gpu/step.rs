@@ -22,7 +22,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// One of `calls`.
+    /// A step of `calls`.
     pub fn of(most: Most, calls: impl IntoIterator<Item = Call>) -> Self {
         Self {
             most,

@@ -17,9 +17,9 @@ pub struct Target {
     pub tier: Tier,
     /// The facts by which work is divided on it.
     pub machine: Machine,
-    /// Bytes of one binding at most.
+    /// The most bytes of one binding.
     pub max_binding: u64,
-    /// Bytes of one buffer at most.
+    /// The most bytes of one buffer.
     pub max_buffer: u64,
     /// The number of bytes that the offset of a binding must be a multiple of.
     pub offset_alignment: u64,
@@ -67,7 +67,7 @@ impl Target {
         }
     }
 
-    /// The one that the kernels were measured on ([`Machine::H200`]).
+    /// The target that the kernels were measured on ([`Machine::H200`]).
     pub fn h200() -> Self {
         Self {
             coop: Some(Coop::NVIDIA),

@@ -20,7 +20,7 @@ pub mod metal;
 pub mod mutants;
 pub mod waves;
 
-/// The variable that has the kernel tests run in emulated subgroups of so many threads, in place of the adapter's.
+/// The variable that has the kernel tests run in emulated subgroups of its number of threads, in place of the adapter's.
 const WAVES: &str = "GLIMT_TEST_WAVES";
 
 /// Opens a device with these options. It emulates what the environment asks the tests of kernels to emulate.
@@ -201,9 +201,9 @@ pub fn run_of(gpu: &Gpu, calls: &[Call], most: Most, state: &State) {
 
 /// Calls ready to be replayed, on the device or as Metal's source on the CPU.
 pub enum Recorded {
-    /// On the device.
+    /// A recording on the device.
     Device(Recording),
-    /// On the CPU.
+    /// A step on the CPU.
     Metal(Step, metal::Math),
 }
 

@@ -20,7 +20,7 @@ named! {
 
 /// Storage buffers that a kernel of the tiers with subgroups binds at most.
 pub const SUBGROUP_BUFFERS: u32 = 16;
-/// Bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
+/// The most bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
 pub const MAX_PARAMS: usize = 128;
 
 impl Tier {

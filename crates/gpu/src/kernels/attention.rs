@@ -114,9 +114,9 @@ fn kernel(dims: MlaDims) -> Call {
 pub struct GpuAttention {
     /// The kernel that attends.
     pub form: Form,
-    /// (max_tokens, heads, kv_lora).
+    /// The absorbed queries, (max_tokens, heads, kv_lora).
     pub q_lat: Range,
-    /// (max_tokens, heads, rope).
+    /// The rotated queries, (max_tokens, heads, rope).
     pub q_pe: Range,
     /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
     pub cache: Range,
@@ -127,7 +127,7 @@ pub struct GpuAttention {
     /// Sums of each slice, not normalised, (tokens, heads, slices, kv_lora) in the step's sizes, and the greatest score
     /// and sum of weights of each, (tokens, heads, slices); [`partial_bytes`] long.
     pub partials: [Range; 2],
-    /// Where each token stands, if they belong to several sequences. Then each replay takes its slices from [`cut_sequences`], unless a token
+    /// The places of tokens that belong to several sequences. Then each replay takes its slices from [`cut_sequences`], unless a token
     /// is [alone](Sequences::alone).
     pub sequences: Option<Sequences>,
 }

@@ -64,7 +64,7 @@ impl Shapes {
         }
     }
 
-    /// The shape for a context of so many rows.
+    /// The shape for a context of `rows` rows.
     pub(super) const fn at(self, rows: usize) -> Shape {
         if rows <= self.short_rows as usize {
             self.short
@@ -85,7 +85,7 @@ impl Shapes {
     }
 }
 
-/// The shapes for blocks of these sizes on a device with these matrices and so many bytes of workgroup memory, the best first:
+/// The shapes for blocks of these sizes on a device with these matrices and `memory` bytes of workgroup memory, the best first:
 /// blocks must have as many heads as a matrix has rows, or more, and columns in whole tiles.
 pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<Item = Shape> {
     let good = move |shape: &Shape| {
@@ -193,7 +193,7 @@ mod tests {
     use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
     use crate::testing::{Rng, drawn};
 
-    /// One token over so many rows, in slices of so many.
+    /// One token over `rows` rows, in slices of `slice_rows`.
     #[track_caller]
     fn agrees(
         gpu: &Gpu,

@@ -18,7 +18,7 @@ pub(super) fn shape(target: &Target, dims: MlaDims) -> Option<Shape> {
 }
 
 impl Shape {
-    /// The shape for blocks of these sizes, with so many bytes of workgroup memory; `None` where none suits.
+    /// The shape for blocks of these sizes, with `memory` bytes of workgroup memory; `None` where none suits.
     pub fn of(dims: MlaDims, memory: u32) -> Option<Self> {
         // Takes the choice that leaves the fewest threads without a head: the second for GLM's 20 heads, the first for 16.
         let idle = |heads: &usize| dims.heads.next_multiple_of(*heads);
@@ -40,7 +40,7 @@ impl Shape {
             .find(|shape| shape.suits(dims, memory))
     }
 
-    /// Whether the kernel can work on blocks of these sizes with so many bytes of workgroup memory.
+    /// Whether the kernel can work on blocks of these sizes with `memory` bytes of workgroup memory.
     fn suits(self, dims: MlaDims, memory: u32) -> bool {
         self.fits(dims) && self.memory(dims) <= memory as usize
     }
@@ -108,7 +108,7 @@ impl Shape {
     }
 }
 
-/// Shapes to choose among by measuring, for blocks of these sizes and so many bytes of workgroup memory.
+/// Shapes to choose among by measuring, for blocks of these sizes and `memory` bytes of workgroup memory.
 #[cfg(feature = "bench")]
 pub(super) fn candidates(dims: MlaDims, memory: u32) -> Vec<Shape> {
     let mut all = vec![];
@@ -154,7 +154,7 @@ mod tests {
     use crate::kernels::testing::agrees_changed;
     use crate::testing::{Rng, drawn};
 
-    /// One token over so many rows, in slices of so many.
+    /// One token over `rows` rows, in slices of `slice_rows`.
     #[track_caller]
     fn agrees(gpu: &Gpu, dims: MlaDims, shape: Shape, rows: usize, slice_rows: usize) {
         let kernel = Kernel::Of(Form::Heads(shape));

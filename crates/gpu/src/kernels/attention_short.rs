@@ -10,7 +10,7 @@ use crate::gpu::{Target, Tier};
 
 pub use crate::gpu::machine::attention::SHORT_ROWS as ROWS;
 
-/// The kernel for blocks of these sizes where subgroups have at least so many lanes, still without buffers; `None` where they do not
+/// The kernel for blocks of these sizes where subgroups have at least `lanes` lanes, still without buffers; `None` where they do not
 /// suit.
 fn kernel(dims: MlaDims, lanes: u32) -> Option<Call> {
     // Two rows share a subgroup.

@@ -19,7 +19,7 @@ pub struct GpuBatchCombine {
     pub x: Option<Range>,
     /// The weight of the norm, (rows), and its epsilon.
     pub norm: (Range, f32),
-    /// Where the normed sum goes, prepared as `activation` says, (tokens, rows / 32) units.
+    /// The normed sum, prepared as `activation` says, (tokens, rows / 32) units.
     pub values: Range,
     /// The format of prepared values.
     pub activation: Activation,

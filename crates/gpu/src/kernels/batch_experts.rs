@@ -17,7 +17,7 @@ pub type Tile = [u32; 4 + MOST_PLACES as usize];
 /// Words of a [`Tile`].
 pub const TILE_WORDS: u32 = size_of::<Tile>() as u32 / 4;
 
-/// How many slots a tile may have in steps of up to `tokens` tokens. In small steps most experts have one or two tokens.
+/// The most slots of a tile in steps of up to `tokens` tokens. In small steps most experts have one or two tokens.
 pub fn places(machine: Machine, tokens: u32) -> u32 {
     match tokens <= machine.tuned.short_tiles_of_batch {
         true => 2,
@@ -41,11 +41,11 @@ pub struct GpuBatchExperts<'a> {
     pub logits: Range,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
-    /// How many experts there are, and how they are chosen and weighted.
+    /// The number of experts, and how they are chosen and weighted.
     pub experts: &'a Experts,
     /// Most tokens of a replay.
     pub max_tokens: u32,
-    /// Slots of a tile at most: 2 or 4.
+    /// The most slots of a tile: 2 or 4.
     pub places: u32,
     /// The weights of the slots, (max_tokens, used) f32.
     pub weights: Range,

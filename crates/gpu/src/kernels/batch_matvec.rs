@@ -32,15 +32,15 @@ pub enum Input {
 pub struct Tiles {
     /// The tiles that [`GpuBatchExperts`](super::batch_experts::GpuBatchExperts) lists.
     pub list: Range,
-    /// Slots of a tile at most: 2 or 4.
+    /// The most slots of a tile: 2 or 4.
     pub places: u32,
     /// Experts of a token.
     pub used: u32,
-    /// Tokens of a step at most.
+    /// The most tokens of a step.
     pub most: u32,
     /// Whether the slots of a token share a row of the input, as for gate and up, or each has its own, as for down.
     pub by_token: bool,
-    /// Where the workgroups of this product are counted; all that there may be where they are not.
+    /// The place at which the workgroups of this product are counted. Without it, as many as there may be are dispatched.
     pub counts: Option<Range>,
 }
 
@@ -75,7 +75,7 @@ pub struct GpuBatchMatvec<'a> {
     pub prepared: Option<TokenOutput>,
 }
 
-/// Tokens that a workgroup takes at once in steps of up to `tokens`, of a weight with so many rows.
+/// Tokens that a workgroup takes at once in steps of up to `tokens`, of a weight with `rows` rows.
 fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
     let across = rows.div_ceil(PREPARED_ROWS);
     let blocks = (machine.tuned.workgroups_of_batch * machine.cores)

@@ -43,7 +43,7 @@ pub fn attention_call(attention: &GpuAttention, rows: u32) -> Option<Call> {
 
 /// A way to attend to the keys and values of a prompt.
 pub struct PromptAttention {
-    /// By matrices or not.
+    /// The form: by matrices or not.
     pub form: prompt_attention::Form,
     /// The shape of its workgroups.
     pub name: String,
@@ -51,7 +51,7 @@ pub struct PromptAttention {
 }
 
 impl PromptAttention {
-    /// Every way on this device.
+    /// All ways to attend on this device.
     pub fn all(target: &Target, dims: KvDims) -> Vec<Self> {
         let mut all = vec![Self {
             form: prompt_attention::Form::Vector,

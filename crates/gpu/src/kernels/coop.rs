@@ -7,7 +7,7 @@ use crate::gpu::{Gpu, GpuError, Most, Step, clock};
 use std::pin::Pin;
 use wgpu::DeviceType;
 
-/// The shared module with the matrices of so many rows.
+/// The shared module with matrices of `size` rows.
 pub(super) fn module(size: usize) -> &'static str {
     if size == 16 { "coop16" } else { "coop8" }
 }
@@ -120,7 +120,7 @@ impl<F: Fn(bool, &Range) -> Vec<Call>> Trial<F> {
     }
 }
 
-/// The recordings of both ways, by matrices first. Dropping it frees their buffers.
+/// The recordings of both ways, by matrices first. Dropping the trial frees their buffers.
 struct Recorded<'g> {
     gpu: &'g Gpu,
     steps: [Step; 2],
@@ -136,7 +136,7 @@ impl Drop for Recorded<'_> {
     }
 }
 
-/// Made-up values between minus and plus a scale: so many, always the same (the linear congruence of Numerical Recipes).
+/// A maker of a number of values between minus and plus a scale, always the same (the linear congruence of Numerical Recipes).
 pub(super) fn made_up() -> impl FnMut(usize, f32) -> Vec<f32> {
     let mut state = 1u32;
     move |n, scale| {

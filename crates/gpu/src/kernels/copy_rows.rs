@@ -5,7 +5,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::machine::workgroups::COPY_ROWS as THREADS;
 
-/// Copies of a list at most.
+/// The most copies of a list.
 pub const MOST: u32 = 64;
 
 /// A copy as the device takes it: the first row of the source, that of the copy, the number of rows up to [`PAGE`], and 0.
@@ -27,7 +27,7 @@ pub fn call(cache: &Range, rows: u32, values: u32, list: &Range) -> Call {
         .grid([Extent::N(PAGE), Extent::Tokens, Extent::N(1)])
 }
 
-/// Makes the copies in a cache with rows of so many words.
+/// Makes the copies in a cache with rows of `words` words.
 pub fn copy_rows(cache: &mut [u32], words: usize, copies: &[Copied]) {
     for [from, to, rows, _] in copies.iter().map(|copied| copied.map(|n| n as usize)) {
         cache.copy_within(from * words..(from + rows) * words, to * words);

@@ -90,7 +90,7 @@ pub fn weights_calls(
     calls
 }
 
-/// Threads of a workgroup of the form without matrices. Its text divides a tile among so many.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile among these.
 const WG: usize = 128;
 /// Rows and columns of its tile.
 const TILE: usize = 64;

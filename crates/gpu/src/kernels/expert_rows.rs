@@ -43,7 +43,7 @@ pub struct Other {
 pub struct GpuExpertRows {
     /// The experts of each slot, (tokens, used).
     pub ids: Range,
-    /// How many experts there are.
+    /// The number of experts.
     pub experts: u32,
     /// Experts of a token.
     pub used: u32,
@@ -105,7 +105,7 @@ pub(super) fn slots_by_expert(ids: &[u32], n_experts: usize) -> Vec<Vec<usize>> 
     slots
 }
 
-/// The slots of `ids` (T, used), and for each of one or two `heights` the tiles of up to so many of them, as [`GpuExpertRows`] says.
+/// The slots of `ids` (T, used), and for each of one or two `heights` the tiles of at most that height, as [`GpuExpertRows`] says.
 ///
 /// # Panics
 /// If an id is not below the number of experts.

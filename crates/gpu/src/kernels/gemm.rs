@@ -20,12 +20,12 @@ pub use tiles::{Tile, Tiles, expert_tiles, tiles};
 /// The way in which a device multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// In f32, everywhere; `eight` where all subgroups have 8 lanes.
+    /// Products in f32, which run everywhere; `eight` where all subgroups have 8 lanes.
     Float {
         /// Whether the kernel may take a subgroup for 8 threads.
         eight: bool,
     },
-    /// By cooperative matrices, inputs and weights rounded to f16.
+    /// Products by cooperative matrices, with inputs and weights rounded to f16.
     Matrix(Coop),
 }
 
@@ -91,7 +91,8 @@ pub struct GpuExperts {
     /// Whether the input is by token (gate and up) and the output by place, or the input by place and the output by slot
     /// (down).
     pub gather: bool,
-    /// Where the workgroups of both products of these tiles are counted ([`workgroups`](Self::workgroups)); all that there may be where they are not.
+    /// The counts of the workgroups of both products of these tiles ([`workgroups`](Self::workgroups)). Without them, as many as there may
+    /// be are dispatched.
     pub counts: Option<Range>,
     /// Whether a product by tiles of another height stands beside this one, of which one has none.
     pub either: bool,

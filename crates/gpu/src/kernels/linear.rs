@@ -16,7 +16,7 @@ const ROWS: usize = 4;
 /// Weights per parallel task: enough to hide what handing a task to a thread costs (a few microseconds).
 const TASK_WEIGHTS: usize = 32 * 1024;
 
-/// How many rows of `cols` weights make one parallel task: at least 4, a multiple of 4.
+/// The number of rows of `cols` weights that make one parallel task: at least 4, a multiple of 4.
 fn task_rows(cols: usize) -> usize {
     (TASK_WEIGHTS / cols.max(1))
         .next_multiple_of(ROWS)
@@ -119,7 +119,7 @@ pub(super) struct Batch<'a> {
     /// The head or the expert.
     pub group: usize,
     pub inputs: Vec<&'a [f32]>,
-    /// Where the rows of each input's product begin in the output.
+    /// The beginnings of the rows of each input's product in the output.
     pub places: Vec<usize>,
 }
 

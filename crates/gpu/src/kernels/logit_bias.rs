@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, Extent, When};
 
-/// Tokens that may have biases in a row of logits.
+/// The most tokens that may have biases in a row of logits.
 pub const MOST: usize = 64;
 
 /// The biases of a row of logits on the device: (token, number to add as bits).
@@ -50,14 +50,14 @@ impl Biases {
     }
 }
 
-/// A buffer for the biases of so many rows of logits, (rows, [`MOST`]) pairs, which has none at first.
+/// A buffer for the biases of `rows` rows of logits, (rows, [`MOST`]) pairs, which has none at first.
 pub fn buffer(rows: u32) -> Buffer {
     let none = vec![NONE; rows as usize];
     let words: &[u32] = none.as_flattened().as_flattened();
     Buffer::with("biases", words)
 }
 
-/// The dispatch that adds `biases`, a [`Row`] for each of so many `rows`, to `logits`, (rows, vocab) f32, in replays of which some row
+/// The dispatch that adds `biases`, a [`Row`] for each of `rows`, to `logits`, (rows, vocab) f32, in replays of which some row
 /// [has any](When::Biased). Tokens that the vocabulary does not have are ignored.
 pub fn call(biases: &Range, logits: &Range, vocab: u32, rows: Extent) -> Call {
     Call::new("logit_bias")

@@ -57,7 +57,7 @@ pub use dims::{KvDims, MlaDims};
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-/// Workgroups along one dimension at most, on every backend.
+/// The most workgroups along one dimension, on every backend.
 pub(crate) const MAX_GRID: u32 = 65535;
 
 /// Floating-point operations that every replay has.

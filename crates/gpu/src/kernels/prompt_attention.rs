@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 mod trial;
 
-/// Threads of a workgroup of the form without matrices. Its text divides a tile among so many.
+/// Threads of a workgroup of the form without matrices. Its text divides a tile among these.
 const WG: usize = 128;
 /// Tokens and context rows of its tile. Tiles of the other form have as many rows or a part of them.
 const TOKENS: usize = 32;
@@ -114,7 +114,7 @@ impl Form {
     }
 }
 
-/// The reason why these matrices do not suit blocks of these sizes on a device with so many bytes of workgroup memory, if there is one.
+/// The reason why these matrices do not suit blocks of these sizes on a device with `memory` bytes of workgroup memory, if there is one.
 fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     match prompt_attention_coop::best(dims, coop) {
         Some(shape) if shape.bytes(dims) > memory => Some(format!(
@@ -126,7 +126,7 @@ fn missing(dims: KvDims, coop: Coop, memory: usize) -> Option<String> {
     }
 }
 
-/// How many flops by matrices or not cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
+/// The number of flops, by matrices or not, that cost as much as one of the absorbed attention in f32. Reckoned, not yet measured.
 fn speed(machine: Machine, matrices: bool) -> u64 {
     if matrices {
         u64::from(machine.tuned.matrix_speed)
@@ -241,13 +241,13 @@ impl Scratch {
 pub struct GpuPromptAttention<'a> {
     /// The kernels.
     pub form: Form,
-    /// (max_tokens, heads, nope + rope), not yet rotated.
+    /// The queries, (max_tokens, heads, nope + rope), not yet rotated.
     pub q: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
     /// The layer's cache, (rows, kv_lora + rope) of f16, the chunk's rows written.
     pub cache: Range,
-    /// Where the rows of the context lie, if the cache has pages. Then the chunk belongs to one sequence, which is
+    /// The places of the context's rows, if the cache has pages. Then the chunk belongs to one sequence, which is
     /// [alone](Sequences::alone).
     pub sequences: Option<Sequences>,
     /// The sizes of the block.

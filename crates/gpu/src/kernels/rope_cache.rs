@@ -111,7 +111,7 @@ pub struct GpuRopeCache {
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
-    /// Where each token stands, if they belong to several sequences.
+    /// The places of tokens that belong to several sequences.
     pub sequences: Option<Sequences>,
 }
 
@@ -133,7 +133,7 @@ impl GpuRopeCache {
 /// The inputs of new rows of a cache, and where the rows go.
 #[derive(Debug, Clone)]
 pub struct CacheRow {
-    /// (kv_lora + rope) f32.
+    /// The output of `kv_a`, (kv_lora + rope) f32.
     pub kv_a: Range,
     /// `attn_kv_a_norm`, (kv_lora) f32.
     pub kv_a_norm: Range,
@@ -156,7 +156,7 @@ impl CacheRow {
     }
 }
 
-/// Subgroups of a workgroup that writes a cache row at most: sums over workgroups have room for so many.
+/// The most subgroups of a workgroup that writes a cache row: sums over workgroups have room for so many.
 pub(super) const ROW_SUBGROUPS: u32 = 64;
 
 /// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.

@@ -93,13 +93,13 @@ fn best_free(scores: &[f32], free: &[bool]) -> usize {
 /// The kernel's buffers and sizes.
 #[derive(Debug, Clone)]
 pub struct GpuRouter<'a> {
-    /// (max_tokens, count), f32; or (partial_sums, max_tokens, count) to be added up.
+    /// The logits, (max_tokens, count) f32, or their partial sums, (partial_sums, max_tokens, count).
     pub logits: Range,
     /// Partial sums of a logit, usually 1.
     pub partial_sums: u32,
     /// `exp_probs_b`, (count), f32.
     pub bias: Option<Range>,
-    /// How many experts there are, and how they are chosen and weighted.
+    /// The number of experts, and how they are chosen and weighted.
     pub experts: &'a Experts,
     /// Most tokens of a replay.
     pub max_tokens: u32,

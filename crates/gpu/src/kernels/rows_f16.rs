@@ -14,15 +14,15 @@ pub struct GpuRowsF16 {
     pub x: Range,
     /// Rows that are read instead if the other list of tiles is in use. They are not partial sums.
     pub other: Option<Other>,
-    /// How many partial sums make a row, usually 1.
+    /// The number of partial sums that make a row, usually 1.
     pub partial_sums: u32,
     /// Values of a row, a multiple of 4.
     pub cols: u32,
     /// The weight (cols) and the epsilon of an RMS norm that is applied first.
     pub norm: Option<(Range, f32)>,
-    /// Where the halves (max_tokens * used, cols) and scales (max_tokens * used) go.
+    /// The halves (max_tokens * used, cols) and scales (max_tokens * used) that are written.
     pub halves: Option<[Range; 2]>,
-    /// Where the floats (max_tokens * used, cols) go.
+    /// The floats (max_tokens * used, cols) that are written.
     pub floats: Option<Range>,
     /// Most tokens of a replay.
     pub max_tokens: u32,

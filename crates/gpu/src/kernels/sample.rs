@@ -278,13 +278,13 @@ pub fn calls(
 /// The choices of a token for each of several rows of logits.
 #[derive(Debug, Clone)]
 pub struct Rows<'a> {
-    /// Where the token of each row stands; the chosen id becomes that behind it. Without it there is one sequence and one row.
+    /// The place of each row's token. The chosen id becomes that behind it. Without it there is one sequence and one row.
     pub sequences: Option<&'a Sequences>,
     /// How each is chosen, (rows, 12) [`words`]. That of a token [alone](Sequences::alone) is in the state of the replay instead.
     pub choices: &'a Range,
     /// Numbers that are added to the logits of each row first, (rows) [`logit_bias::Row`].
     pub biases: &'a Range,
-    /// Rows of a replay at most.
+    /// The most rows of a replay.
     pub most: u32,
 }
 

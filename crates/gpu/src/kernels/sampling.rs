@@ -20,7 +20,7 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Taken from the logit of a recent token as many times as it occurs among them; 0 is off.
     pub frequency_penalty: f32,
-    /// How many of the last tokens (prompt included) are recent; 0 is off, the greatest number is the whole context.
+    /// The number of last tokens (prompt included) that are recent; 0 is off, the greatest number is the whole context.
     pub repeat_last_n: u32,
     /// Seed of the draws: the same seed, prompt and parameters give the same text.
     pub seed: u64,

@@ -15,7 +15,7 @@ pub const CHOICE: usize = 12;
 /// The buffers that the kernels of a step bind if there are several sequences.
 #[derive(Debug, Clone)]
 pub struct Sequences {
-    /// Where each token stands, (max_tokens, [`RECORD`]) words: [`Record`].
+    /// The place of each token, (max_tokens, [`RECORD`]) words: [`Record`].
     pub table: Range,
     /// The pages of each sequence in the order of its positions, numbers of pages of the cache.
     pub pages: Range,
@@ -32,7 +32,7 @@ pub struct Sequences {
     pub alone: bool,
 }
 
-/// Where a token stands.
+/// The place of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
     /// The token's position in its sequence.

@@ -17,9 +17,9 @@ use crate::quant::repack::{has_codes, has_nibbles, shader_module};
 /// An output prepared for the product that comes next.
 #[derive(Clone)]
 pub struct TokenOutput {
-    /// (n / 32) units.
+    /// The prepared values, (n / 32) units.
     pub values: Range,
-    /// Where an RMS norm lies between: its weight (n), and where the sums of squares of 16 values go, (n / 16) f32.
+    /// The RMS norm that lies between, if there is one: its weight (n), and the sums of squares of 16 values, (n / 16) f32.
     pub norm: Option<(Range, Range)>,
 }
 
@@ -44,9 +44,9 @@ impl TokenOutput {
 /// A prepared input.
 #[derive(Clone)]
 pub struct TokenInput {
-    /// (n / 32) units.
+    /// The prepared values, (n / 32) units.
     pub values: Range,
-    /// Where an RMS norm lies between: the sums of squares of 16 values, (n / 16), and its epsilon.
+    /// The RMS norm that lies between, if there is one: the sums of squares of 16 values, (n / 16), and its epsilon.
     pub rms: Option<(Range, f32)>,
 }
 
@@ -237,7 +237,7 @@ pub(super) fn weight(
     call.module(name, shader_module(ty)).module(times, by)
 }
 
-/// The grid of `tiles` workgroups for each of up to so many tokens: `shared/own_token.wgsl`. That of one is continued along y where one
+/// The grid of `tiles` workgroups for each of up to `tokens` tokens: `shared/own_token.wgsl`. That of one is continued along y where one
 /// dimension does not hold it.
 pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
     let width = tiles.min(MAX_GRID);

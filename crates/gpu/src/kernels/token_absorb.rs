@@ -44,7 +44,7 @@ pub(super) struct Shape {
     pub dims: MlaDims,
     /// Whether a workgroup of its own writes the cache's new row.
     pub cache: bool,
-    /// Tokens of a step at most.
+    /// The most tokens of a step.
     pub tokens: u32,
 }
 
@@ -152,9 +152,9 @@ pub struct GpuTokenAbsorb<'a> {
     pub q_pe: Range,
     /// The cache's new row, where it is written here.
     pub row: Option<CacheRow>,
-    /// Where the new row goes, if the token belongs to one of several sequences.
+    /// The place of the new row, if the token belongs to one of several sequences.
     pub sequences: Option<Sequences>,
-    /// Tokens of a step at most. Several have a table, and do not write their rows here.
+    /// The most tokens of a step. Several have a table, and do not write their rows here.
     pub tokens: u32,
 }
 
@@ -216,7 +216,7 @@ impl GpuTokenAbsorb<'_> {
         }
     }
 
-    /// Where several tokens stand.
+    /// The table of the places of several tokens.
     fn table(&self) -> Option<&Range> {
         if self.tokens == 1 {
             return None;

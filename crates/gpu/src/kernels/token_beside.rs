@@ -36,11 +36,11 @@ pub struct GpuTokenBeside<'a> {
     pub activation: Activation,
     /// The input, with a norm.
     pub x: TokenInput,
-    /// Where W x goes as f32, (rows).
+    /// The output W x as f32, (rows).
     pub y: Option<Range>,
-    /// Where W x goes prepared for the next product.
+    /// The output W x prepared for the next product.
     pub prepared: Option<TokenOutput>,
-    /// Where V x goes as f32, (rows).
+    /// The output V x as f32, (rows).
     pub z: Range,
 }
 

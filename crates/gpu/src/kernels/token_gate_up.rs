@@ -34,11 +34,11 @@ pub struct GpuTokenGateUp<'a> {
     pub x: TokenInput,
     /// The output, (tokens, used * rows + shared rows) values.
     pub h: Range,
-    /// Tokens of a step at most. Several have no shared expert here.
+    /// The most tokens of a step. Several have no shared expert here.
     pub tokens: u32,
 }
 
-/// Threads of a workgroup that chooses experts at most: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
+/// The most threads of a workgroup that chooses experts: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
 /// The additional work if each workgroup adds up the logits of `experts` from `partial_sums`, against logits that come added up. `rows` are
@@ -115,7 +115,7 @@ impl Divided for GpuTokenGateUp<'_> {
         }
     }
 
-    /// One per piece of the experts or of the shared expert, whichever are more.
+    /// One call per piece of the experts or of the shared expert, whichever are more.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
         assert!(
@@ -176,7 +176,7 @@ impl GpuTokenGateUp<'_> {
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
     fn piece(&self, machine: Machine, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);

@@ -44,9 +44,9 @@ pub struct GpuTokenMatvec<'a> {
     /// The residual that is added and the place of the output, by the names of the kernel's bindings (`residual`, `y`). Both are
     /// (groups * rows) f32.
     pub bound: Vec<(&'static str, Range)>,
-    /// Where the output goes prepared for the next product.
+    /// The output, prepared for the next product.
     pub prepared: Option<TokenOutput>,
-    /// Where partial sums of the experts' logits go. The output must be prepared for a norm.
+    /// The partial sums of the experts' logits. With them the output must be prepared for a norm.
     pub router: Option<PartialLogits<'a>>,
     /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32.
     pub rotation: Option<Rotation>,

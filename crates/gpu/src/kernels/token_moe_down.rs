@@ -37,7 +37,7 @@ pub struct GpuTokenMoeDown<'a> {
     pub y: Range,
     /// The output prepared for the next layer, with its norm.
     pub prepared: TokenOutput,
-    /// Tokens of a step at most. Several have no shared expert here.
+    /// The most tokens of a step. Several have no shared expert here.
     pub tokens: u32,
 }
 
@@ -78,8 +78,8 @@ impl Divided for GpuTokenMoeDown<'_> {
         }
     }
 
-    /// One per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the one before. The last leaves
-    /// it prepared.
+    /// One call per piece of the experts or of the shared expert, whichever are more, each adding to the sum of the one before. The last
+    /// leaves it prepared.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let d = self.down;
         check_rows(target, d.rows, &d.name)?;
@@ -119,7 +119,7 @@ impl Divided for GpuTokenMoeDown<'_> {
 }
 
 impl GpuTokenMoeDown<'_> {
-    /// Piece i of the experts and piece i of the shared expert, where they have so many.
+    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
     fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
         let (d, used, activation) = (self.down, self.used, self.activation);
         let units = d.cols / 32;
@@ -228,7 +228,7 @@ mod tests {
         agree_long(token_gpus(), |_| of_several());
     }
 
-    /// The sum of experts and, of one token, of a shared one of so many columns.
+    /// The sum of experts and, of one token, of a shared expert with its columns.
     fn down(ty: GgmlType, sizes: [usize; 4], shared: Option<(GgmlType, usize)>) -> Down {
         Down {
             ty,

@@ -49,7 +49,7 @@ pub struct GpuTokenQueries<'a> {
     pub q_pe: Range,
     /// The cache's new row.
     pub row: CacheRow,
-    /// Where the new row goes, if the token belongs to one of several sequences.
+    /// The place of the new row, if the token belongs to one of several sequences.
     pub sequences: Option<Sequences>,
 }
 

@@ -26,7 +26,7 @@ pub struct GpuTokenRouter<'a> {
     pub y: Range,
 }
 
-/// Columns that the threads of a workgroup load at once at most, 4 numbers each.
+/// The most columns that the threads of a workgroup load at once, 4 numbers each.
 const MOST_COLUMNS: u32 = 16 * WG;
 
 /// Whether the kernel is for weights of this type and width.

@@ -55,7 +55,7 @@ pub struct Transformer<A> {
 }
 
 impl<A> Transformer<A> {
-    /// The model of these tensors, if the heads of a block have so many `values` and `attention` finds the tensors of one.
+    /// The model of these tensors, if the heads of a block have `values` values and `attention` finds the tensors of one.
     ///
     /// # Errors
     /// The errors of `attention`; [`ModelError::Tensor`] for others, [`ModelError::UnknownTensor`] for those that nobody asked for.

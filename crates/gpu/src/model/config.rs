@@ -36,7 +36,7 @@ pub struct Config {
     pub block_count: usize,
     /// `nextn_predict_layers`: blocks behind the others that predict further tokens; their tensors are not read.
     pub nextn_predict_layers: usize,
-    /// How many of the first blocks have a dense feed-forward network; all of them in a model without experts.
+    /// The number of first blocks that have a dense feed-forward network; all of them in a model without experts.
     pub leading_dense_block_count: usize,
     /// Width of the residual stream.
     pub embedding_length: usize,

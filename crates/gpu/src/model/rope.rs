@@ -21,7 +21,7 @@ pub struct RopeConfig {
 /// Constants of YaRN (Peng et al. 2023, arXiv 2309.00071).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Yarn {
-    /// How many times longer the context is than the original one.
+    /// The factor by which the context is longer than the original one.
     pub factor: f32,
     /// The context length the frequencies were made for.
     pub original_context_length: usize,
@@ -154,7 +154,7 @@ fn frequencies(config: &RopeConfig, dims: usize) -> Vec<f64> {
     (0..dims / 2).map(frequency).collect()
 }
 
-/// Between which pairs the blend from kept to stretched frequencies runs.
+/// The pairs between which the blend from kept to stretched frequencies runs.
 fn correction_range(yarn: &Yarn, dims: usize, base: f64) -> (f64, f64) {
     // The pair that makes `rotations` turns in the original context.
     let pair = |rotations: f32| {

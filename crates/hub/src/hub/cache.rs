@@ -11,7 +11,7 @@ use crate::files;
 
 /// The prefix of the names of models' folders.
 const MODELS: &str = "models";
-/// Folders below a snapshot that are looked into: as many as the name of a file that is fetched may have.
+/// The most folders below a snapshot that are looked into: as many as the name of a file that is fetched may have.
 const DEPTH: usize = 512;
 /// Tells programs that make backups that the folder is a cache (<https://bford.info/cachedir/>).
 const TAG: &str =
@@ -25,7 +25,7 @@ pub(super) struct RepoFolder {
 }
 
 impl RepoFolder {
-    /// Of `user/repo` in the cache at `root`. A folder of that name in other capitals is the same.
+    /// The folder of `user/repo` in the cache at `root`. A folder of that name in other capitals is the same.
     ///
     /// # Errors
     /// [`HubError::Read`].
@@ -44,12 +44,12 @@ impl RepoFolder {
         }
     }
 
-    /// Where the bytes with a checksum are.
+    /// The file with the bytes of a checksum.
     pub(super) fn blob(&self, sum: &str) -> PathBuf {
         self.path.join("blobs").join(sum)
     }
 
-    /// Where the bytes are until all have come.
+    /// The file in which the bytes are until all have come.
     pub(super) fn part(&self, sum: &str) -> PathBuf {
         self.path.join("blobs").join(format!("{sum}.incomplete"))
     }
@@ -187,7 +187,7 @@ pub(super) fn repositories(root: &Path) -> Result<Vec<(String, RepoFolder)>, Hub
     Ok(names(root)?.into_iter().filter_map(folder).collect())
 }
 
-/// How many bytes of a file are there.
+/// The number of bytes of a file that are there.
 pub(super) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |there| there.len())
 }

@@ -9,9 +9,9 @@ use sha2::Digest;
 /// The checksum of a file. It is also the name of the file's blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sum {
-    /// Of the bytes, as git LFS names a file.
+    /// The SHA-256 of the bytes, as git LFS names a file.
     Sha256(String),
-    /// Of git's blob: the word `blob`, the length, a zero byte and the bytes.
+    /// The SHA-1 of git's blob: the word `blob`, the length, a zero byte and the bytes.
     Git(String),
 }
 
@@ -28,7 +28,7 @@ impl Sum {
         }
     }
 
-    /// In hexadecimal.
+    /// The checksum in hexadecimal.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Sha256(text) | Self::Git(text) => text,

@@ -37,7 +37,7 @@ impl File for (String, PathBuf) {
 pub(super) struct Model<F> {
     /// The name of its file without `.gguf`. Of a split model it is what the names of all shards begin with.
     pub(super) stem: String,
-    /// By its name, such as `Q4_K_M`.
+    /// The name of its quantisation, such as `Q4_K_M`.
     pub(super) quantisation: Option<String>,
     /// The file of the model, or its shards in order.
     pub(super) files: Vec<F>,
@@ -205,7 +205,7 @@ fn fitting<'a, F>(models: &'a [Model<F>], wanted: &str) -> Vec<&'a Model<F>> {
     found
 }
 
-/// As [`choose_any`], where all shards are there. `Q4_K_M` is preferred.
+/// Chooses like [`choose_any`], among models whose shards are all there. `Q4_K_M` is preferred.
 ///
 /// # Errors
 /// [`HubError::MissingShards`], or as for [`choose_any`].

@@ -13,7 +13,7 @@ use super::event::Event;
 use super::http::{Client, Trouble, Wanted, header};
 use super::{HubError, Patience};
 
-/// So many bytes show that a line works, so that tries are counted anew.
+/// The number of bytes that show that a line works, so that tries are counted anew.
 const PROGRESS: u64 = 1 << 20;
 
 /// A file to fetch.
@@ -23,7 +23,7 @@ pub(super) struct Download<'a> {
     pub(super) url: &'a str,
     pub(super) repo: &'a str,
     pub(super) file: &'a OfferedFile,
-    /// Where the part is that is there.
+    /// The file with the part that is there.
     pub(super) part: &'a Path,
 }
 
@@ -183,7 +183,7 @@ impl Download<'_> {
     }
 }
 
-/// Where the part of an answer begins, and the length of the whole.
+/// The beginning of the part that an answer holds, and the length of the whole.
 fn begins(response: &Response<Body>) -> Option<(u64, u64)> {
     let range = header(response, "content-range")?.strip_prefix("bytes ")?;
     let (range, whole) = range.split_once('/')?;

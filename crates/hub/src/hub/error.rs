@@ -87,7 +87,7 @@ pub enum HubError {
     Forbidden {
         /// The repository.
         repo: String,
-        /// Where its conditions are.
+        /// The page with its conditions.
         page: String,
     },
     /// There is no such repository or file.
@@ -98,7 +98,7 @@ pub enum HubError {
         /// The hub.
         endpoint: String,
     },
-    /// The hub asks for patience, for so many seconds where it says so.
+    /// The hub asks for patience, and may tell the seconds.
     #[error("the hub has had too many requests from this address (429){}; try again later, or set HF_TOKEN", .0.map_or(String::new(), |s| format!(" and asks to wait {s} s")))]
     Busy(Option<u64>),
     /// The hub answers in a way that means nothing here.
@@ -177,9 +177,9 @@ pub enum HubError {
     Checksum {
         /// The file.
         file: String,
-        /// As the hub tells it.
+        /// The checksum that the hub tells.
         expected: String,
-        /// Of what came.
+        /// The checksum of what came.
         found: String,
     },
     /// More came than the hub promised.

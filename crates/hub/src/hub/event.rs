@@ -14,11 +14,11 @@ pub enum Event<'a> {
         /// The length of the file in bytes.
         bytes: u64,
     },
-    /// So many bytes of the file are there.
+    /// The number of bytes of the file that are there.
     Fetched(u64),
-    /// So much of it was read to check it.
+    /// A part of the file was read to check it.
     Checked {
-        /// In bytes.
+        /// The number of bytes that were read.
         bytes: u64,
         /// The length of the file.
         of: u64,

@@ -11,7 +11,7 @@ use super::event::Event;
 use super::steady::{Steady, crawls};
 use super::{HubError, Patience, Settings, Token};
 
-/// Redirects that are followed for one request.
+/// The most redirects that are followed for one request.
 const REDIRECTS: usize = 10;
 /// The longest wait that a hub may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -122,7 +122,7 @@ impl Trouble {
 pub(super) enum Wanted {
     /// Only the headers.
     Head,
-    /// So many bytes from the beginning on, or more if the hub knows no ranges.
+    /// The first bytes of this number, or more if the hub knows no ranges.
     First(u64),
     /// All bytes from this one on.
     From(u64),
@@ -149,7 +149,7 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// Where a redirect from `url` leads.
+/// The target of a redirect from `url`.
 fn target(url: &str, location: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);

@@ -9,7 +9,7 @@ use crate::aliases::ALIASES;
 /// The longest name of a user or a repository, as Hugging Face has it.
 const LONGEST: usize = 96;
 
-/// Which model is meant.
+/// The name of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
     /// A repository of a hub, or a folder of LM Studio.
@@ -23,7 +23,7 @@ pub enum Name {
     },
     /// A model of ollama's.
     Ollama {
-        /// As ollama has it: `glm-4.7-flash`, or with a user or a host before it.
+        /// Ollama's name: `glm-4.7-flash`, or with a user or a host before it.
         model: String,
         /// The tag asked for.
         tag: Option<String>,

@@ -21,7 +21,7 @@ const LONGEST: u64 = 1 << 20;
 /// A model of ollama's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OllamaModel {
-    /// As ollama lists it, without the tag.
+    /// The name that ollama lists, without the tag.
     pub(super) name: String,
     pub(super) tag: String,
     pub(super) quantisation: Option<String>,
@@ -102,7 +102,7 @@ fn read(root: &Path, name: &str, path: &Path) -> Option<OllamaModel> {
     })
 }
 
-/// Where the bytes of a layer are. What is no checksum names no file.
+/// The file with the bytes of a layer. What is no checksum names no file.
 fn blob(root: &Path, layer: &Layer) -> Option<PathBuf> {
     let sum = Sum::read(layer.digest.strip_prefix("sha256:")?)?;
     let name = format!("sha256-{}", sum.as_str());

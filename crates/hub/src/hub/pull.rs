@@ -49,7 +49,7 @@ pub struct Hub<'a> {
 }
 
 impl<'a> Hub<'a> {
-    /// As `settings` say. Nothing is asked yet.
+    /// A hub as `settings` describe it. Nothing is asked yet.
     pub fn new(settings: &'a Settings) -> Self {
         Self {
             settings,
@@ -140,7 +140,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// How many bytes of an offer are still to be fetched.
+    /// The number of bytes of an offer that are still to be fetched.
     ///
     /// # Errors
     /// [`HubError::Read`].

@@ -1,4 +1,4 @@
-//! Where the hub and the stores are, as the environment says it.
+//! The addresses of the hub and the folders of the stores, as the environment tells them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -57,7 +57,7 @@ impl Default for Patience {
     }
 }
 
-/// Where the hub and the stores are.
+/// The addresses of the hub and the folders of the stores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The hub, without a slash at its end.

@@ -23,7 +23,7 @@ pub(super) struct Steady<R> {
     inner: R,
     /// How long a line may be silent.
     silence: Duration,
-    /// From when on is counted, and what came since.
+    /// The time from which bytes are counted, and their number since.
     since: Instant,
     bytes: u64,
     pieces: u32,
@@ -61,7 +61,7 @@ impl<R: Read> Read for Steady<R> {
 mod tests {
     use super::*;
 
-    /// Brings so many bytes at a time, after a while.
+    /// A line that brings this number of bytes at a time, after a while.
     struct Line(usize, Duration);
 
     impl Read for Line {

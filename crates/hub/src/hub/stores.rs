@@ -9,10 +9,10 @@ use super::choice::{Model, choose, models};
 use super::ollama::{self, OllamaModel};
 use super::{HubError, Name, Settings};
 
-/// Folders below LM Studio's `user/repo` that are looked into.
+/// The most folders below LM Studio's `user/repo` that are looked into.
 const DEPTH: usize = 2;
 
-/// Whose a model is.
+/// A program's store of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     /// The cache shared with `huggingface_hub`.
@@ -38,11 +38,11 @@ impl fmt::Display for Store {
 pub struct Found {
     /// The name that `-m` takes: `user/repo`, without the quantisation, or `ollama:NAME:TAG`.
     pub name: String,
-    /// As its name or the store tells it.
+    /// The quantisation that its name or the store tells.
     pub quantisation: Option<String>,
-    /// Of all its files.
+    /// The size of all its files.
     pub bytes: u64,
-    /// Whose it is.
+    /// The store that it belongs to.
     pub store: Store,
     /// The file of the model, or its shards in order.
     pub files: Vec<PathBuf>,

@@ -64,7 +64,7 @@ const fn flags(math: Math) -> &'static [&'static str] {
     }
 }
 
-/// Where the compiled kernels stay, for the next dispatch, too. The last of its files tells that the others are there.
+/// The folder in which the compiled kernels stay, for the next dispatch, too. The last of its files tells that the others are there.
 fn folder() -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     (FILES, FLAGS).hash(&mut hasher);
@@ -150,7 +150,7 @@ pub(super) fn compiled(kernel: &str, msl: &Msl, math: Math) -> Result<Program, S
 }
 
 impl Program {
-    /// Runs so many threadgroups; the contents of the written slots, in their order.
+    /// Runs the threadgroups of `grid`, and gives the contents of the written slots, in their order.
     ///
     /// # Errors
     /// The fault of the kernel: an index out of bounds, an order of threads that matters, a barrier that some do not reach.

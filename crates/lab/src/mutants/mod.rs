@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every one.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Barrier,
         Self::Index,
@@ -150,7 +150,7 @@ fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or("")
 }
 
-/// Where the bracket at `open` closes.
+/// The index of the bracket that closes the one at `open`.
 fn closing(code: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
     for (i, c) in code.char_indices().skip_while(|(i, _)| *i < open) {

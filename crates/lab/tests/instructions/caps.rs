@@ -179,7 +179,7 @@ fn costs(text: &str) -> BTreeMap<(String, usize), [f64; 2]> {
     found
 }
 
-/// A kernel may cost so much more than the document says before somebody is told.
+/// The most that a kernel may cost before somebody is told, if the document has `cost`.
 fn allowed(cost: f64) -> f64 {
     cost * 1.05 + 0.05
 }

@@ -262,7 +262,7 @@ fn in_loop(spec: &Spec, products: u32, ty: GgmlType) -> Steps {
     scaled(steps(hot, spec), units)
 }
 
-/// `token_absorb` of so many units of a row of `attn_q_b`, without a norm.
+/// `token_absorb` of `units` units of a row of `attn_q_b`, without a norm.
 fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
     let dims = MlaDims {
         heads: 16,

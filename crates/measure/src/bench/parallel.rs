@@ -22,7 +22,7 @@ use crate::kernels::sequences::PAGE;
 use crate::models::Model;
 use crate::recipes::BatchSizes;
 
-/// Sequences at most.
+/// The most sequences.
 pub const MOST_PARALLEL: usize = Serving::MOST as usize;
 
 /// The measurements to make.
@@ -30,7 +30,7 @@ pub const MOST_PARALLEL: usize = Serving::MOST as usize;
 pub struct ParallelOptions {
     /// The model.
     pub source: Source,
-    /// On which GPU and with which kernels.
+    /// The GPU and its kernels.
     pub gpu: GpuOptions,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
@@ -186,7 +186,7 @@ fn row(
 struct Run {
     batch: GpuBatch,
     vocab: usize,
-    /// With the position of the first token of each.
+    /// The steps in flight, with the position of the first token of each.
     flying: VecDeque<(BatchFlight, usize)>,
 }
 

@@ -18,7 +18,7 @@ const KINDS: [Kind; 3] = [
     }),
 ];
 
-/// Where the charts begin, and the space between two of them.
+/// The top of the charts, and the space between two of them.
 const TOP: f64 = 62.0;
 const SPACE: f64 = 24.0;
 

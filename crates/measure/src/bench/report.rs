@@ -100,14 +100,14 @@ pub struct Row {
     pub n_gen: usize,
     /// Cache rows before them.
     pub n_depth: usize,
-    /// When, in UTC.
+    /// The time of the test, in UTC.
     pub test_time: String,
     /// The times.
     #[serde(flatten)]
     pub statistics: Statistics,
     /// Bytes of weights and cache that a token reads.
     pub bytes_per_token: Option<f64>,
-    /// Times tokens per second, in 10^9 bytes.
+    /// `bytes_per_token` times tokens per second, in 10^9 bytes.
     pub gb_per_s: Option<f64>,
     /// The bandwidth that a plain read of a large buffer reaches on the device, in 10^9 bytes per second.
     pub peak_gb_per_s: Option<f64>,
@@ -119,7 +119,7 @@ pub struct Row {
     pub host_ms_per_token: Option<f64>,
     /// Share of the time between two tokens in which the GPU does nothing.
     pub gpu_idle: Option<f64>,
-    /// Whose clock told `peak_gb_per_s` and `gpu_idle`: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    /// The clock that told `peak_gb_per_s` and `gpu_idle`: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
     pub clock: Option<&'static str>,
     /// Milliseconds of the longest submission of a prompt, as far as the host could see.
     pub longest_submission_ms: Option<f64>,
@@ -150,10 +150,10 @@ pub enum Format {
     Jsonl,
 }
 
-/// Which columns the table has.
+/// The columns of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Columns {
-    /// All.
+    /// All columns.
     #[default]
     All,
     /// The columns that fit into 120 characters, for one device.
@@ -293,7 +293,7 @@ fn is_text(name: &str) -> bool {
 }
 
 impl Columns {
-    /// The columns that fit into lines of so many characters, for several devices and models or one of each.
+    /// The columns that fit into lines of `width` characters, for several devices and models or one of each.
     pub fn fitting(width: usize, devices: bool, models: bool) -> Self {
         match (width >= 120, devices, models) {
             (true, false, _) => Self::Few,

@@ -24,13 +24,13 @@ use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
 const WARM_UP: usize = 16;
-/// Times that a step is timed by the host's clock where the GPU's cannot be used.
+/// The number of times that a step is timed by the host's clock if the GPU's cannot be used.
 const HOST_ROUNDS: usize = 5;
-/// For how long the first test is repeated before it counts: the first short prompts on an idle GPU were half as fast as later
+/// The time for which the first test is repeated before it counts: the first short prompts on an idle GPU were half as fast as later
 /// ones (benches/notes.md), probably until it reached its clock.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
 
-/// Where to measure.
+/// The devices to measure on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Where {
     /// One device.
@@ -69,7 +69,7 @@ pub struct BenchOptions {
     pub chunks: Vec<u32>,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
-    /// Times that each test is repeated.
+    /// The number of times that each test is repeated.
     pub repetitions: usize,
 }
 
@@ -100,12 +100,12 @@ pub enum Event<'a> {
         test: &'a Test,
         /// The number of the test, from 1.
         number: usize,
-        /// How many tests there are.
+        /// The number of tests.
         of: usize,
     },
     /// The CPU reference is measured where the best GPU was meant, and why.
     NoGpu(&'a gpu::GpuError),
-    /// So many repetitions of the test are done.
+    /// The number of repetitions of the test that are done.
     Repetition(usize),
     /// A result.
     Row(&'a Row),

@@ -10,7 +10,7 @@ use crate::models::{self, Model};
 use crate::quant::GgmlType;
 use crate::synth::{self, ModelName, Recipe, SynthError, SynthOptions};
 
-/// Where the weights come from.
+/// The source of the weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file, or the model inside the program.

@@ -4,7 +4,7 @@ use super::svg::{self, Anchor, GREY, Svg};
 
 /// Width of a picture with charts.
 pub const WIDTH: f64 = 900.0;
-/// Where charts begin and end.
+/// The left and right ends of charts.
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = WIDTH - 40.0;
 /// Height of the title of a chart, of its lines, and of what stands below them.
@@ -14,10 +14,10 @@ const AXIS: f64 = 46.0;
 /// Height of a line of the legend, and of a bar with the space to the next.
 const ENTRY: f64 = 20.0;
 const BAR: f64 = 26.0;
-/// Where bars begin at the latest, and what they leave for their numbers.
+/// The rightmost beginning of bars, and the width that they leave for their numbers.
 const BARS: f64 = 330.0;
 const NUMBER: f64 = 130.0;
-/// Marks of the upright axis, at most.
+/// The most marks of the upright axis.
 const MARKS: f64 = 5.0;
 
 /// A value at a place.
@@ -186,7 +186,7 @@ impl Chart {
     }
 }
 
-/// Where a chart of lines stands, and its largest place and value.
+/// The position of a chart of lines, and its largest place and value.
 struct Frame {
     top: f64,
     last: f64,

@@ -2,7 +2,7 @@
 
 use super::svg::{self, Anchor, GREY, Svg};
 
-/// Where the bar begins and ends, and its height.
+/// The left and right ends of the bar, and its height.
 const LEFT: f64 = 20.0;
 const RIGHT: f64 = 700.0;
 const BAR: f64 = 44.0;

@@ -19,7 +19,7 @@ pub fn colour(i: usize) -> &'static str {
     COLOURS[i % COLOURS.len()]
 }
 
-/// Which end of a text its position is.
+/// The end of a text that its position is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     /// The beginning.

@@ -40,7 +40,7 @@ const ALONE_ROUNDS: usize = 5;
 /// The subject of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// So many decoded tokens; medians are over them.
+    /// The number of decoded tokens; medians are over them.
     Tokens(usize),
     /// A prompt.
     Prompt {
@@ -48,7 +48,7 @@ pub enum Subject {
         tokens: usize,
         /// Tokens that are computed at once; the usual number where `None`.
         chunk: Option<u32>,
-        /// Times it is computed; medians are over them. One that is not counted comes first.
+        /// The number of times that it is computed; medians are over them. One that is not counted comes first.
         repetitions: usize,
     },
 }
@@ -58,7 +58,7 @@ pub enum Subject {
 pub struct ProfileOptions {
     /// The model.
     pub source: Source,
-    /// On which GPU and with which kernels.
+    /// The GPU and its kernels.
     pub gpu: GpuOptions,
     /// The weights of which the GPU gets products besides.
     pub precompose: PrecomposeChoice,

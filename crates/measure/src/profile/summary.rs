@@ -1,4 +1,4 @@
-//! From times of dispatches to times of kernels and layers.
+//! A summary of times: of dispatches, kernels and layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Head {
     pub model_type: String,
     /// Cache rows before what is timed.
     pub n_depth: usize,
-    /// When, in UTC.
+    /// The time of the test, in UTC.
     pub test_time: String,
     /// The bandwidth that a plain read of a large buffer reaches, in 10^9 bytes per second.
     pub peak_gb_per_s: f64,
@@ -40,7 +40,7 @@ pub struct Head {
     pub dispatch_us: f64,
     /// How dispatches were told apart.
     pub separation: &'static str,
-    /// Whose clock told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    /// The clock that told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
     pub clock: &'static str,
     /// The time of an empty pass, subtracted from each dispatch, where each had a pass.
     pub empty_pass_us: Option<f64>,
@@ -52,7 +52,7 @@ pub struct Head {
 pub enum Work {
     /// Decoded tokens.
     Token {
-        /// How many, which medians are over.
+        /// The number of tokens, which medians are over.
         tokens: usize,
         /// A token while generating, by the host's clock, without timestamps.
         token_us: f64,
@@ -65,11 +65,11 @@ pub enum Work {
     Prompt {
         /// The tokens of the prompt.
         n_prompt: usize,
-        /// Tokens computed at once, at most.
+        /// The most tokens computed at once.
         n_ubatch: u32,
         /// Tokens of each piece it was computed in; the last may have fewer.
         piece: usize,
-        /// Times it was timed, which medians are over.
+        /// The number of times that it was timed; medians are over them.
         repetitions: usize,
         /// The prompt by the host's clock, without timestamps.
         prompt_us: f64,
@@ -101,22 +101,22 @@ pub struct Kernel {
     pub us: f64,
     /// The least time of all of them: their bytes at the speed of a plain read, and the wait of each for the one before.
     pub floor_us: f64,
-    /// Share of the token or prompt.
+    /// Share of the time of the token or prompt.
     pub share: f64,
     /// Bytes that all of them read at least.
     pub bytes: u64,
-    /// In 10^9 bytes; `None` where no bytes are known.
+    /// The bandwidth in 10^9 bytes per second; `None` where no bytes are known.
     pub gb_per_s: Option<f64>,
     /// Share of what a plain read reaches.
     pub of_peak: Option<f64>,
     /// Microseconds of all of them with nothing between them, so that none waits but where they write the same buffer; `None`
     /// for a prompt, and for kernels of a few calls.
     pub alone_us: Option<f64>,
-    /// In 10^9 bytes, so.
+    /// The bandwidth of the kernel alone, in 10^9 bytes per second.
     pub alone_gb_per_s: Option<f64>,
     /// Share of what a plain read reaches, so.
     pub alone_of_peak: Option<f64>,
-    /// In 10^12 floating-point operations that must be done; `None` where they are not told.
+    /// The speed in 10^12 floating-point operations that must be done, per second; `None` where they are not told.
     pub tflop_per_s: Option<f64>,
 }
 
@@ -144,7 +144,7 @@ pub struct Bar {
     pub end: f64,
 }
 
-/// Where the time of a token or a prompt goes.
+/// The time of a token or a prompt, divided among kernels and layers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
     /// The device and the model.
@@ -157,7 +157,7 @@ pub struct Profile {
     pub sum_us: f64,
     /// Dispatches per token or prompt.
     pub dispatches: usize,
-    /// By kernel and shape, the longest first.
+    /// The kernels by name and shape, the longest first.
     pub kernels: Vec<Kernel>,
     /// Every layer.
     pub layers: Vec<LayerTime>,
@@ -182,7 +182,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Profile {
-    /// From `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds; and from
+    /// A profile of `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds; and from
     /// `alone`, microseconds of a kernel's dispatches with nothing between them, by label.
     /// The first `dense` layers have no experts.
     pub(super) fn new(
@@ -225,7 +225,7 @@ impl Profile {
 struct Spans(Vec<Vec<f64>>);
 
 impl Spans {
-    /// From begins and ends in nanoseconds, less the `empty` pass that each had.
+    /// The spans between begins and ends in nanoseconds, less the `empty` pass that each had.
     fn of(times: &[Vec<[f64; 2]>], empty: f64) -> Self {
         let span = |[begin, end]: &[f64; 2]| ((end - begin) / 1e3 - empty).max(0.0);
         let spans = |token: &Vec<[f64; 2]>| token.iter().map(span).collect();

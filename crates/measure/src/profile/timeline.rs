@@ -10,7 +10,7 @@ const LEFT: f64 = 70.0;
 /// Height of a bar, and from one line to the next: room for layer numbers above and an axis below.
 const BAR: f64 = 26.0;
 const LINE: f64 = 62.0;
-/// Where the first line begins: below the title.
+/// The top of the first line, below the title.
 const TOP: f64 = 70.0;
 /// Dispatches of a line, about: so that one of average length is some 25 pixels wide.
 const PER_LINE: usize = 56;

@@ -51,7 +51,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 pub struct TuneOptions {
     /// The model whose products are measured.
     pub source: Source,
-    /// On which GPU and with which kernels.
+    /// The GPU and its kernels.
     pub gpu: GpuOptions,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
@@ -157,13 +157,13 @@ pub struct Tuned {
     pub model: String,
     /// Tier of the kernels.
     pub tier: &'static str,
-    /// Whose clock told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
+    /// The clock that told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.
     pub clock: &'static str,
     /// Microseconds of a token on the GPU with the defaults, measured at the end.
     pub before_us: f64,
     /// Microseconds of a token on the GPU with the choices, measured in turn with the defaults.
     pub after_us: f64,
-    /// By product, in the order of measuring.
+    /// The results by product, in the order of measuring.
     pub found: Vec<Found>,
     /// Products whose turn did not come.
     pub left: Vec<String>,
@@ -276,7 +276,7 @@ fn merge_up_to(joining: &[Joining]) -> Option<u32> {
     Some(faster.last().map_or(0, |j| j.slices))
 }
 
-/// Where candidates are measured: a model on a device, with a filled cache.
+/// The bench for candidates: a model on a device, with a filled cache.
 struct Bench {
     gpu: Arc<Gpu>,
     backend: GpuBackend,

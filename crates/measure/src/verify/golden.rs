@@ -37,7 +37,7 @@ impl Golden {
         prompts.remove(PROMPT).expect("the prompt is in the file")
     }
 
-    /// How much rows of logits differ from them: of each position the squares of the differences of log-probabilities, over those of the
+    /// The difference of rows of logits from them: of each position the squares of the differences of log-probabilities, over those of the
     /// golden ones around their mean.
     pub(super) fn difference(&self, rows: &[Vec<f32>]) -> Difference {
         if rows.len() != self.top.len() {

@@ -57,7 +57,7 @@ pub(super) fn checks(gpu: &Gpu, seed: u64) -> impl Iterator<Item = KernelCheck> 
     checks_of(lab, verified(gpu))
 }
 
-/// The checks of these cases.
+/// The checks of `cases`, each of which runs when it is asked for.
 fn checks_of(lab: Lab<'_>, cases: Vec<Case>) -> impl Iterator<Item = KernelCheck> {
     let check = move |case| KernelCheck::of(&lab, case);
     cases.into_iter().map(check)

@@ -31,7 +31,7 @@ use rows::{Difference, logits};
 /// How the tokens of a text are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// One after the other, as an answer is.
+    /// One token after the other, as in an answer.
     Tokens,
     /// A few at once, as the end of a prompt may be.
     Few,
@@ -168,9 +168,9 @@ impl Found {
 
 /// A comparison as it is made.
 pub enum Row<'a> {
-    /// Of a kernel with its twin.
+    /// The comparison of a kernel with its twin.
     Kernel(&'a KernelCheck),
-    /// Of a model.
+    /// The check of a model.
     Model(&'a Check),
 }
 

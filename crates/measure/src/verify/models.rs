@@ -47,12 +47,12 @@ impl Subject {
     }
 }
 
-/// The one that is compiled into the program.
+/// The model that is compiled into the program.
 pub(super) fn built_in() -> Result<Subject, BenchError> {
     Subject::new("built-in".to_owned(), true, ModelSource::Embedded.open()?)
 }
 
-/// All of them.
+/// All subjects.
 pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
     let mut all = vec![built_in()?];
     for (model, recipe, layers) in SYNTHETIC {

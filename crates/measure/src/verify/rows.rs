@@ -23,7 +23,7 @@ pub(super) fn logits(
     Ok(rows)
 }
 
-/// How much rows differ from exact ones.
+/// The difference of rows from exact ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Difference {
     pub(super) median: f64,
@@ -31,7 +31,7 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    /// Of rows of logits.
+    /// The difference of rows of logits.
     pub(super) fn of(found: &[Vec<f32>], exact: &[Vec<f32>]) -> Self {
         if found.len() != exact.len() {
             return Self::of_errors(vec![]);
@@ -40,7 +40,7 @@ impl Difference {
         Self::of_errors(pairs.map(|(found, exact)| nmse(found, exact)).collect())
     }
 
-    /// Of the errors of positions. One that is no number counts as infinite.
+    /// The difference that the errors of positions make. One that is no number counts as infinite.
     pub(super) fn of_errors(mut errors: Vec<f64>) -> Self {
         for error in &mut errors {
             if error.is_nan() {

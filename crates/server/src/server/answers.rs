@@ -16,7 +16,7 @@ use crate::engine::{EngineError, StopReason};
 
 /// The next part of an answer.
 pub(super) struct Step {
-    /// Of which answer.
+    /// The number of the answer.
     pub(super) choice: usize,
     /// The token, unless it is the one that ends the answer.
     pub(super) token: Option<u32>,
@@ -34,7 +34,7 @@ pub(super) struct Step {
 pub(super) struct Usage {
     /// Tokens of the prompts.
     pub(super) prompt: usize,
-    /// How many of these had been computed before.
+    /// The number of these tokens that had been computed before.
     pub(super) cached: usize,
     /// Tokens of the answers, thoughts included.
     pub(super) generated: usize,
@@ -89,7 +89,7 @@ pub(super) struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// The answers that `answering` tells of, one for each reader, to prompts of so many tokens, `each` of which has as many answers. They
+    /// The answers that `answering` tells of, one for each reader, to prompts of `prompt` tokens, `each` of which has as many answers. They
     /// have to be there within `timeout` of the request.
     pub(super) fn new(
         answering: Answering,

@@ -21,7 +21,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 /// Routes that are asked again and again.
 pub(super) const OF_ROUTERS: [&str; 3] = ["/health", "/v1/health", "/metrics"];
-/// Characters of a request's id, and of a route in the log, at most.
+/// The most characters of a request's id, and of a route in the log.
 const MOST: usize = 128;
 
 /// Handles a request.

@@ -13,15 +13,15 @@ use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Language};
 use crate::tokenizer::TokenizerError;
 
-/// Texts that may end an answer.
+/// The most texts that may end an answer.
 const MOST_STOPS: usize = 32;
 /// Bytes of such a text: the end of an answer is compared with it at every token.
 const LONGEST_STOP: usize = 1024;
-/// Answers to one prompt at most.
+/// The most answers to one prompt.
 const MOST_ANSWERS: i64 = 128;
 /// The names of the number of answers, the first of which counts. The second one is llama.cpp's.
 pub(super) const ANSWERS: [&str; 2] = ["n", "n_cmpl"];
-/// Answers to all prompts of a request at most.
+/// The most answers to all prompts of a request.
 pub(super) const MOST_IN_ALL: usize = 1024;
 
 /// The settings that requests for chats and for completions have in common.
@@ -35,7 +35,7 @@ pub(super) struct Ask {
     pub(super) n: usize,
     /// Texts that end an answer.
     pub(super) stops: Vec<String>,
-    /// How many of the best tokens are told with each, where that is asked for.
+    /// The number of best tokens that are told with each, where that is asked for.
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
     pub(super) chain: ChainSettings,
@@ -157,7 +157,7 @@ impl Ask {
     }
 }
 
-/// Tokens of an answer at most, if a request says it; -1 and -2 are no limit, as in llama.cpp.
+/// The most tokens of an answer, if a request says it; -1 and -2 are no limit, as in llama.cpp.
 fn limit(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
@@ -208,7 +208,7 @@ pub(super) fn check_model(fields: &Fields<'_>, model: &Model) -> Result<(), ApiE
     }
 }
 
-/// The error about a prompt of so many tokens where there is room for fewer.
+/// The error about a prompt of `tokens` tokens if there is room for `room` only.
 fn too_long(param: &str, [tokens, room]: [usize; 2], more: &str) -> ApiError {
     // Agents know by these words, which are those of OpenAI's, llama.cpp's and Anthropic's servers, that they have to shorten.
     let message = format!(
@@ -217,7 +217,7 @@ fn too_long(param: &str, [tokens, room]: [usize; 2], more: &str) -> ApiError {
     ApiError::field(param, message).too_many(tokens, room)
 }
 
-/// The error about a prompt of so many tokens, at least, for which the context is too small.
+/// The error about a prompt of `tokens` tokens, at least, for which the context is too small.
 fn too_many(param: &str, tokens: usize, model: &Model) -> ApiError {
     let more = "The context holds the answer, too. A server with a larger one is started with -c.";
     too_long(param, [tokens, model.engine.n_ctx()], more)

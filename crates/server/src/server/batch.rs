@@ -35,10 +35,10 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All of them.
+    /// All endpoints.
     pub const ALL: [Self; 2] = [Self::Chat, Self::Completions];
 
-    /// Where it is served over HTTP.
+    /// The path at which HTTP serves it.
     pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -112,7 +112,7 @@ impl Batch {
         })
     }
 
-    /// Requests that are answered at the same time, at most.
+    /// The most requests that are answered at the same time.
     pub fn slots(&self) -> usize {
         self.slots
     }

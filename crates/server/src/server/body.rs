@@ -35,7 +35,7 @@ const FORM_TIME: Duration = Duration::from_secs(3);
 const READ_TIMES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(30)];
 
 enum Content {
-    /// As it came.
+    /// The text as it came.
     Text(Vec<u8>),
     /// Made elsewhere.
     Value(Value),
@@ -88,12 +88,12 @@ pub(super) fn parsed(text: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Tokens of a text at most.
+/// The most tokens of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Texts {
-    /// Little more than a context has. What is behind is not even counted.
+    /// The limit is little more than a context has. What is behind is not even counted.
     Answered,
-    /// As many as are counted for a client that asks how many there are.
+    /// The limit is that of a client that asks how many tokens there are.
     Counted,
 }
 
@@ -225,7 +225,7 @@ pub(super) async fn take(app: &App, request: Request<Stream>) -> Result<Body, Ap
     })
 }
 
-/// How long a body may take of which so many bytes are there.
+/// The time that a body may take of which `bytes` bytes are there.
 fn time(bytes: usize, is_counted: bool) -> Duration {
     let (begin, rate) = COUNTED;
     match is_counted {
@@ -234,7 +234,7 @@ fn time(bytes: usize, is_counted: bool) -> Duration {
     }
 }
 
-/// Whose request it is.
+/// The sender of a request.
 fn sender(app: &App, request: &Request<Stream>) -> Sender {
     let peer = Peer::of_request(request.headers(), request.extensions(), &app.settings);
     match peer {

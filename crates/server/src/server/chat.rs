@@ -173,7 +173,7 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     })
 }
 
-/// How many log-probabilities a request asks for.
+/// The number of log-probabilities that a request asks for.
 fn log_probs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     let asked = fields.flag("logprobs")?.unwrap_or(false);
     match fields.count("top_logprobs", 0..=20)? {

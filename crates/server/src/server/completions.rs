@@ -17,7 +17,7 @@ use super::reader::Reader;
 use super::sse::Framing;
 use super::tools::Delta;
 
-/// Prompts of a request at most.
+/// The most prompts of a request.
 const MOST_PROMPTS: usize = 128;
 
 /// A request to continue texts.

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use super::line::{Line, Missing};
 use super::peer::Peer;
 
-/// Connections at the same time at most, well below what systems let a process open.
+/// The most connections at the same time, well below what systems let a process open.
 const MOST: usize = 768;
-/// Connections of one peer at the same time at most. A key is not known yet, so a peer is an address here.
+/// The most connections of one peer at the same time. A key is not known yet, so a peer is an address here.
 const MOST_OF_PEER: usize = 384;
-/// Connections beside these, which wait for a place.
+/// The most connections beside these, which wait for a place.
 const SPARE: usize = 64;
 /// How long a request waits for a place, and how often it looks for one.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(1900), Duration::from_millis(50)];

@@ -78,7 +78,7 @@ pub(super) trait Events: Send {
     /// The events that tell of an error, after which nothing comes.
     fn failed(&mut self, error: &ApiError) -> Vec<Value>;
 
-    /// The one that tells that the stream lives; `None` leaves that to the framing.
+    /// The event that tells that the stream lives; `None` leaves that to the framing.
     fn alive(&self) -> Option<Value> {
         None
     }
@@ -87,7 +87,7 @@ pub(super) trait Events: Send {
 /// The id, the time and the model that an answer tells beside its text.
 pub(super) struct Head {
     pub(super) id: String,
-    /// In seconds since 1970.
+    /// The time in seconds since 1970.
     pub(super) created: i64,
     pub(super) model: Arc<Model>,
 }
@@ -120,7 +120,7 @@ struct Begun<F> {
     form: F,
     head: Head,
     record: Arc<Record>,
-    /// How many answers there are.
+    /// The number of answers.
     count: usize,
     /// Tokens of all prompts.
     prompt: usize,
@@ -130,7 +130,7 @@ struct Begun<F> {
 /// The result of handing a request in.
 enum Handed<F> {
     In(Begun<F>, Answering),
-    /// This is its answer.
+    /// The request was answered at once.
     AtOnce(Value),
 }
 

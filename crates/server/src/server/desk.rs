@@ -33,7 +33,7 @@ const GATHER: [Duration; 3] = [
 /// Answers to a prompt that are asked for.
 pub(super) struct Order {
     pub(super) prompt: Arc<[u32]>,
-    /// How many.
+    /// The number of answers.
     pub(super) n: usize,
     /// The wish that all prompts of a request share.
     pub(super) wish: Arc<Wish>,
@@ -46,7 +46,7 @@ pub(super) struct Wish {
     pub(super) grammar: Option<Grammar>,
     /// The token behind which the grammar begins, where it does not begin at once.
     pub(super) begins_after: Option<u32>,
-    /// How many of the best tokens are told with each.
+    /// The number of best tokens that are told with each.
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
 }
@@ -63,7 +63,7 @@ impl Wish {
 /// A message about an answer.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// By the scheduler.
+    /// An event of the scheduler.
     Event(Event),
     /// The probabilities that the model gave for the next token. They come before the token.
     LogProbs(TokenLogProbs),
@@ -116,11 +116,11 @@ impl Chooser for Telling {
 /// Answers that were asked for together. They enter the scheduler one by one, so that those which wait take no memory.
 struct Job {
     orders: Vec<Order>,
-    /// How many answers have entered, and how many there are.
+    /// The number of answers that have entered, and the number of all.
     entered: usize,
     count: usize,
     told: UnboundedSender<(usize, Told)>,
-    /// Of which answers the texts have ended.
+    /// Flags of the answers whose texts have ended.
     stops: Arc<[AtomicBool]>,
     owner: Owner,
     came: Instant,
@@ -162,7 +162,7 @@ impl Job {
 struct Entry {
     index: usize,
     told: UnboundedSender<(usize, Told)>,
-    /// Of which answers the texts have ended.
+    /// Flags of the answers whose texts have ended.
     stops: Arc<[AtomicBool]>,
     owner: Owner,
     prompt: usize,
@@ -218,7 +218,7 @@ impl Desk {
         self.places.has_place(peer)
     }
 
-    /// After how long it is worth asking again.
+    /// The time after which it is worth asking again.
     pub(super) fn retry_after(&self) -> Duration {
         self.places.retry_after()
     }
@@ -271,10 +271,10 @@ impl Desk {
     }
 }
 
-/// Which answer of a request.
+/// An answer of a request.
 struct Answer {
     index: usize,
-    /// Which of the answers to its prompt.
+    /// The number of the answer among those to its prompt.
     which: u64,
 }
 
@@ -316,10 +316,10 @@ struct Clerk {
     metrics: Arc<Metrics>,
     /// Each request that is being read holds a weak reference.
     arriving: Arc<()>,
-    /// With answers that are not the scheduler's yet, in the order in which they came.
+    /// Jobs with answers that are not the scheduler's yet, in the order in which they came.
     jobs: Vec<Job>,
     entries: HashMap<RequestId, Entry>,
-    /// Whose readers went away while they waited.
+    /// Requests whose readers went away while they waited.
     cancelled: Vec<RequestId>,
     ending: bool,
 }
@@ -461,7 +461,7 @@ impl Clerk {
         self.count();
     }
 
-    /// The next answer to enter, of the peer and the request that have the fewest, where so many can be answered at once.
+    /// The next answer to enter, of the peer and the request that have the fewest, if `slots` can be answered at once.
     fn next(&mut self, slots: usize) -> Option<(Request, Entry)> {
         if self.jobs.iter().all(|job| job.left() == 0) {
             return None;

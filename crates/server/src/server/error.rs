@@ -70,7 +70,7 @@ pub(super) struct ApiError {
     too_many: Option<[usize; 2]>,
     /// Whether asking again can help, where clients would assume otherwise.
     no_retry: bool,
-    /// After how long asking again can help.
+    /// The time after which asking again can help.
     after: Option<Duration>,
 }
 
@@ -107,7 +107,7 @@ impl ApiError {
         }
     }
 
-    /// This error, about a prompt of so many tokens where there is room for fewer.
+    /// This error, about a prompt of `tokens` tokens where there is room for fewer.
     pub(super) fn too_many(self, tokens: usize, room: usize) -> Self {
         Self {
             too_many: Some([tokens, room]),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::ServerError;
 
-/// Bytes of a request's head at most.
+/// The most bytes of a request's head.
 const HEAD: u64 = 16 << 10;
 /// How long a request or a part of an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Folder {
         })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     ///
     /// # Errors
     /// [`ServerError::System`].

@@ -21,7 +21,7 @@ use crate::engine::chooser::{ChainSettings, Sampling};
 
 /// How long a body may take to be read.
 const TIME: Duration = Duration::from_secs(10);
-/// Tokens of a text that are counted at most.
+/// The most tokens of a text that are counted.
 const MOST_TOKENS: usize = 1 << 20;
 
 named! {
@@ -66,7 +66,7 @@ impl Route {
 /// The result of reading a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
-    /// So many answers to so many prompts, the longest of which has so many tokens.
+    /// The answers that a request orders.
     Orders {
         /// Answers in all.
         answers: usize,

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::tree;
 
-/// Answers that are kept at most. Those go first that were used longest ago.
+/// The most answers that are kept. Those go first that were used longest ago.
 const MOST: usize = 1000;
-/// Bytes of memory that all kept answers and their requests take at most, about.
+/// The most bytes of memory that all kept answers and their requests take, about.
 const MOST_BYTES: usize = 32 << 20;
 
 /// An answer with what it answers.

@@ -21,7 +21,7 @@ pub(super) enum Missing {
     Head,
     /// The end of a body.
     Body,
-    /// That it takes its answer.
+    /// The taking of the answer.
     Reader,
 }
 
@@ -109,7 +109,7 @@ impl Line {
         state.reading = Wait::default();
     }
 
-    /// It waits for more of a body, or does not any more.
+    /// Notes that the connection waits for more of a body, or does not any more.
     pub(super) fn wants_body(&self, wants: bool) {
         let mut state = self.state();
         match (state.next, wants) {
@@ -119,7 +119,7 @@ impl Line {
         }
     }
 
-    /// It waits for a request from now on.
+    /// Notes that the connection waits for a request from now on.
     pub(super) fn waits(&self) {
         let mut state = self.state();
         state.next = Missing::Request;

@@ -24,7 +24,7 @@ use super::peer::Peer;
 const MOMENT: Duration = Duration::from_secs(5);
 /// The head of a request has to come within this time, which is longer than nginx keeps a connection that it does not use.
 const HEAD: Duration = Duration::from_secs(75);
-/// Bytes of a head at most, with those of its line.
+/// The most bytes of a head, with those of its line.
 const MOST_HEAD: usize = 64 << 10;
 /// How long nothing is taken after the system refused a connection.
 const PAUSE: Duration = Duration::from_millis(100);

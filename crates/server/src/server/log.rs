@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::peer::Peer;
 
-/// Lines that wait for standard error at most. A reader that does not read must not stop a server.
+/// The most lines that wait for standard error. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
 
 /// A message to the thread of the log.
@@ -65,7 +65,7 @@ pub(super) struct Record {
     pub(super) began: Instant,
     /// Whether a line is written only if something goes wrong.
     quiet: bool,
-    /// Who sent it.
+    /// The sender.
     pub(super) peer: Peer,
     told: Mutex<Told>,
 }
@@ -86,7 +86,7 @@ struct Told {
     ignored: Vec<String>,
     /// The parts of a JSON schema that are not enforced.
     not_enforced: Vec<String>,
-    /// Until it is handed in.
+    /// A reference that lasts until the request is handed in.
     reading: Weak<()>,
 }
 
@@ -94,10 +94,10 @@ struct Told {
 pub(super) const IGNORED: &str = "x-glimt-ignored";
 /// The header that names what of a JSON schema is not enforced.
 pub(super) const NOT_ENFORCED: &str = "x-glimt-not-enforced";
-/// Characters of such a header at most, about.
+/// The most characters of such a header, about.
 const MOST_HEADER: usize = 2000;
 
-/// Fields, or what is not enforced, that a line of the log tells, and characters of each.
+/// The most fields, or what is not enforced, that a line of the log tells, and characters of each.
 const MOST_TOLD: usize = 50;
 const LONGEST_TOLD: usize = 1000;
 
@@ -118,7 +118,7 @@ impl Record {
         }
     }
 
-    /// It is a request of this peer, which the log does not tell.
+    /// Notes that the request is of this peer, which the log does not tell.
     pub(super) fn of(mut self, peer: Peer) -> Self {
         self.peer = peer;
         self
@@ -160,17 +160,17 @@ impl Record {
         told.generated += 1;
     }
 
-    /// One of its answers ended.
+    /// Notes that one of the request's answers ended.
     pub(super) fn finish(&self, reason: &'static str) {
         self.told().finish.push(reason);
     }
 
-    /// All was sent.
+    /// Notes that the whole answer was sent.
     pub(super) fn ended(&self) {
         self.told().promised = false;
     }
 
-    /// It was refused, or failed.
+    /// Notes that the request was refused, or failed.
     pub(super) fn failed(&self, code: &str) {
         let mut told = self.told();
         told.error = Some(code.to_owned());

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many values were at most as great as each bound.
+/// The numbers of values that were at most as great as each bound.
 struct Histogram {
     bounds: &'static [f64],
     counts: Vec<u64>,
@@ -119,7 +119,7 @@ fn share(part: usize, all: usize) -> f64 {
 }
 
 impl Figures {
-    /// A request has waited so long; its prompt has so many tokens, and so many of their rows were there.
+    /// Notes that a request has waited for `queued`. Its prompt has `prompt` tokens, and `cached` of their rows were there.
     pub(super) fn begun(&mut self, queued: Duration, prompt: usize, cached: usize) {
         self.queued.add(queued);
         self.prompt_tokens += prompt;
@@ -143,7 +143,7 @@ impl Figures {
         self.whole.add(time);
     }
 
-    /// All of it as text.
+    /// All figures as text.
     pub(super) fn text(&self) -> String {
         let mut text = Text {
             text: String::new(),

@@ -5,7 +5,7 @@ use crate::engine::chooser::ChainSettings;
 
 /// The model that is served.
 pub struct Model {
-    /// With its weights.
+    /// The engine with its weights.
     pub engine: Engine,
     /// The name of the model in requests.
     pub name: String,
@@ -19,7 +19,7 @@ pub struct Model {
     pub answering: ChainSettings,
     /// Whether the model thinks where a request does not say it; `None` leaves it to the chat template.
     pub think: Option<bool>,
-    /// Tokens of an answer at most, where a request does not say it.
+    /// The most tokens of an answer, where a request does not say it.
     pub limit: Option<usize>,
     /// The seed of requests that name none; `None` is a random one for each.
     pub seed: Option<u64>,

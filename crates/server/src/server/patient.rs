@@ -20,7 +20,7 @@ pub(super) const UNTAKEN: Duration = Duration::from_secs(30);
 /// A connection whose peer has to take what is written to it.
 pub(super) struct Patient {
     stream: Arc<TcpStream>,
-    /// It knows how long the peer has let it wait.
+    /// The line that knows how long the peer has let it wait.
     line: Arc<Line>,
     most: Duration,
     /// The timer that wakes the stream when a wait was too long.
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// The error that ends endless writing to a peer that takes so many bytes, again and again.
+    /// The error that ends endless writing to a peer that takes `takes` bytes, again and again.
     async fn written(takes: usize, pause: Duration, most: Duration) -> Option<io::ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");

@@ -1,4 +1,4 @@
-//! Who asks. What a server has is shared among peers, so that one of them cannot take it all.
+//! The peers who ask. What a server has is shared among peers, so that one of them cannot take it all.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,12 +7,12 @@ use axum::http::{Extensions, HeaderMap};
 use super::keys::{Digest, given};
 use super::settings::Settings;
 
-/// Who asks: the owner of a key of this server, else who comes from an address.
+/// The one who asks: the owner of a key of this server, or else an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
-    /// Whoever has this key.
+    /// The owner of this key.
     Key(Digest),
-    /// Whoever comes from this address. Of IPv6 it is the network of 64 bits, since that is what one user gets.
+    /// All who come from this address. Of IPv6 it is the network of 64 bits, since that is what one user gets.
     Address(IpAddr),
     /// Everybody without a key behind a proxy, whose address tells nothing of who asks.
     Anybody,
@@ -21,7 +21,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// Who has opened a connection from `address`. A key is not known yet.
+    /// The peer that has opened a connection from `address`. Its key is not known yet.
     pub(super) fn of_address(address: IpAddr, settings: &Settings) -> Self {
         if settings.behind_proxy {
             return Self::Anybody;
@@ -35,8 +35,8 @@ impl Peer {
         })
     }
 
-    /// Who sends a request. Its connection has left its peer among `extensions`. Keys that are not this server's tell nothing: anybody can
-    /// make them up.
+    /// The peer that sends a request. Its connection has left its peer among `extensions`. Keys that are not this server's tell nothing:
+    /// anybody can make them up.
     pub(super) fn of_request(
         headers: &HeaderMap,
         extensions: &Extensions,

@@ -9,17 +9,17 @@ use tokio::sync::watch;
 
 use super::peer::Peer;
 
-/// How much of the time between two places that become free a further one replaces.
+/// The share of the time between two places that become free that a further one replaces.
 const NEWS: f64 = 0.25;
 /// Whoever is refused is never told to wait for longer than this.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// The places of a server.
 pub(super) struct Places {
-    /// How many one peer can have. All together have up to twice as many.
+    /// The most places of one peer. All together have up to twice as many.
     capacity: usize,
     state: Mutex<State>,
-    /// How many are taken.
+    /// The number of places that are taken.
     taken: watch::Sender<usize>,
 }
 
@@ -69,7 +69,7 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many one peer can have.
+    /// The most places of one peer.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -95,7 +95,7 @@ impl Places {
         Some(Place { places, peer })
     }
 
-    /// After how long a place is likely to be free: as long as it took between the last ones, or longer if none has come for longer.
+    /// The time after which a place is likely to be free: as long as it took between the last ones, or longer if none has come for longer.
     pub(super) fn retry_after(&self) -> Duration {
         let state = self.state();
         let between = Duration::try_from_secs_f64(state.between.unwrap_or(0.0));

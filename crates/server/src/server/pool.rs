@@ -15,7 +15,7 @@ use crate::effort::{Effort, apart};
 
 /// Work that waits for a thread at most. Twice as much may wait where its sender has none that waits.
 const MOST_WAITING: usize = 256;
-/// How much less often a thread of slow work gets a processor from its beginning on: a step of the scale from 0 to 19.
+/// The step of the scale from 0 to 19 of how seldom a thread of slow work gets a processor, from its beginning on.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
@@ -130,7 +130,7 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// A pool of so many threads with this name. Slow work leaves the processors to other threads where these want them.
+    /// A pool of `threads` threads with this name. Slow work leaves the processors to other threads where these want them.
     ///
     /// # Errors
     /// If the system gives no threads.

@@ -1,4 +1,4 @@
-//! From the tokens of an answer to what its user reads: thoughts, text and calls of tools.
+//! The way from the tokens of an answer to what its user reads: thoughts, text and calls of tools.
 
 use super::tools::{Delta, Format, MARKS, Offered, Parser, Tools};
 use crate::chat::{Piece, ReplyReader, StopFilter};

@@ -1,4 +1,4 @@
-//! Where bodies are read, and how many bytes of them may be in memory.
+//! The reading of bodies, and the bytes of them that may be in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Budget {
     }
 }
 
-/// Where bodies are read, and how many at the same time.
+/// The reading of bodies, and how many are read at the same time.
 pub(super) struct Reading {
     middle: Budget,
     large: Budget,
@@ -53,7 +53,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// For bodies of so many bytes at most.
+    /// A reading of bodies of at most `max_body` bytes.
     ///
     /// # Errors
     /// If the system gives no threads.

@@ -20,7 +20,7 @@ const ORDER: [&[&str]; 9] = [
     &["temperature", "temp"],
 ];
 
-/// Texts that may end a repetition: each is looked for in all tokens of the vocabulary.
+/// The most texts that may end a repetition: each is looked for in all tokens of the vocabulary.
 const MOST_BREAKERS: usize = 256;
 
 /// Any number that is not negative.
@@ -130,7 +130,7 @@ fn texts(fields: &Fields<'_>, name: &str) -> Result<Option<Vec<String>>, ApiErro
     texts.ok_or_else(wrong).map(Some)
 }
 
-/// Which samplers are applied, where a request says it. Those that it leaves out are off.
+/// The samplers that a request says are applied. Those that it leaves out are off.
 fn order(fields: &Fields<'_>, chain: &mut ChainSettings) -> Result<(), ApiError> {
     let Some(names) = texts(fields, "samplers")? else {
         return Ok(());

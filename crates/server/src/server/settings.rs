@@ -9,9 +9,9 @@ use super::keys::Keys;
 /// How a server behaves.
 #[derive(Clone)]
 pub struct Settings {
-    /// Where it listens. Port 0 is any that is free.
+    /// The address on which it listens. Port 0 is any that is free.
     pub address: SocketAddr,
-    /// Who is served.
+    /// The keys of those who are served.
     pub keys: Keys,
     /// Whether all connections come from a proxy, so that their addresses do not tell who asks.
     pub behind_proxy: bool,
@@ -27,7 +27,7 @@ pub struct Settings {
     pub queue: usize,
     /// How long an answer may take, with the time in the queue; `None` is for ever.
     pub timeout: Option<Duration>,
-    /// Bytes of a request at most.
+    /// The most bytes of a request.
     pub max_body: usize,
     /// How long requests are answered for after the server was asked to end.
     pub drain: Duration,

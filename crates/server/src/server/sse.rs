@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Events that wait for a reader. More stay tokens, which are smaller.
+/// The most events that wait for a reader. More stay tokens, which are smaller.
 const WAITING: usize = 16;
 
 /// A reader that takes nothing for so long has gone away, whatever its connection says.

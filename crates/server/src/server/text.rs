@@ -39,7 +39,7 @@ impl<T: Serialize> Serialize for Each<'_, T> {
     }
 }
 
-/// Bytes of a text that tokens come to at most.
+/// The most bytes of a text that tokens come to.
 const MOST_BYTES: usize = 16 << 20;
 
 fn written(tokens: &impl Serialize) -> Result<String, ApiError> {

@@ -148,7 +148,7 @@ impl Messages {
         last.is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none())
     }
 
-    /// All of them.
+    /// All messages.
     pub(super) fn all(self) -> Value {
         self.all.into()
     }

@@ -14,13 +14,13 @@ use super::names::is_known;
 use crate::effort;
 use crate::tokenizer::exact;
 
-/// Bytes that the values of any text may take.
+/// The most bytes that the values of any text may take.
 const MOST: usize = 24 << 20;
-/// Bytes that the values of a text may take for each of its bytes beyond that: texts take one.
+/// The most bytes that the values of a text may take for each of its bytes beyond that: texts take one.
 const MOST_FOR_BYTE: usize = 4;
 /// Bytes of a field's name in an object, beside its text and its value.
 const NAME: usize = 64;
-/// Fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
+/// The most fields of a body that nothing reads, of which it is kept that they are there, and bytes of their names.
 const MOST_UNKNOWN: usize = 100;
 const LONGEST_UNKNOWN: usize = 128;
 /// Fields of a body that have earlier calls and their results, which a template reads.
@@ -31,7 +31,7 @@ const CHECKED: usize = 1 << 12;
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum TreeError {
-    /// It is no JSON.
+    /// The text is no JSON.
     #[error("{0}")]
     Syntax(String),
     /// The values take too much memory.
@@ -43,7 +43,7 @@ pub(super) enum TreeError {
         /// Bytes that they may take.
         most: usize,
     },
-    /// It was stopped.
+    /// The reading was stopped.
     #[error(transparent)]
     Stopped(#[from] effort::Stopped),
     /// A field that decides something for each name has a name twice.
@@ -136,7 +136,7 @@ impl Count {
         error
     }
 
-    /// A value takes so many bytes beside its own place.
+    /// Notes that a value takes `bytes` bytes beside its own place.
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let values = self.values.get();
         self.values.set(values + 1);
@@ -153,16 +153,16 @@ impl Count {
     }
 }
 
-/// Where a value stands.
+/// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It is a whole body.
+    /// The value is a whole body.
     Body,
-    /// It is the value of a field of a body.
+    /// The value is that of a field of a body.
     Field,
     /// No name may stand in it twice.
     Once,
-    /// It is anywhere else.
+    /// The value is anywhere else.
     Within,
 }
 
@@ -180,7 +180,7 @@ impl Seed<'_> {
         Self { place, ..self }
     }
 
-    /// For the value of a field.
+    /// The seed for the value of a field.
     fn of(self, name: &str) -> Self {
         self.at(match self.place {
             Place::Body | Place::Field if name == ONCE => Place::Once,

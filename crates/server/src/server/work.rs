@@ -21,7 +21,7 @@ pub(super) const LAST_STEP: Duration = Duration::from_secs(20);
 /// How far a server is before it takes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// So many steps of the device ran once, of so many.
+    /// Steps of the device are run once before the first request.
     Warming {
         /// Steps that ran.
         done: usize,

@@ -39,7 +39,7 @@ pub struct ChatTemplate {
     key: String,
     bos_token: String,
     eos_token: String,
-    /// Which of [`THINKING_SWITCHES`] the template uses.
+    /// The [`THINKING_SWITCHES`] that the template uses.
     switches: Vec<&'static str>,
     /// Whether the template knows tools.
     tools: bool,
@@ -173,7 +173,7 @@ impl ChatTemplate {
         Shield::new(&self.marks, messages, tools)
     }
 
-    /// As [`render`](Self::render), of a conversation as it is said: ready for [`Tokenizer::encode_said`].
+    /// Renders like [`render`](Self::render), a conversation as it is said: ready for [`Tokenizer::encode_said`].
     ///
     /// # Errors
     /// As for [`render`](Self::render).
@@ -228,8 +228,8 @@ impl ChatTemplate {
         )
     }
 
-    /// As [`render`](Self::render), with all that a template may be told. Arguments of tools are given as mappings, or as texts if the
-    /// template fails on mappings.
+    /// Renders like [`render`](Self::render), with all that a template may be told. Arguments of tools are given as mappings, or as texts
+    /// if the template fails on mappings.
     ///
     /// # Errors
     /// As for [`render`](Self::render).

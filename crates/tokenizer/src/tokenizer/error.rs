@@ -70,7 +70,7 @@ pub enum TokenizerError {
         key: String,
         /// Line of the template where it was stopped, counted from 1.
         line: usize,
-        /// Which limit it exceeds.
+        /// The limit that it exceeds.
         reason: String,
     },
     /// Thinking was switched on or off, but the template has no such switch.

@@ -81,7 +81,7 @@ pub fn json(value: &Value) -> String {
     out
 }
 
-/// Such a number in a template.
+/// An exact number in a template.
 #[derive(Debug)]
 pub(super) struct Exact(String);
 

@@ -9,7 +9,7 @@ use super::jinja::mapping;
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant` in every template, others (`tool`) in some.
+    /// The speaker: `system`, `user` or `assistant` in every template, others (`tool`) in some.
     pub role: String,
     /// The text of the turn.
     pub content: String,
@@ -17,7 +17,7 @@ pub struct Message {
     pub reasoning_content: Option<String>,
     /// The calls of tools that an answer consists of.
     pub tool_calls: Vec<ToolCall>,
-    /// Which call the result of a tool belongs to.
+    /// The call that the result of a tool belongs to.
     pub tool_call_id: Option<String>,
 }
 

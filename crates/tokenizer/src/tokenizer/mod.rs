@@ -42,15 +42,15 @@ use vocab::{TokenType, Vocabulary};
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     special: SpecialTokens,
-    /// By byte: whether the vocabulary has a token for it.
+    /// Whether the vocabulary has a token for a byte, by byte.
     known_bytes: [bool; 256],
     /// Bytes of the longest token.
     longest: usize,
-    /// By two bytes: whether a token has them beside each other. Found where a word is too long.
+    /// Whether a token has two bytes beside each other, by these. It is found when a word is too long.
     pairs: OnceLock<Vec<bool>>,
 }
 
-/// Bytes of a word that is merged as a whole. A longer one is cut, since merging takes much memory for each of its bytes.
+/// The most bytes of a word that is merged as a whole. A longer one is cut, since merging takes much memory for each of its bytes.
 const MOST_WORD: usize = 1 << 18;
 /// Words after which it is looked whether the work may go on.
 const CHECKED: usize = 64;
@@ -155,7 +155,7 @@ impl Tokenizer {
         Ok(self.with_bos(ids))
     }
 
-    /// As [`encode_chat`](Self::encode_chat), but marks that users and tools wrote are text.
+    /// Encodes like [`encode_chat`](Self::encode_chat), but marks that users and tools wrote are text.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).

@@ -20,9 +20,9 @@ use super::TokenizerError;
 enum GiveBack {
     /// The expression has no such alternatives.
     Never,
-    /// Any match of white space only gives its last character back.
+    /// A match of white space gives only its last character back, whatever the match is.
     Any,
-    /// As `Any`, unless the match ends in a line break: then it came from the earlier alternative `\s*[\r\n]+`.
+    /// The same as `Any`, unless the match ends in a line break: then it came from the earlier alternative `\s*[\r\n]+`.
     UnlessLineEnd,
 }
 

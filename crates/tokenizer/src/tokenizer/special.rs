@@ -21,7 +21,7 @@ const CHECKED: usize = 1 << 16;
 pub(super) struct SpecialTokens {
     /// Longest first: tokens of one length in bytes, by their text.
     by_length: Vec<(usize, HashMap<String, u32>)>,
-    /// Which bytes a special token can start with: most positions of a text are dismissed by this.
+    /// Whether a special token can start with a byte, by byte. Most positions of a text are dismissed by this.
     first_bytes: Vec<bool>,
 }
 
@@ -43,7 +43,7 @@ impl SpecialTokens {
         }
     }
 
-    /// Where special tokens begin in `text`, and their lengths: all of them, also within others.
+    /// The beginnings and lengths of special tokens in `text`: all of them, also within others.
     pub(super) fn all_in(&self, text: &str) -> impl Iterator<Item = (usize, usize)> {
         let starts = text.char_indices().filter(|(at, _)| {
             let first = text.as_bytes()[*at];

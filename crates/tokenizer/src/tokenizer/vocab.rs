@@ -130,7 +130,7 @@ impl TokenType {
 pub(super) struct Vocabulary {
     pub(super) bpe: BPE,
     pub(super) pre: PreTokenizer,
-    /// By token id.
+    /// The types of tokens, by id.
     pub(super) types: Vec<TokenType>,
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,

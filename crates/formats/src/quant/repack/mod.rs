@@ -94,14 +94,14 @@ impl Extent {
     }
 }
 
-/// Where a run of rows lies in the planes of its tensor, in bytes. The runs of a tensor cover its planes without gaps.
+/// The bytes of a run of rows in the planes of its tensor. The runs of a tensor cover its planes without gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sections {
-    /// In the quants plane.
+    /// The bytes in the quants plane.
     pub quants: Range<usize>,
-    /// In the front of the scales plane; empty for some types.
+    /// The bytes in the front of the scales plane; empty for some types.
     pub records: Range<usize>,
-    /// In the sub-plane of the scales plane; empty for some types.
+    /// The bytes in the sub-plane of the scales plane; empty for some types.
     pub subs: Range<usize>,
 }
 
@@ -112,7 +112,7 @@ impl Sections {
     }
 }
 
-/// Where the run `run` of a tensor's `rows` rows lies in its planes. The last run takes the padding behind it along.
+/// The bytes of the run `run` of a tensor's `rows` rows in its planes. The last run takes the padding behind it along.
 ///
 /// # Panics
 /// Panics like [`plane_bytes`], and if the run does not begin at a multiple of [`ROW_STEP`], or does not end at one or at the last
@@ -150,7 +150,7 @@ pub fn plane_bytes(ty: GgmlType, rows: usize, cols: usize) -> (usize, usize) {
     (extent.quants, extent.scales())
 }
 
-/// Where the sub-plane starts in the scales plane, in u32 words; 0 for types without one. The kernels pass it on as
+/// The start of the sub-plane in the scales plane, in u32 words; 0 for types without one. The kernels pass it on as
 /// `sub` to the module's `unit` function. Panics as [`plane_bytes`] does.
 pub fn sub_plane_words(ty: GgmlType, rows: usize, cols: usize) -> usize {
     let extent = extent(ty, rows, cols);

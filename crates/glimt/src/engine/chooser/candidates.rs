@@ -31,7 +31,7 @@ pub(super) fn probabilities(candidates: &[Candidate], temperature: f32) -> Vec<f
     masses.into_iter().map(|mass| mass / total).collect()
 }
 
-/// How many are ranked at first: mostly enough for top-p.
+/// The number of candidates that are ranked at first, which is mostly enough for top-p.
 const RANKED: usize = 256;
 
 /// Keeps the fewest of the best whose probabilities reach `p`, never none. Not all need to be sorted for it.

@@ -73,7 +73,7 @@ impl Breakers {
             .is_some_and(|tails| tails.iter().any(Vec::is_empty))
     }
 
-    /// How many of `reversed`, the context from its end, come behind the last breaker.
+    /// The number of tokens of `reversed`, the context from its end, that come behind the last breaker.
     fn behind_last(&self, reversed: &[u32]) -> usize {
         let ends = |head: usize, tail: &Vec<u32>| {
             tail.len() <= head
@@ -90,7 +90,7 @@ impl Breakers {
     }
 }
 
-/// As much of a text as is looked at.
+/// The beginning of a text that is looked at.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(BREAKER_BYTES);
     while !text.is_char_boundary(end) {
@@ -138,7 +138,7 @@ impl Dry {
     }
 }
 
-/// At each place of `tokens`, how many of the tokens from there on are those from the beginning on (the Z-function).
+/// For each place of `tokens`, the number of tokens from there on that repeat the beginning (the Z-function).
 fn repeats(tokens: &[u32]) -> Vec<usize> {
     let mut repeats = vec![0; tokens.len()];
     // The known match that reaches farthest.

@@ -22,7 +22,7 @@ pub(super) struct Follower {
     worker: Worker,
     /// Tokens whose states have not come.
     pending: usize,
-    /// When the last of them was handed on.
+    /// The time at which the last of them was handed on.
     since: Instant,
     /// Time that all states may take together, and took.
     budget: Duration,

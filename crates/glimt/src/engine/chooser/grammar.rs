@@ -67,7 +67,7 @@ const MOST_LINES: usize = 10_000;
 /// Time that the tokens of a beginning may take to find.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-/// Tokens of the beginning that a grammar is followed for before an answer is, at most.
+/// The most tokens at the beginning of an answer for which a grammar is followed ahead.
 const MOST_FORCED: usize = 16;
 
 /// A grammar, for as many answers as are wanted.

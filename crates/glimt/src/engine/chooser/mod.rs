@@ -46,7 +46,7 @@ pub trait Chooser: Send {
     /// [`ChooserError`].
     fn choose(&mut self, logits: &mut [f32], context: &[u32]) -> Result<u32, ChooserError>;
 
-    /// Is told of each token that was chosen, before the next is.
+    /// Takes each token that was chosen, before the next one is.
     ///
     /// # Errors
     /// [`ChooserError`].

@@ -3,13 +3,13 @@
 use super::ChooserError;
 use super::schema::{end, end_of_line};
 
-/// Bytes of a grammar in Lark.
+/// The most bytes of a grammar in Lark.
 const MOST_LARK: usize = 2 << 20;
-/// Bytes of a grammar in GBNF, of which each character of a literal may become a part.
+/// The most bytes of a grammar in GBNF, of which each character of a literal may become a part.
 const MOST_GBNF: usize = 128 << 10;
-/// Bytes of all regular expressions of a grammar.
+/// The most bytes of all regular expressions of a grammar.
 const MOST_REGEX: usize = 128 << 10;
-/// Literals, names, expressions, groups and alternatives of a grammar.
+/// The most literals, names, expressions, groups and alternatives of a grammar.
 const MOST_PARTS: usize = 30_000;
 
 fn refused(what: &str, most: usize) -> ChooserError {

@@ -83,7 +83,7 @@ impl Worker {
         })
     }
 
-    /// From now on it leaves the processors to others.
+    /// Makes the worker leave the processors to others from now on.
     pub(super) fn stand_back(&self) {
         self.standing.back();
     }
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Has it end what it does.
+    /// Makes the worker end what it does.
     pub(super) fn cancel(&self) {
         if let Some(handle) = self.cancellation.get() {
             handle.cancel();

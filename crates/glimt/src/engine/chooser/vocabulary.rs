@@ -12,7 +12,7 @@ use crate::tokenizer::Tokenizer;
 
 /// The items that a token may take: a hundred milliseconds or so. Ambiguous grammars take long, but they are followed.
 const MOST_ITEMS: usize = 2_000_000;
-/// States of the automaton that reads the terminals of a grammar: 3 kB each, of which large schemas have some thousands.
+/// The most states of the automaton that reads the terminals of a grammar: 3 kB each, of which large schemas have some thousands.
 const MOST_STATES: usize = 50_000;
 
 /// The tokens of a model, for grammars.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
 
-/// Steps that may be in flight.
+/// The most steps that may be in flight.
 pub const BATCHES_IN_FLIGHT: usize = 2;
 /// Buffers that ids come back through: one more, since a mapped buffer cannot be written.
 const RING: usize = BATCHES_IN_FLIGHT + 1;
@@ -44,7 +44,7 @@ pub struct BatchStep<'a> {
     pub tokens: &'a [BatchToken],
     /// The choice of each of them: [`sample::words`] for the position behind it.
     pub choices: &'a [[u32; CHOICE]],
-    /// The biases of each of them, which are added to the logits first. Tokens behind the end of the list have no biases.
+    /// The biases of each of these tokens, which are added to the logits first. Tokens behind the end of the list have no biases.
     pub biases: &'a [Biases],
     /// Indices of the chosen tokens of which the host wants the logits, with their biases.
     pub logits: &'a [usize],
@@ -119,9 +119,10 @@ pub struct GpuBatch {
     pub(super) model: Arc<GpuModel>,
     pub(super) recipes: Steps,
     sizes: BatchSizes,
-    /// (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last of a prompt.
+    /// The logits, (tokens after which one is chosen, vocab). The first row is also that of a token which is alone in its step, or the last
+    /// of a prompt.
     pub(super) logits: Range,
-    /// (tokens after which one is chosen, 12) words.
+    /// The settings of choices, (tokens after which one is chosen, 12) words.
     choices: Range,
     biases: BiasRows,
     pub(super) results: Results,
@@ -140,7 +141,7 @@ pub struct GpuBatch {
     pages: Vec<u32>,
     /// The steps for several tokens of the prompt of one sequence.
     pub(super) prompt: Prompt,
-    /// How much of a prompt a submission takes.
+    /// The pace of prompts: how much of one a submission takes.
     pub(super) paces: Paces,
     /// The proof that submissions of prompts ran.
     pub(super) proof: Proof,
@@ -193,7 +194,7 @@ pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
     classes
 }
 
-/// Tokens of a step of several sequences at most on a device: the usual number, or fewer where its bindings are small, but at least `least`.
+/// The most tokens of a step of several sequences on a device: the usual number, or fewer where its bindings are small, but at least `least`.
 pub(crate) fn step_tokens(target: &Target, sessions: &Sessions, least: u32) -> u32 {
     let fits = |tokens: &u32| sessions.widest(target.machine, *tokens, true) <= target.max_binding;
     let usual = target.machine.tuned.batch_tokens;
@@ -229,7 +230,7 @@ impl Chosen<'_> {
 }
 
 impl GpuModel {
-    /// Tokens of a step of up to `sequences` sequences at most.
+    /// The most tokens of a step of up to `sequences` sequences.
     pub fn batch_tokens(&self, sequences: u32) -> u32 {
         let sessions = self.weights.untried(&self.gpu);
         step_tokens(&self.gpu, &sessions, sequences)
@@ -349,7 +350,7 @@ impl GpuBatch {
         }
     }
 
-    /// Where what is known of a sequence begins.
+    /// The place at which what is known of a sequence begins.
     pub(super) fn place(&self, sequence: u32) -> Place {
         Place {
             first_page: sequence * self.pages_per_sequence() as u32,
@@ -452,7 +453,7 @@ impl GpuBatch {
         Ok(())
     }
 
-    /// Tokens of one prompt that a step takes at most, where there are such steps.
+    /// The most tokens of one prompt that a step takes, where there are such steps.
     pub fn longest_run(&self) -> Option<usize> {
         let most = self.prompt.at_most() as usize;
         (self.sizes.pages > 0 && most >= LEAST_RUN).then_some(most)

@@ -76,7 +76,7 @@ impl GpuBackend {
         Ok(self.gpu().done().await?)
     }
 
-    /// As [`fly`](Self::fly), and tells what the host spent. Steps may be in flight when it ends.
+    /// Does what [`fly`](Self::fly) does, and tells the time that the host spent. Steps may be in flight when it ends.
     async fn fly_counted(
         &self,
         context: usize,

@@ -24,13 +24,13 @@ use web_time::{Duration, Instant};
 
 /// The tiers that are timed, in the order of the results.
 const TIERS: [Tier; 2] = [Tier::Subgroup, Tier::Int8];
-/// Rounds in which every step is timed once, at most and at least. The results are medians over them.
+/// The most and the fewest rounds in which every step is timed once. The results are medians over them.
 const ROUNDS: [usize; 2] = [25, 5];
 /// Time for all rounds. A device that is slower takes fewer rounds.
 const BUDGET: Duration = Duration::from_millis(400);
 /// Time before the rounds, in which clocks rise and memory is touched for the first time.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Positions of the contexts that the timed steps attend to, at most.
+/// The most positions of the contexts that the timed steps attend to.
 const ROWS: usize = 512;
 
 impl GpuModel {
@@ -52,7 +52,7 @@ impl GpuModel {
         Self::load_for(gpu, model, 1, progress).await
     }
 
-    /// As [`load`](Self::load), for steps of a token of each of so many sequences: the tier is chosen for these.
+    /// Loads like [`load`](Self::load), and chooses the tier for steps with a token of each of `sequences` sequences.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).
@@ -160,7 +160,7 @@ impl GpuModel {
         Ok([us[0], us[1]])
     }
 
-    /// Microseconds of the step of one token of each of so many sequences in each tier.
+    /// Microseconds of the step of one token of each of `sequences` sequences in each tier.
     async fn time_a_batch(&self, sequences: u32) -> Result<[f64; 2], GpuError> {
         let config = self.model.config();
         let n_ctx = config.context_length.min(ROWS);

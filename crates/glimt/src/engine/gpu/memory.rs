@@ -79,7 +79,7 @@ impl MemoryPlan {
         }
     }
 
-    /// All of it.
+    /// The sum of all bytes of the plan.
     pub fn total(&self) -> u64 {
         self.weights + self.cache + self.scratch
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The time that a submission is to take.
 const BUDGET: Duration = Duration::from_millis(100);
-/// Times what others take that a kernel is expected to take which never ran.
+/// The factor by which a kernel that never ran is expected to be slower than others.
 const UNKNOWN: f64 = 4.0;
 /// A submission is ended where a pass ends anyway if it takes this share of what it could.
 const ENOUGH: f64 = 0.5;
@@ -68,7 +68,7 @@ impl Paces {
 
 /// The device's speed as far as it is known, in steps of one kind.
 pub(super) struct Pace {
-    /// Nanoseconds.
+    /// The longest submission in nanoseconds.
     budget: f64,
     /// Whether chunks, and slices of the head, are halved where one dispatch takes longer.
     halves: bool,
@@ -111,13 +111,13 @@ impl Pace {
         cost.work * self.rates.get(cost.kernel).copied().unwrap_or_else(unknown)
     }
 
-    /// Whether a head over so many tokens is short enough: together its dispatches are expected to take no more than a submission, or
+    /// Whether a head of these `costs` is short enough: together its dispatches are expected to take no more than a submission, or
     /// nothing is halved.
     pub(super) fn fits(&self, costs: &[Cost]) -> bool {
         !self.halves || costs.iter().map(|c| self.expected(c)).sum::<f64>() <= self.budget
     }
 
-    /// How many of the dispatches that are left of a piece the next submission takes: at least one.
+    /// The number of dispatches of the rest of a piece that the next submission takes: at least one.
     pub(super) fn cut(&self, costs: &[Cost]) -> usize {
         if !self.is_known() {
             return first_layer(costs);

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 impl GpuBackend {
-    /// As [`fly_counted`](Self::fly_counted), with a thread that encodes. It blocks.
+    /// Does what [`fly_counted`](Self::fly_counted) does, with a thread that encodes. This blocks.
     pub(super) fn fly_piloted(
         &self,
         context: usize,

@@ -19,7 +19,7 @@ const ROWS: usize = 512;
 const TOKENS: usize = 16;
 
 impl GpuModel {
-    /// As [`load`](Self::load), with the products that `choice` asks for, for sessions of `n_ctx` tokens.
+    /// Loads like [`load`](Self::load), with the products that `choice` asks for, for sessions of `n_ctx` tokens.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load), and before anything is loaded [`GpuError::CannotPrecompose`]. `auto` leaves out what cannot be, and

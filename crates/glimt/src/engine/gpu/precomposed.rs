@@ -14,7 +14,7 @@ named! {
     pub enum PrecomposeChoice {
         /// Measure on this device and this model, and keep what is faster.
         Auto = "auto",
-        /// Nothing.
+        /// No pair.
         #[default]
         Off = "off",
         /// [`Pair::Qk`].

@@ -34,7 +34,7 @@ pub(super) fn with_room(sizes: BatchSizes) -> BatchSizes {
     BatchSizes { chunk, ..sizes }
 }
 
-/// Tokens whose activations have room in the bindings of a device.
+/// The most tokens whose activations have room in the bindings of a device.
 pub(crate) fn room(target: &Target, sessions: &Sessions) -> u32 {
     // By bisection: buffers grow with the tokens.
     let (mut low, mut high) = (1, MAX_CHUNK);
@@ -87,7 +87,7 @@ pub(crate) fn chunk(
 pub(super) struct Slices {
     /// The recording from hidden states to logits; the state's slot names the slice.
     pub head: Arc<Recording>,
-    /// (HEAD_TOKENS, vocab), the same for slices of any length.
+    /// The logits, (HEAD_TOKENS, vocab), the same for slices of any length.
     pub logits: Range,
     /// Tokens of a slice.
     pub tokens: usize,
@@ -97,7 +97,7 @@ pub(super) struct Slices {
 pub(super) struct Prompt {
     /// Tokens that the buffers are made for; 0 where there are no such steps.
     chunk: u32,
-    /// Tokens of a step at most: fewer where a dispatch over a chunk took too long.
+    /// The most tokens of a step: fewer where a dispatch over a chunk took too long.
     at_most: u32,
     /// Tokens of a prompt up to which they are computed one by one ([`Tunables::short_prompt`](crate::gpu::machine::Tunables)).
     short_prompt: usize,
@@ -148,7 +148,7 @@ impl Prompt {
         Ok(())
     }
 
-    /// Tokens of a step at most.
+    /// The most tokens of a step.
     pub(super) fn at_most(&self) -> u32 {
         self.at_most
     }
@@ -233,7 +233,7 @@ impl Prompt {
         class.unwrap_or(most).min(most)
     }
 
-    /// The recording from hidden states to the logits (vocab) of the last.
+    /// The recording from hidden states to the logits (vocab) of the last token.
     pub(super) async fn head(
         &mut self,
         model: &GpuModel,

@@ -13,7 +13,7 @@ use crate::gpu::{Most, Step};
 use crate::kernels::mark;
 use wgpu::{BufferUsages, CommandEncoder, MapMode, PollType, SubmissionIndex};
 
-/// Submissions under way at most, and one more: a mapped buffer cannot be written.
+/// The most submissions under way, and one more: a mapped buffer cannot be written.
 const SLOTS: usize = 3;
 /// Bytes that come back: passes that ended since the call began, and the number of the submission.
 const TOLD: u64 = 8;

@@ -15,7 +15,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Makes so many slots, each with room for `count` results.
+    /// Makes `slots` slots, each with room for `count` results.
     pub(super) async fn new(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
         let buffers = async |usage| {
             let mut buffers = vec![];

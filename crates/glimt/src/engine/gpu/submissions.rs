@@ -20,7 +20,7 @@ pub(super) struct Submissions<'a> {
     /// Tokens of the call.
     tokens: usize,
     sent: VecDeque<Sent>,
-    /// When the last one ended that is done: at the earliest and at the latest.
+    /// The earliest and the latest time at which the last finished one can have ended.
     ended: Option<[Instant; 2]>,
     /// Tokens of the pieces that are done as a whole.
     whole: usize,
@@ -97,7 +97,7 @@ impl<'a> Submissions<'a> {
         self.cut(kind, replays, worth, |_| {}, on_prompt).await
     }
 
-    /// As [`run`](Self::run), and reads `bytes` of what is left in `from`: nothing where `on_prompt` broke.
+    /// Does what [`run`](Self::run) does, and reads `bytes` of what is left in `from`: nothing where `on_prompt` broke.
     pub(super) async fn read(
         &mut self,
         kind: Kind,

@@ -32,7 +32,7 @@ pub(super) fn backend(tier: Tier, n_ctx: usize, chunk: u32) -> Option<GpuBackend
     backend_of(&options, &|_| {}, n_ctx, chunk)
 }
 
-/// As [`backend`], on a device that is opened with `options`. `change` then edits what is known of its machine.
+/// A backend like that of [`backend`], on a device that is opened with `options`. `change` then edits what is known of its machine.
 pub(super) fn backend_of(
     options: &GpuOptions,
     change: &dyn Fn(&mut Machine),
@@ -83,8 +83,8 @@ fn cut_everywhere(backend: &mut GpuBackend) {
     backend.batch.paces = Paces::with_budget(Duration::ZERO, false);
 }
 
-/// Asserts that a prompt had `some` submissions where it has `few` uncut and `many` at most. On a GPU a submission takes about as long however
-/// little it holds, so there all of them may be cut.
+/// Asserts that a prompt had `some` submissions where it has `few` uncut and at most `many`. On a GPU a submission takes about as long
+/// however little it holds, so there all of them may be cut.
 #[track_caller]
 fn assert_between(backend: &GpuBackend, few: usize, some: usize, many: usize) {
     let most = match backend.batch.model.gpu.info.device_type {

@@ -25,7 +25,7 @@ pub enum SessionFileError {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else.
+    /// The file is no session file.
     #[error("{} is no session file: {found}, expected a file that begins with {expected:?}; name another file, or a new one", path.display())]
     Foreign {
         /// The file.
@@ -48,7 +48,7 @@ pub enum SessionFileError {
         /// The version that is written here.
         expected: u32,
     },
-    /// It belongs to another model, or to other cache rows.
+    /// The file belongs to another model, or to other cache rows.
     #[error(
         "the session file {} belongs to another model: its {what} is {found}, but {expected} here; load that model, or name another file",
         path.display()
@@ -58,9 +58,9 @@ pub enum SessionFileError {
         path: PathBuf,
         /// The name of the property that differs.
         what: &'static str,
-        /// As the file has it.
+        /// The value in the file.
         found: String,
-        /// As the loaded model has it.
+        /// The value of the loaded model.
         expected: String,
     },
     /// Bytes that nobody wrote so.
@@ -72,7 +72,7 @@ pub enum SessionFileError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damage begins.
+        /// The position at which the damage begins.
         position: u64,
         /// A description of the bytes there.
         found: &'static str,

@@ -8,7 +8,7 @@ pub(super) struct Extent {
     /// Position of the first row, and one past that of the last.
     pub first: usize,
     pub end: usize,
-    /// Where the record begins in the file.
+    /// The position in the file at which the record begins.
     pub at: u64,
     /// The length of what was saved before it.
     pub before: u64,
@@ -29,7 +29,7 @@ pub(super) enum Change {
 pub(super) struct Kept {
     /// All tokens, those journaled at the end.
     pub tokens: Vec<u32>,
-    /// How many of them are only journaled.
+    /// The number of tokens that are only journaled.
     pub journaled: usize,
     /// Rows, in order and without gaps.
     pub extents: Vec<Extent>,
@@ -40,7 +40,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// How many tokens have rows.
+    /// The number of tokens with rows.
     pub(super) fn rows(&self) -> usize {
         self.extents.last().map_or(0, |extent| extent.end)
     }

@@ -32,7 +32,7 @@ pub struct SessionFile {
     file: File,
     /// Bytes of the header.
     header: u64,
-    /// One past the last byte that counts.
+    /// The position after the last byte that counts.
     end: u64,
     /// Whether something may stand behind `end` that a write left unfinished.
     torn: bool,
@@ -95,7 +95,7 @@ impl SessionFile {
         &self.kept.tokens
     }
 
-    /// How many of the tokens have their cache rows. The others are computed with the next prompt.
+    /// The number of tokens that have their cache rows. The others are computed with the next prompt.
     pub fn cached(&self) -> usize {
         self.kept.rows()
     }
@@ -226,7 +226,7 @@ impl SessionFile {
         Ok(())
     }
 
-    /// How many tokens and rows of the last commit `session` still has, rows in whole records.
+    /// The numbers of tokens and rows of the last commit that `session` still has, rows in whole records.
     fn common(&self, session: &Session) -> (usize, usize) {
         let pairs = self.kept.committed().iter().zip(session.tokens());
         let tokens = pairs.take_while(|(kept, said)| kept == said).count();
@@ -338,7 +338,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// One that begins at `at` of `out`.
+    /// A group that begins at `at` of `out`.
     fn begin(
         path: &Path,
         failing: &'static str,

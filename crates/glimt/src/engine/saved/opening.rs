@@ -91,7 +91,7 @@ pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileE
     }
 }
 
-/// As much of a file as the longest header has.
+/// The first bytes of a file, as many as the longest header has.
 fn beginning(path: &Path, file: &mut File) -> Result<Vec<u8>, SessionFileError> {
     let mut found = Vec::new();
     let read = file

@@ -11,13 +11,13 @@ pub(super) const HEAD: u64 = 16;
 /// Bytes around the payload.
 pub(super) const AROUND: u64 = HEAD + 8;
 
-/// Bytes of rows in a record, at most, unless a row alone has more.
+/// The most bytes of rows in a record, unless a row alone has more.
 pub(super) const PIECE: u64 = 4 << 20;
 
 /// The kind of a record, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// How many tokens and how many rows stay (two u64).
+    /// The numbers of tokens and rows that stay (two u64).
     Forget = 1,
     /// Tokens that follow (u32 each).
     Tokens = 2,
@@ -44,7 +44,7 @@ impl Kind {
         Self::Journal,
     ];
 
-    /// Bytes of a payload at most, where a row has so many: all of it is held in memory at once.
+    /// The most bytes of a payload, if a row has `row` bytes: all of it is held in memory at once.
     pub(super) fn most_bytes(self, row: u64) -> u64 {
         match self {
             Self::Forget | Self::Commit => 16,

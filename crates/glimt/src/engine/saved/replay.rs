@@ -151,7 +151,7 @@ pub(super) struct Replay {
     pub kept: Kept,
     /// Changes that no commit has made yet.
     group: Vec<Change>,
-    /// One past the last commit or journal; what follows is the torn end of something that was never finished.
+    /// The position after the last commit or journal; what follows is the torn end of something that was never finished.
     pub end: u64,
 }
 
@@ -187,7 +187,7 @@ impl Replay {
         true
     }
 
-    /// Makes the changes of a group; whether they come to so many tokens and rows.
+    /// Makes the changes of a group, and tells whether they come to these counts of tokens and rows.
     fn commit(&mut self, counts: (usize, usize)) -> bool {
         self.kept.drop_journal();
         let made = (self.group.drain(..)).all(|change| self.kept.apply(change));

@@ -1,12 +1,12 @@
-//! Who is next where several wait. Places, tokens of prompts and pages are shared among peers, and the share of a peer among its orders.
+//! The choice of who is next. Places, tokens of prompts and pages are shared among peers, and the share of a peer among its orders.
 
 use std::collections::{HashMap, HashSet};
 
-/// Tokens of a prompt that are worth a piece of their own, where there are so many.
+/// The fewest tokens of a prompt that are worth a piece of their own.
 const PIECE: usize = 8;
-/// How many times as long a prompt is that does not keep a short one waiting.
+/// The factor by which a prompt must be longer than a short one not to keep it waiting.
 pub(super) const MUCH_MORE: usize = 4;
-/// Peers that are remembered at most.
+/// The most peers that are remembered.
 const MOST_PEERS: usize = 4096;
 
 /// The peer and the order that a request belongs to.
@@ -18,7 +18,7 @@ pub struct Owner {
     pub order: u64,
 }
 
-/// How many requests are answered, of each peer and of each order.
+/// The numbers of requests that are answered, of each peer and of each order.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     peers: HashMap<u64, usize>,
@@ -60,7 +60,7 @@ impl Held {
     }
 }
 
-/// When requests of each peer were taken up last.
+/// The times at which requests of each peer were taken up last.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     taken: u64,

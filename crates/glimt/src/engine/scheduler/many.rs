@@ -39,7 +39,7 @@ struct Flight {
     flight: BatchFlight,
     /// The number of steps that were submitted, this one included.
     number: u64,
-    /// The draws after the first tokens of the step, one for each.
+    /// The random draws for the step's tokens after the first, one for each.
     draws: Vec<Draw>,
     /// Up to which position it computes each of its sequences.
     parts: Vec<(u64, usize)>,

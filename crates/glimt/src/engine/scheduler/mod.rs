@@ -68,8 +68,8 @@ impl Scheduler {
         })
     }
 
-    /// Is to be set when a request has come that is not [submitted](Self::submit) yet, and to be unset before such requests are looked for. A
-    /// step of a request that is alone then ends early.
+    /// A flag that is to be set when a request has come that is not [submitted](Self::submit) yet, and to be unset before such requests are
+    /// looked for. A step of a request that is alone then ends early.
     pub fn bell(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.bell)
     }
@@ -90,7 +90,7 @@ impl Scheduler {
         }
     }
 
-    /// Requests that are answered at the same time, at most.
+    /// The most requests that are answered at the same time.
     pub fn slots(&self) -> usize {
         match &self.work {
             Work::Turns(turns) => turns.slots(),
@@ -116,7 +116,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Does the next piece of work and tells what came of it; without requests nothing. A break for a request cancels it: nothing more
+    /// Does the next piece of work, if there are requests, and tells its outcome. A break for a request cancels it: nothing more
     /// is told of it. Its future is to be driven to its end: a request whose turn is dropped is lost.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// So many free pages.
+    /// `count` free pages.
     pub(super) fn new(count: u32) -> Self {
         Self {
             all: (0..count).map(|_| Page::default()).collect(),
@@ -100,7 +100,7 @@ impl Pages {
         self.count() - self.available()
     }
 
-    /// How many full pages of the beginning of `tokens` are known, without the last token.
+    /// The number of full pages at the beginning of `tokens` that are known, without the last token.
     pub(super) fn known(&self, tokens: &[u32]) -> usize {
         self.find(tokens).len()
     }
@@ -154,7 +154,7 @@ impl Pages {
         }
     }
 
-    /// Gives `table` pages until it has room for so many rows. `false` if there are not enough; nothing is changed then.
+    /// Gives `table` pages until it has room for `rows` rows. `false` if there are not enough; nothing is changed then.
     pub(super) fn grow(&mut self, table: &mut Table, rows: usize) -> bool {
         let missing = rows.div_ceil(ROWS).saturating_sub(table.pages.len());
         if missing > self.available() {
@@ -280,7 +280,7 @@ impl Pages {
     }
 }
 
-/// How many of the first tokens are the same.
+/// The number of first tokens that are the same.
 pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

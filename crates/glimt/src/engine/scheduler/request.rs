@@ -12,7 +12,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub choice: Choice,
-    /// Tokens of the answer at most. The end of the context is a limit in any case.
+    /// The most tokens of the answer. The end of the context is a limit in any case.
     pub limit: usize,
     /// The owner of the request.
     pub owner: Owner,
@@ -20,9 +20,9 @@ pub struct Request {
 
 /// How the tokens of an answer are chosen.
 pub enum Choice {
-    /// On the device, after biases were added to the logits.
+    /// The device chooses, after biases were added to the logits.
     Device(Sampling, Biases),
-    /// On the host, from the row of logits. A chooser that panics ends its own request alone.
+    /// The host chooses from the row of logits. A chooser that panics ends its own request alone.
     Host(Box<dyn Chooser>),
 }
 
@@ -33,11 +33,11 @@ pub struct RequestId(pub(super) u64);
 /// An event of a request.
 #[derive(Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are as good as computed. The first such event comes before anything is computed.
+    /// The number of tokens of the prompt that are as good as computed. The first such event comes before anything is computed.
     Prompt {
         /// Tokens that have their cache rows.
         done: usize,
-        /// How many of them were there already.
+        /// The number of these tokens that were there already.
         cached: usize,
     },
     /// The next token of the answer. Stop tokens are not told.
@@ -61,9 +61,9 @@ pub struct Counts {
     pub rows_in_all: usize,
     /// Tokens of all prompts so far.
     pub prefix_asked: u64,
-    /// How many of them had their rows already.
+    /// The number of these tokens that had their rows already.
     pub prefix_found: u64,
 }
 
-/// Is told of events.
+/// The listener to events.
 pub type Told<'t> = dyn FnMut(RequestId, Event) -> ControlFlow<()> + Send + 't;

@@ -21,7 +21,7 @@ fn engine() -> Engine {
     engine_for(96, None)
 }
 
-/// The built-in model on the CPU, for so many in turns.
+/// The built-in model on the CPU, for `parallel` requests in turns.
 fn engine_for(ctx: usize, parallel: Option<u32>) -> Engine {
     let options = EngineOptions {
         serving: parallel.map(|parallel| Serving {

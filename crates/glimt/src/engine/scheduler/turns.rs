@@ -21,7 +21,7 @@ const TURNS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(
 /// Tokens of the first turn of a prompt beside others, when no time is known. A shorter piece is worth it only if this many would take longer
 /// than the longest turn: most of what a piece takes is the same for a few tokens.
 const FIRST: usize = 8;
-/// So long after others were there, prompts are still computed in pieces. An interrupted piece is computed again, so whoever comes often
+/// The time for which prompts are still computed in pieces after others left. An interrupted piece is computed again, so whoever comes often
 /// could keep a long one from its end.
 const ALERT: Duration = Duration::from_secs(10);
 
@@ -37,9 +37,9 @@ pub(super) struct Running {
     pub(super) said: Vec<u32>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// How many of them had their rows.
+    /// The number of these tokens that had their rows.
     pub(super) cached: usize,
-    /// Tokens of the answer at most, and what it means to reach them.
+    /// The most tokens of the answer, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
     /// Whether the answer may end with a sentence, since the context alone limits it.
@@ -49,7 +49,7 @@ pub(super) struct Running {
     pub(super) first: Option<Instant>,
     /// Tokens that came, a stop token included.
     pub(super) delivered: usize,
-    /// How many turns it had.
+    /// The number of turns that it had.
     pub(super) turns: usize,
 }
 
@@ -87,8 +87,8 @@ pub(super) struct Turns {
     /// Requests that wait, in the order in which they came.
     pub(super) waiting: VecDeque<(RequestId, Request)>,
     pub(super) running: Vec<Running>,
-    /// How many run at the same time. Half as many more if those who run have much longer prompts, and twice as many if they have more than
-    /// their share: a peer's short prompts leave others their places.
+    /// The number of requests that run at the same time. Half as many more if those who run have much longer prompts, and twice as many if
+    /// they have more than their share: a peer's short prompts leave others their places.
     places: usize,
     /// Whether somebody has come during a turn.
     pub(super) bell: Arc<AtomicBool>,
@@ -319,12 +319,12 @@ impl Turns {
         (left.min(most.max(1)), Some(time))
     }
 
-    /// Whether somebody who comes can be served during a turn.
+    /// Whether a request that comes during a turn can be served then.
     pub(super) fn may_share(&self) -> bool {
         self.places > 1
     }
 
-    /// A request had its turn of so many seconds.
+    /// Notes that a request had its turn of `seconds` seconds.
     pub(super) fn had(&mut self, running: &mut Running, seconds: f64) {
         running.turns += 1;
         let owner = running.owner;
@@ -344,7 +344,7 @@ impl Turns {
         *self.of_orders.entry(running.owner).or_default() += seconds;
     }
 
-    /// So many tokens of a prompt took so many seconds.
+    /// Notes that `tokens` tokens of a prompt took `seconds` seconds.
     pub(super) fn took(&mut self, tokens: usize, seconds: f64) {
         if tokens > 0 {
             self.per_token = (seconds / tokens as f64).max(1e-7);

@@ -8,8 +8,8 @@ use crate::engine::backend::{OnPrompt, OnToken, check_finite};
 use crate::engine::chooser::Chooser;
 
 impl Session {
-    /// As [`generate_watched`](Self::generate_watched), with each token chosen by `chooser` from its row of logits. So the device waits for
-    /// the host after each token, and the row is read back.
+    /// Generates like [`generate_watched`](Self::generate_watched), with each token chosen by `chooser` from its row of logits. So the
+    /// device waits for the host after each token, and the row is read back.
     ///
     /// # Errors
     /// The errors of [`generate_watched`](Self::generate_watched) and of `chooser`. The session then goes on after the prompt.

@@ -32,7 +32,7 @@ impl Lineage {
         branch
     }
 
-    /// How many rows are the same, where there are `own` of this and `others` of the other.
+    /// The number of rows that are the same, where there are `own` of this and `others` of the other.
     pub(in crate::engine) fn common(&self, own: usize, other: &Self, others: usize) -> usize {
         let mut common = 0;
         for (i, (own_part, other_part)) in self.0.iter().zip(&other.0).enumerate() {

@@ -6,7 +6,7 @@ use super::{Lineage, Session};
 use crate::engine::EngineError;
 
 impl Session {
-    /// How many of the tokens have their cache rows. The others are computed with the next prompt.
+    /// The number of tokens that have their cache rows. The others are computed with the next prompt.
     pub fn cached(&self) -> usize {
         self.cached
     }

@@ -26,16 +26,16 @@ pub struct Attention<W = Weight, V = Vec<f32>> {
 pub enum Query<W = Weight, V = Vec<f32>> {
     /// Through a latent of q_lora_rank values.
     Lora {
-        /// q_lora_rank x embedding_length.
+        /// A matrix of q_lora_rank x embedding_length.
         attn_q_a: W,
         /// Norm of the latent, q_lora_rank.
         attn_q_a_norm: V,
-        /// (heads * (nope + rope)) x q_lora_rank.
+        /// A matrix of (heads * (nope + rope)) x q_lora_rank.
         attn_q_b: W,
     },
-    /// In one step.
+    /// The projection in one step.
     Full {
-        /// (heads * (nope + rope)) x embedding_length.
+        /// A matrix of (heads * (nope + rope)) x embedding_length.
         attn_q: W,
     },
 }

@@ -17,10 +17,10 @@ use crate::recipes::GpuBlock;
 
 /// The experts' logits of each token.
 pub(in crate::recipes) struct RouterLogits {
-    /// (partial_sums, experts) f32, to be added up.
+    /// Partial sums of the logits, (partial_sums, experts) f32.
     pub logits: Range,
     pub partial_sums: u32,
-    /// Whether they still are times the root mean square of the stream.
+    /// Whether the logits are still multiplied by the root mean square of the stream.
     pub raw: bool,
 }
 
@@ -60,7 +60,7 @@ impl Few<'_> {
         Ok(next.stream(self.given.eps()))
     }
 
-    /// Room for hidden values: of several tokens for any layer, of one for those of a layer that has so many.
+    /// Room for hidden values: of several tokens for any layer, of one for a layer that has `of_layer`.
     fn hidden_values(&mut self, of_layer: u32) -> Range {
         let config = self.given.config();
         let routed = config.experts.as_ref();
@@ -184,7 +184,7 @@ impl Few<'_> {
         Ok(Some((mlp, h)))
     }
 
-    /// Where the stream is after the shared expert.
+    /// The residual stream after the shared expert.
     fn shared_down(
         &mut self,
         shared: Option<(&Mlp<GpuWeight>, Range)>,

@@ -102,7 +102,7 @@ impl Taken {
     }
 }
 
-/// How many of `rows` cache rows from `begin` on the tokens see, summed over the tokens: each sees the rows up to its own.
+/// The number of the `rows` cache rows from `begin` on that the tokens see, summed over the tokens: each sees the rows up to its own.
 fn pairs(state: &State, begin: u32, rows: u32) -> u64 {
     // The sum of min(j, rows) for j from 1 to n.
     let sum = |n: u64| {

@@ -16,7 +16,7 @@ pub struct State {
     pub first_page: u32,
     /// The word of the history with its first id.
     pub first_id: u32,
-    /// Which of an operation's alternative bindings to use.
+    /// The number of the operation's alternative binding that is used.
     pub slot: usize,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
@@ -29,7 +29,7 @@ pub struct State {
 /// The largest replay that a step is recorded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Most {
-    /// Tokens.
+    /// The most tokens.
     pub tokens: u32,
     /// Rows of the cache, with those of its own tokens.
     pub context: u32,
@@ -142,15 +142,15 @@ impl Blocks {
 pub enum Extent {
     /// A number known when recording.
     N(u32),
-    /// One per token.
+    /// One workgroup per token.
     Tokens,
-    /// One per n tokens, rounded up.
+    /// One workgroup per n tokens, rounded up.
     TokensBy(u32),
-    /// One per block of the context.
+    /// One workgroup per block of the context.
     Slices,
-    /// One per n context rows of the block, rounded up.
+    /// One workgroup per n context rows of the block, rounded up.
     BlockRowsBy(u32),
-    /// One per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
+    /// One workgroup per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
     Slots {
         /// Slots of a token.
         used: u32,
@@ -167,23 +167,23 @@ impl Default for Extent {
     }
 }
 
-/// In which replays a dispatch takes part: how a recording holds two ways of doing the same.
+/// The replays in which a dispatch takes part. That is how a recording holds two ways of doing the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum When {
-    /// In all.
+    /// In every replay.
     #[default]
     Always,
-    /// Where [`State::slices`] is at most this.
+    /// If [`State::slices`] is at most this.
     SlicesUpTo(u32),
-    /// Where it is greater.
+    /// If [`State::slices`] is greater than this.
     SlicesAbove(u32),
-    /// Where the context with the step's tokens has more rows than the first and at most as many as the second.
+    /// If the context with the step's tokens has more rows than the first and at most as many as the second.
     Rows(u32, u32),
-    /// Where [`State::few`] holds.
+    /// If [`State::few`] holds.
     Few,
-    /// Where it does not.
+    /// If [`State::few`] does not hold.
     Many,
-    /// Where [`State::biased`] holds.
+    /// If [`State::biased`] holds.
     Biased,
 }
 

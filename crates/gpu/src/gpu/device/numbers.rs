@@ -20,7 +20,7 @@ pub(crate) struct Numbers {
 pub struct Reserved(u64);
 
 impl Reserved {
-    /// The one at index `i`: never 0, which is what memory begins with.
+    /// The number at index `i`: never 0, which is what memory begins with.
     pub fn number(self, i: usize) -> u32 {
         // It fits 32 bits: the remainder is at most 2^32 - 2.
         ((self.0 + i as u64) % u64::from(u32::MAX)) as u32 + 1

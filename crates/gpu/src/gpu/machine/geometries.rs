@@ -38,11 +38,11 @@ pub(crate) const SHORT_UNITS: u32 = 16;
 /// Rows of a tall matrix that the same threads multiply at once, so that they load the input half as often. Workgroups with too few threads
 /// for their rows do the same.
 pub(crate) const ROWS_AT_ONCE: u32 = 2;
-/// The gain of a workgroup that shares work before it multiplies. It may have so many times as many threads, and so many times fewer
+/// The gain of a workgroup that shares work before it multiplies. It may have this factor more threads, and this factor fewer
 /// workgroups are enough.
 pub(crate) const SHARING: u32 = 2;
 
-/// Whether so many units divide well among so many threads: whole rounds of all threads have room for at most an eighth more. Reckoned.
+/// Whether `units` units divide well among `lanes` threads: whole rounds of all threads have room for at most an eighth more. Reckoned.
 pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
     units.next_multiple_of(lanes) * 8 <= units * 9
 }
@@ -52,7 +52,7 @@ pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 16, 1, 2);
 /// Down of the experts of several tokens.
 pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 32, 1, 1);
 
-/// `attn_v_b` in a step of so many tokens. Each token has workgroups of its own, which also join the slices of its attention.
+/// `attn_v_b` in a step of `tokens` tokens. Each token has workgroups of its own, which also join the slices of its attention.
 pub(crate) const fn values_of_several(tokens: u32, halves: bool) -> Geometry {
     match tokens {
         ..=4 => geometry(8, 64, 2, 2),

@@ -45,7 +45,7 @@ pub(crate) const fn writing(writers: u32, tile: Tile) -> Tile {
 pub const LOWEST: u32 = 16;
 /// Tokens and rows of the largest tile of any form.
 pub const LARGEST: u32 = 128;
-/// Steps of a prompt are recorded for up to so many tokens, besides those of a whole chunk. Each has tiles that suit its tokens. Reckoned.
+/// The most tokens of the steps of a prompt that are recorded, besides those of a whole chunk. Each has tiles that suit its tokens. Reckoned.
 pub const STEPS: [u32; 4] = [32, 128, 512, 2048];
 
 /// Tiles of one weight or of a pair, the largest first.

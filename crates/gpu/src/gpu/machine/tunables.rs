@@ -37,13 +37,13 @@ pub struct Tunables {
     pub staged_units_least: u32,
     /// Most units of an input that are worth passing through workgroup memory.
     pub staged_units_most: u32,
-    /// Sums of squares of a norm that a thread asks for ahead of the weights at most.
+    /// The most sums of squares of a norm that a thread asks for ahead of the weights.
     pub squares_ahead: u32,
-    /// Threads of a workgroup of `token_absorb` at most.
+    /// The most threads of a workgroup of `token_absorb`.
     pub absorb_threads: u32,
-    /// Threads of a workgroup of `token_absorb` at most, where several tokens have workgroups of their own.
+    /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
-    /// Units of a row that a thread of `token_absorb` asks for at once at most.
+    /// The most units of a row that a thread of `token_absorb` asks for at once.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
     /// logits.
@@ -68,7 +68,7 @@ pub struct Tunables {
     pub slices_per_tile_of_heads: u32,
     /// Tokens of a prompt that are computed at once, where nothing else is asked for.
     pub chunk: u32,
-    /// Tokens of a step of several sequences at most. Reckoned: more make each step long for those that wait beside it.
+    /// The most tokens of a step of several sequences. Reckoned: more make each step long for those that wait beside it.
     pub batch_tokens: u32,
     /// Tokens of such a step up to which its products read each weight for a few tokens at a time. More take the products of prompts. Reckoned.
     pub few_of_batch: u32,
@@ -87,7 +87,7 @@ pub struct Tunables {
     pub short_prompt: u32,
     /// Tokens of a chunk that leave the attention absorbed in any context: launching more kernels costs more than it saves.
     pub few_tokens: u32,
-    /// How many flops by cooperative matrices cost as much as one of the absorbed attention in f32. Reckoned.
+    /// The number of flops by cooperative matrices that cost as much as one of the absorbed attention in f32. Reckoned.
     pub matrix_speed: u32,
     /// Cache rows of a block of expanded keys and values at least without matrices: sums are written and read once per block.
     pub block_rows: u32,

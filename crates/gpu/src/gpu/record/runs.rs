@@ -18,7 +18,7 @@ pub struct Run {
     pub params: [u8; MAX_PARAMS],
     /// Workgroups, at most.
     pub grid: [u32; 3],
-    /// Where their count lies instead.
+    /// The place of their count instead.
     pub counts: Option<Range>,
 }
 

@@ -1,6 +1,6 @@
 //! Kernels as a Mac gets them, run on the CPU by the laboratory (`crates/lab/src/metal`). So every test of a kernel can be repeated for a Mac:
-//! `GLIMT_TEST_METAL=precise cargo test --release --lib kernels::`. With `fast` the compiler may do what Metal's fast math may: reassociate
-//! sums, contract products, flush denormal numbers.
+//! `GLIMT_LAB=$PWD/target/debug/glimt-lab GLIMT_TEST_METAL=precise cargo test --release -p glimt-gpu --lib kernels::`. With `fast` the
+//! compiler may do what Metal's fast math may: reassociate sums, contract products, flush denormal numbers.
 
 use super::laboratory;
 use crate::gpu::call::State;

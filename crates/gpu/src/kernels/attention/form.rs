@@ -76,7 +76,7 @@ impl Form {
         attention_heads::shape(target, dims).map_or(Self::Vector, Self::Heads)
     }
 
-    /// Workgroups that are wanted on a device with so many cores. By matrices slices are whole tiles, so a few less than there are cores
+    /// Workgroups that are wanted on a device with `cores` cores. By matrices slices are whole tiles, so a few less than there are cores
     /// would be longer by a tile.
     fn full(self, cores: usize) -> usize {
         match self {
@@ -86,7 +86,7 @@ impl Form {
         }
     }
 
-    /// Tiles of a slice, at least, of so many in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
+    /// The fewest tiles of a slice, of `tiles` in all. A tile takes as long as a number of slices take to be joined, which is tuned, so
     /// time is least where there are that many times as many slices as a slice has tiles (benches/notes.md, "How many slices a
     /// context is cut into").
     fn least(self, machine: Machine, tiles: usize) -> usize {
@@ -99,7 +99,7 @@ impl Form {
         (tiles + slices / 2) / slices
     }
 
-    /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of so many rows.
+    /// Cache rows that a workgroup scores at once, and heads that it takes, in a context of `rows` rows.
     pub const fn tile(self, rows: usize) -> (usize, usize) {
         match self {
             Self::Vector => (TILE, HEADS_PER_GROUP),

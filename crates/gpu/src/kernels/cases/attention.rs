@@ -33,13 +33,13 @@ pub(crate) const DEEPSEEK: MlaDims = MlaDims {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kernel {
     Of(Form),
-    /// The one for short contexts.
+    /// The kernel for short contexts.
     Short,
 }
 
 impl Kernel {
-    /// The greatest NMSE over so many rows. The twin adds row by row, so its own error grows with the rows. The error of the kernels is smaller,
-    /// except that by matrices rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much.
+    /// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows. The error of the kernels is
+    /// smaller, except that by matrices rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much.
     pub fn limit(self, rows: usize) -> f64 {
         match self {
             Self::Of(Form::Matrix(_)) => 1e-6,
@@ -146,7 +146,7 @@ impl Queries {
     }
 }
 
-/// The slices that were left, joined on the CPU: those of `n` tokens with so many each, after `first` others.
+/// The slices that were left, joined on the CPU: those of `n` tokens with `slices` each, after `first` others.
 pub(crate) fn joined(
     lab: &Lab<'_>,
     attention: &GpuAttention,
@@ -181,7 +181,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// One token over so many rows.
+    /// One token over `rows` rows.
     pub fn of_one(kernel: Kernel, dims: MlaDims, rows: usize, slice_rows: usize) -> Self {
         Self {
             kernel,

@@ -22,8 +22,8 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Slices of tokens with so many each, behind `preceding` of others. Some have no rows. The scores of some are so far below the others' that
-    /// `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
+    /// Slices of tokens, `counts` of each, behind `preceding` of others. Some have no rows. The scores of some are so far below the others'
+    /// that `exp` of the difference is no f32: a sum that is relative to the wrong one shows.
     pub fn new(
         lab: &Lab<'_>,
         heads: usize,
@@ -75,7 +75,7 @@ impl Slices {
         }
     }
 
-    /// On the device, in buffers for steps of up to `most` tokens.
+    /// The slices on the device, in buffers for steps of up to `most` tokens.
     pub fn given(&self, lab: &Lab<'_>, most: usize) -> [Range; 2] {
         let [sums, stats] = partial_bytes(self.dims(), most).map(|bytes| bytes as usize / 4);
         [

@@ -17,9 +17,9 @@ use crate::quant::activation::Activation;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Kind {
     Dense,
-    /// Heads whose inputs are so many units apart.
+    /// Heads whose inputs are this number of units apart.
     Heads(usize),
-    /// With so many experts a token, whose slots share a row of the input or have a row each.
+    /// The number of experts of a token, whose slots share a row of the input or have a row each.
     ByToken(usize),
     BySlot(usize),
     /// f32 times the norm's weight.
@@ -31,9 +31,9 @@ pub(crate) enum Kind {
 pub(crate) enum Division {
     /// The division that the device takes.
     Default,
-    /// In some of the geometries that the device allows.
+    /// Some of the geometries that the device allows.
     Some,
-    /// In this geometry, with so many tokens at once.
+    /// This geometry, with this number of tokens at once.
     This(Geometry, u32),
 }
 
@@ -212,7 +212,7 @@ impl Problem {
         (0..self.tokens * of.used()).flat_map(own).collect()
     }
 
-    /// On the device, with places for the output.
+    /// The product on the device, with places for the output.
     fn product<'w>(&self, lab: &Lab<'_>, weights: &'w [GpuWeight]) -> GpuBatchMatvec<'w> {
         let (of, x) = (self.of, &self.x);
         let n = self.tokens * of.used() * of.width();

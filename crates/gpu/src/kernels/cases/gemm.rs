@@ -59,7 +59,7 @@ impl Product {
         }
     }
 
-    /// The case in this form.
+    /// The case of this product in `form`.
     pub fn case(self, form: Form) -> Case {
         let ([groups, rows, cols], tokens) = (self.shape, self.tokens);
         let groups = if groups > 1 {
@@ -174,13 +174,13 @@ impl Pair {
 pub(crate) struct OfExperts {
     /// The types of gate and up, or any. Down has the first one.
     pub types: Option<[GgmlType; 2]>,
-    /// Experts, those of a token, rows and columns.
+    /// The number of experts, the experts of each token, rows and columns.
     pub sizes: [usize; 4],
     pub tokens: usize,
     /// Slots of a tile.
     pub height: u32,
-    /// Whether it is gate and up, which read the rows of tokens and leave those of places, or down, which reads the rows of places and
-    /// leaves those of slots.
+    /// Whether the product is gate and up, which read the rows of tokens and leave those of places, or down, which reads the rows of places
+    /// and leaves those of slots.
     pub gather: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where a case is computed: a device, random numbers, and the comparison of what was found.
+//! The surroundings of a case: a device, random numbers, and the comparison of what was found.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::kernels::token;
 use crate::model::Weight;
 use crate::quant::GgmlType;
 
-/// Geometries of a case at most: there are hundreds, and each is compiled.
+/// The most geometries of a case: there are hundreds, and each is compiled.
 const GEOMETRIES: usize = 4;
 
 /// One output of a kernel beside that of its twin.
@@ -83,12 +83,12 @@ impl<'a> Lab<'a> {
         self.kernels.borrow_mut().insert(kernel);
     }
 
-    /// So many normal numbers of mean 0 and variance 1.
+    /// `n` normal numbers of mean 0 and variance 1.
     pub fn normals(&self, n: usize) -> Vec<f32> {
         self.random.borrow_mut().normals(n)
     }
 
-    /// So many normal numbers that f16 has, too.
+    /// `n` normal numbers that f16 has, too.
     pub fn halves(&self, n: usize, size: f32) -> Vec<f16> {
         let values = self.normals(n).into_iter();
         values.map(|x| f16::from_f32(x * size)).collect()
@@ -114,12 +114,12 @@ impl<'a> Lab<'a> {
         self.random.borrow_mut().shuffle(all);
     }
 
-    /// So many ids below `of`.
+    /// `n` ids below `of`.
     pub fn ids(&self, n: usize, of: usize) -> Vec<u32> {
         (0..n).map(|_| self.below(of) as u32).collect()
     }
 
-    /// So many numbers from -3 to 3 that no rounding swaps, in any order.
+    /// `n` numbers from -3 to 3 that no rounding swaps, in any order.
     pub fn distinct(&self, n: usize) -> Vec<f32> {
         let number = |i: usize| (i as f32 + 0.5 * self.uniform()) * 6.0 / n as f32 - 3.0;
         let mut all: Vec<f32> = (0..n).map(number).collect();
@@ -127,7 +127,7 @@ impl<'a> Lab<'a> {
         all
     }
 
-    /// So many cosines and sines of random angles.
+    /// `n` cosines and sines of random angles.
     pub fn angles(&self, n: usize) -> Vec<[f32; 2]> {
         let angle = |_| self.uniform() * 6.3;
         (0..n).map(angle).map(|a| [a.cos(), a.sin()]).collect()
@@ -320,7 +320,7 @@ pub(crate) fn wide(values: &[f16]) -> Vec<f32> {
     values.iter().map(|x| x.to_f32()).collect()
 }
 
-/// The state of a step of so many tokens after `pos` rows.
+/// The state of a step of `tokens` tokens after `pos` rows.
 pub(crate) fn state(tokens: usize, pos: usize) -> State {
     State {
         tokens: tokens as u32,

@@ -1,4 +1,4 @@
-//! Where tokens stand: in a sequence alone, or in one of several, whose pages lie anywhere in the cache.
+//! The places of tokens: in a sequence alone, or in one of several, whose pages lie anywhere in the cache.
 
 use half::f16;
 
@@ -72,7 +72,7 @@ impl Pages {
         self.of[t] * (self.n_ctx + 1) + self.positions[t] as usize
     }
 
-    /// Where the row of a position lies.
+    /// The cache row of a position.
     pub fn row(&self, sequence: usize, position: usize) -> usize {
         let page = self.pages[sequence * self.per_sequence + position / self.page];
         page as usize * self.page + position % self.page
@@ -90,7 +90,7 @@ impl Pages {
         all
     }
 
-    /// On the device, with the first slice of each token and how many it has, and the records of all slices.
+    /// The sequences on the device, with the first slice of each token and how many it has, and the records of all slices.
     pub fn given(&self, lab: &Lab<'_>, slices: &[[u32; 2]], work: &[[u32; SLICE]]) -> Sequences {
         let record = |t: usize| Record {
             position: self.positions[t],
@@ -113,12 +113,12 @@ impl Pages {
         }
     }
 
-    /// On the device, for kernels that know no slices.
+    /// The sequences on the device, for kernels that know no slices.
     pub fn without_slices(&self, lab: &Lab<'_>) -> Sequences {
         self.given(lab, &vec![[0, 1]; self.tokens()], &[[0; SLICE]])
     }
 
-    /// On the device, for a step of token `t` alone, with its attention cut into slices of so many rows.
+    /// The sequences on the device, for a step of token `t` alone, with its attention in slices of `slice_rows` rows.
     pub fn alone(&self, lab: &Lab<'_>, t: usize, slice_rows: u32) -> (Sequences, State) {
         let sequences = Sequences {
             // Not what tells where the token stands.
@@ -138,7 +138,7 @@ impl Pages {
     }
 }
 
-/// Where a kernel for one token is told that it stands.
+/// The place of a token, as a kernel is told it.
 pub(crate) struct Place {
     pub sequences: Option<Sequences>,
     pub state: State,
@@ -163,7 +163,7 @@ pub(crate) fn places(lab: &Lab<'_>, pos: usize) -> ([Place; 2], usize) {
     ([by_itself, in_pages], pages.rows)
 }
 
-/// Tokens at `positions`, each with so many `slices`, for kernels that read nothing else of sequences. Other slices precede them.
+/// Tokens at `positions`, with `slices` slices each, for kernels that read nothing else of sequences. Other slices precede them.
 pub(crate) fn standing(
     lab: &Lab<'_>,
     positions: &[u32],

@@ -94,7 +94,7 @@ impl Normed {
         (&self.values[t * cols..][..cols], self.rms(t))
     }
 
-    /// On the device.
+    /// The input on the device.
     pub fn input(&self, lab: &Lab<'_>) -> TokenInput {
         TokenInput {
             values: lab.prepared(&self.weighted),

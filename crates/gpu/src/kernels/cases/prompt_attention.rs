@@ -92,7 +92,7 @@ impl Context {
         out
     }
 
-    /// On the device, with room for more tokens than there are: the last ones of a prompt.
+    /// The context on the device, with room for more tokens than there are: the last ones of a prompt.
     pub fn given<'s>(
         &self,
         lab: &Lab<'_>,
@@ -130,7 +130,7 @@ impl Context {
         }
     }
 
-    /// By the attention alone, over keys and values that are there, in one block.
+    /// Compares the attention alone, over keys and values that are there, in one block.
     fn attend(&self, lab: &Lab<'_>, form: Form) -> Result<Vec<Compared>, GpuError> {
         let rows = (self.pos + self.tokens + 3).next_multiple_of(64);
         let mut kv: Vec<f16> = self.expanded().into_iter().map(f16::from_f32).collect();

@@ -31,7 +31,7 @@ impl Random {
         }
     }
 
-    /// So many normally distributed numbers, of mean 0 and variance 1 (Box-Muller).
+    /// `n` normally distributed numbers, of mean 0 and variance 1 (Box-Muller).
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         let normal = |_| {
             let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();

@@ -16,7 +16,7 @@ use crate::kernels::sequences::Sequences;
 /// WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
 const LIMIT_OF_HALVES: f64 = 9.6e-7;
 
-/// A cache of so many rows before anything is written.
+/// A cache of `rows` rows before anything is written.
 fn untouched(dims: MlaDims, rows: usize) -> Vec<f16> {
     vec![f16::from_f32(7.0); rows * dims.cache_row()]
 }
@@ -52,7 +52,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Random, for a cache of so many rows.
+    /// A random row for a cache of `rows` rows.
     pub fn new(lab: &Lab<'_>, dims: MlaDims, rows: usize) -> Self {
         Self {
             dims,
@@ -67,7 +67,7 @@ impl Row {
         (&self.kv_a, &self.norm, EPS)
     }
 
-    /// On the device, with a cache whose rows are all known.
+    /// The row on the device, with a cache whose rows are all known.
     pub fn given(&self, lab: &Lab<'_>) -> CacheRow {
         CacheRow {
             kv_a: lab.given(&self.kv_a),
@@ -117,7 +117,7 @@ impl NewRows {
         }
     }
 
-    /// On the device, with the rotated queries: `kv_a` in partial sums of a product for `tokens`, and a cache.
+    /// The call on the device, with the rotated queries: `kv_a` in partial sums of a product for `tokens`, and a cache.
     fn call(
         &self,
         lab: &Lab<'_>,

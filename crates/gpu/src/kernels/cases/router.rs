@@ -104,7 +104,7 @@ impl Choice {
         pairs.map(|(id, prob)| [*prob, bias_of(*id)]).collect()
     }
 
-    /// On the device with these logits, for up to `most` tokens.
+    /// The router on the device with these logits, for up to `most` tokens.
     pub fn given(&self, lab: &Lab<'_>, logits: &[f32], most: usize) -> GpuRouter<'_> {
         let n = most * self.config.used;
         GpuRouter {
@@ -128,8 +128,8 @@ impl Choice {
         Ok([ids, lab.floats(&found.weights, &self.weights, LIMIT)?])
     }
 
-    /// By the kernel alone, with logits in so many partial sums. Behind several tokens the buffers have room for one more. Behind a single
-    /// token they end, so that a read behind it shows on the CPU.
+    /// Runs the kernel alone, with logits in `partial_sums` partial sums. Behind several tokens the buffers have room for one more. Behind
+    /// a single token they end, so that a read behind it shows on the CPU.
     fn run(&self, lab: &Lab<'_>, partial_sums: usize) -> Result<GpuRouter<'_>, GpuError> {
         let (tokens, count) = (self.logits.len() / self.config.count, self.config.count);
         let most = tokens + usize::from(tokens > 1);

@@ -17,7 +17,7 @@ struct Given {
     tokens: usize,
     /// Rows of a token.
     used: usize,
-    /// Whether those of the last token alone are wanted.
+    /// Whether the rows of the last token alone are wanted.
     last: bool,
     /// Partial sums that are added up to the rows.
     partial_sums: usize,
@@ -31,7 +31,7 @@ struct Form {
     norm: bool,
     halves: bool,
     floats: bool,
-    /// Which of two buffers they come from, if there are two.
+    /// Whether the rows come from the tall one of two buffers, if there are two.
     tall: Option<bool>,
 }
 

@@ -17,7 +17,7 @@ struct Beside {
     y: bool,
     /// Whether the first output is left prepared, and if so whether with a norm.
     prepared: Option<bool>,
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     many: bool,
 }
 

@@ -18,9 +18,9 @@ use crate::quant::GgmlType::{self, Q4_0, Q4_K, Q6_K, Q8_0};
 pub(crate) enum Logits {
     /// Divided by the root mean square of the input.
     Whole,
-    /// Not yet.
+    /// Not divided yet.
     Raw,
-    /// Nor added up, as `attn_output` leaves them; of a number of experts that is no multiple of 4 as `Raw`.
+    /// Neither divided nor added up, as `attn_output` leaves them; of a number of experts that is no multiple of 4 as `Raw`.
     InParts,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct GateUp {
     pub logits: Option<Logits>,
     /// Bits that say how experts are chosen, or any.
     pub flags: Option<usize>,
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     pub many: bool,
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct OfSeveral {
     pub used: usize,
     /// Experts, rows and columns.
     pub sizes: [usize; 3],
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     pub many: bool,
 }
 

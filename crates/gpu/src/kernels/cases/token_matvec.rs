@@ -36,7 +36,7 @@ pub(crate) struct Product {
     pub x_units: usize,
     pub residual: bool,
     pub out: Out,
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     pub many: bool,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct OfSlices {
     pub shape: [usize; 3],
     /// Slices of the one token, if it is one.
     pub slices: Option<usize>,
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     pub many: bool,
 }
 

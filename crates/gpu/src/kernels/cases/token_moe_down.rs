@@ -18,7 +18,7 @@ pub(crate) struct Down {
     pub shared: Option<(GgmlType, usize)>,
     /// Whether a step has several tokens.
     pub several: bool,
-    /// Whether it is compared in many geometries.
+    /// Whether the case is compared in many geometries.
     pub many: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::gpu::GpuError;
 use crate::kernels::token_router::{GpuTokenRouter, token_router};
 use crate::quant::GgmlType;
 
-/// With the norm inside, and of values that are multiplied by its weight already.
+/// Compares the router with the norm inside, and of values that are multiplied by its weight already.
 fn compare(lab: &Lab<'_>, [rows, cols]: [usize; 2]) -> Result<Vec<Compared>, GpuError> {
     let w = lab.weight(GgmlType::F32, [1, rows, cols]);
     let x = Normed::new(lab, 1, cols);

@@ -72,12 +72,12 @@ impl Tile {
         height.map_or(0, |height| tokens * height / room)
     }
 
-    /// Workgroups along so many rows of a weight.
+    /// Workgroups along `rows` rows of a weight.
     pub(super) fn across(self, rows: u32) -> u32 {
         rows.div_ceil(self.rows)
     }
 
-    /// This tile for rows of so many units: in stages of one where they are no multiple.
+    /// This tile for rows of `units` units: in stages of one where they are no multiple.
     pub(super) fn for_units(self, units: u32) -> Self {
         match units.is_multiple_of(self.units) {
             true => self,

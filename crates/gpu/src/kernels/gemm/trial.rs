@@ -18,8 +18,8 @@ pub(super) const TIMED: [usize; 3] = [512, 2048, 1024];
 
 const NAME: &str = "trial of products";
 
-/// The product of so many tokens, rows and columns by `form` and in f32: of made-up inputs, which are rounded first, and weights, or of
-/// zeros.
+/// The product of `tokens` tokens, `rows` rows and `cols` columns by `form` and in f32: of made-up inputs, which are rounded first, and
+/// weights, or of zeros.
 pub(super) fn product(
     target: &Target,
     form: Form,

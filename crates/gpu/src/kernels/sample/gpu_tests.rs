@@ -32,7 +32,7 @@ struct Chooser<'a> {
     gpu: &'a Gpu,
     logits: Buffer,
     history: Buffer,
-    /// Where its ids begin in the history, behind those of other sequences.
+    /// The beginning of its ids in the history, behind those of other sequences.
     first_id: u32,
     results: [Buffer; 3],
     recording: Recorded,

@@ -22,7 +22,7 @@ fn the_gpu_agrees_at_the_shapes_of_the_models_and_in_other_geometries() {
 /// The types of both weights.
 const TYPES: [GgmlType; 2] = [GgmlType::Q4_0, GgmlType::Q8_0];
 
-/// Of 256 columns, with logits that come in any way.
+/// A product of 256 columns, with logits that come in any way.
 fn of(experts: Option<[usize; 3]>, shared: Option<usize>) -> GateUp {
     GateUp {
         cols: 256,

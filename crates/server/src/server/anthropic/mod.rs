@@ -55,7 +55,7 @@ impl Form for Message {
     }
 }
 
-/// How many tokens the messages of a request have.
+/// The number of tokens in the messages of a request.
 ///
 /// # Errors
 /// The fault, by its field.

@@ -35,7 +35,7 @@ pub(super) fn settings(model: &Model, chain: &ChainSettings, ask: Option<&Ask>) 
     })
 }
 
-/// How many requests are answered at once.
+/// The number of requests that are answered at once.
 fn places(app: &App, served: &Served) -> usize {
     served
         .desk

@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(
     include_str!("chat.js"),
 );
 
-/// Where it is served.
+/// The path at which it is served.
 pub(super) const PATH: &str = "/";
 
 /// The page as it is sent.

@@ -17,11 +17,11 @@ pub(super) struct Events<'a> {
     log_probs: Vec<Value>,
     sent: usize,
     reason: &'static str,
-    /// How many events there were.
+    /// The number of events until now.
     number: usize,
 }
 
-/// Where an item is.
+/// The place of an item.
 fn place(shape: &items::Shape, index: usize, block: &Block) -> Value {
     let mut place = json!({"item_id": shape.id(block), "output_index": index});
     if !matches!(block.kind, Kind::Call(_)) {

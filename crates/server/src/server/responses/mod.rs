@@ -31,7 +31,7 @@ pub(super) struct Response {
     /// The items of the request.
     input: Vec<Value>,
     previous: Option<String>,
-    /// Where the response is kept, if it is.
+    /// The store in which the response is kept, if it is.
     kept: Option<Arc<Kept>>,
 }
 
@@ -129,7 +129,7 @@ impl Response {
     }
 }
 
-/// How many tokens the input of a request has.
+/// The number of tokens in the input of a request.
 ///
 /// # Errors
 /// The fault, by its field.

@@ -48,7 +48,7 @@ const SILENT: [&str; 9] = [
     "client_metadata",
 ];
 
-/// Bytes of memory of all items that a request refers to.
+/// The most bytes of memory of all items that a request refers to.
 const MOST_REFERRED: usize = 24 << 20;
 
 /// Fields that cannot be met.
@@ -306,7 +306,7 @@ fn custom(given: &Fields<'_>, shape: &mut Shape) -> Result<Value, ApiError> {
     Ok(tool(name, given.get("description"), Some(&parameters)))
 }
 
-/// Which tools may be called, as a chat has it. Where only some may be, the others are left out of `tools`.
+/// The tools that may be called, as a chat has them. Where only some may be, the others are left out of `tools`.
 fn choice(fields: &Fields<'_>, tools: &mut Vec<Value>) -> Result<Option<Value>, ApiError> {
     if !matches!(fields.get("tool_choice"), Some(Value::Object(_))) {
         return Ok(fields.get("tool_choice").cloned());

@@ -11,11 +11,11 @@ use super::typed::{self, Kinds};
 
 /// The meaning of the next tag in a value.
 enum Ending {
-    /// That is not certain yet.
+    /// The meaning is not certain yet.
     More,
-    /// It belongs to the value, up to this place.
+    /// The tag belongs to the value, up to this place.
     Literal(usize),
-    /// It is doubled or a stray one, and is left out.
+    /// The tag is doubled or a stray one, and is left out.
     Stray { at: usize, end: usize },
     /// The value ends, and the text goes on from a place on.
     End { at: usize, next: usize },
@@ -325,7 +325,7 @@ impl Parser {
         Some(())
     }
 
-    /// Where a whole call in a value ends, if the value goes on behind it; `None` if that is not certain yet.
+    /// The end of a whole call in a value, if the value goes on behind it; `None` if that is not certain yet.
     fn quoted_call(&self, from: usize) -> Option<Option<usize>> {
         let open = match self.over {
             true => Some(None),

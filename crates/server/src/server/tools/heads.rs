@@ -25,9 +25,9 @@ const ARGUMENTS: [&str; 6] = [
 /// The beginning of a text behind the mark of a call. `used` is the length of the text that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Head {
-    /// That is not certain yet.
+    /// The head is not certain yet.
     More,
-    /// It is no call.
+    /// The text is no call.
     Text,
     /// A call without arguments.
     Bare { tool: usize, used: usize },
@@ -43,7 +43,7 @@ pub(super) enum Head {
     Calls {
         calls: Vec<(usize, String)>,
         used: usize,
-        /// Whether nothing of them was cut.
+        /// Whether nothing of the calls was cut.
         whole: bool,
     },
 }
@@ -67,7 +67,7 @@ impl Head {
 pub(super) enum Key {
     More,
     None,
-    /// It, and where the text goes on.
+    /// The key, and the place at which the text goes on.
     Found(String, usize),
 }
 

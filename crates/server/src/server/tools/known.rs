@@ -7,7 +7,7 @@ use super::schema::forms;
 const PREFIX: &str = "functions.";
 /// The quotes in which some models write names.
 const QUOTES: [char; 3] = ['"', '\'', '`'];
-/// Bytes of a key at most.
+/// The most bytes of a key.
 const LONGEST_KEY: usize = 256;
 
 struct One {
@@ -134,7 +134,7 @@ impl Known {
         (!rest.is_empty()).then(|| (key.clone(), text.len() - rest.len()))
     }
 
-    /// Where a key of the tool at the end of a text begins, with the white space before it; the end of the text if there is none. Without
+    /// The beginning of a key of the tool at the end of a text, with the white space before it; the end of the text if there is none. Without
     /// `whole`, the key may be a part of one.
     pub(super) fn key_at_end(&self, tool: usize, text: &str, whole: bool) -> usize {
         let word = text

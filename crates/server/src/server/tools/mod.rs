@@ -50,7 +50,7 @@ pub(super) struct Tool {
     pub(super) parameters: Value,
 }
 
-/// Which tools an answer may call.
+/// The tools that an answer may call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Tools {
     /// The descriptions of all tools, for the template.

@@ -25,44 +25,44 @@ pub(in crate::server) enum Delta {
     Text(String),
     /// A call begins.
     Call {
-        /// Which of the answer's.
+        /// The number of the call in the answer.
         index: usize,
         /// The tool.
         name: String,
     },
     /// More of the arguments of a call, which are JSON.
     Arguments {
-        /// Which call.
+        /// The number of the call.
         index: usize,
         /// The text that goes on.
         text: String,
     },
 }
 
-/// Where the text is.
+/// The place of the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum State {
     /// Outside of calls.
     Outside,
-    /// Behind a mark that begins a call, which is not told yet.
+    /// The text is behind a mark that begins a call, which is not told yet.
     Head,
-    /// In what looks like a call, but is quoted or stands among thoughts.
+    /// The text is in what looks like a call, but is quoted or stands among thoughts.
     Aside,
-    /// Between the arguments of a tagged call.
+    /// The text is between the arguments of a tagged call.
     Arguments,
-    /// Before the value of an argument.
+    /// The text is before the value of an argument.
     BeforeValue(String),
-    /// In the value of an argument that is a text.
+    /// The text is in the value of an argument that is a text.
     InText,
-    /// In the value of an argument that is told when it is whole.
+    /// The text is in the value of an argument that is told when it is whole.
     InValue(String, Kinds),
-    /// In arguments that are one object of JSON.
+    /// The text is in arguments that are one object of JSON.
     InJson,
-    /// Behind an object of arguments, which tags may go on with.
+    /// The text is behind an object of arguments, which tags may go on with.
     BehindJson,
-    /// Behind arguments that cannot be read further.
+    /// The text is behind arguments that cannot be read further.
     Damaged,
-    /// Behind a call, before the text or the call that follows.
+    /// The text is behind a call, before the text or the call that follows.
     Behind,
 }
 
@@ -127,7 +127,7 @@ pub(in crate::server) struct Offered {
 }
 
 impl Offered {
-    /// For calls of these tools.
+    /// The format's calls of these tools.
     pub(in crate::server) fn new(format: Format, tools: &[Tool]) -> Self {
         let known = Known::new(tools.to_vec());
         let bare = match format {
@@ -308,7 +308,7 @@ impl Parser {
         Some(())
     }
 
-    /// Where a line begins with a name and the tag of a key, without the mark that begins a call.
+    /// The beginning of a line that begins with a name and the tag of a key, without the mark that begins a call.
     fn bare_call(&self) -> Option<usize> {
         let places = self
             .bare
@@ -485,7 +485,7 @@ impl Parser {
         (self.state, self.loose) = (State::Behind, false);
     }
 
-    /// Whether a mark inside of quotes ends the arguments, since what follows it belongs to no text.
+    /// Whether a mark in quotes ends the arguments, because nothing that belongs to the quotes follows it.
     fn ends_in_quotes(&self, behind: &str) -> Option<bool> {
         let rest = behind.trim_start();
         let mut marks = self.format.begins().iter().chain(self.format.ends());

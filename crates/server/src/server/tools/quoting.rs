@@ -18,7 +18,7 @@ pub(super) struct Quoting {
 }
 
 impl Quoting {
-    /// At the beginning of a text.
+    /// The state at the beginning of a text.
     pub(super) fn new() -> Self {
         Self {
             fence: 0,

@@ -4,13 +4,13 @@ use std::cell::Cell;
 
 use serde_json::{Map, Value};
 
-/// Where a schema keeps those that it names.
+/// The key under which a schema keeps those that it names.
 const DEFINITIONS: &str = "$defs";
-/// Schemas that are followed one within the other.
+/// The most schemas that are followed one within the other.
 const DEEPEST: usize = 24;
-/// Schemas that are read for the forms of one. Those behind describe nothing.
+/// The most schemas that are read for the forms of one. Those behind describe nothing.
 const MOST_READ: usize = 2000;
-/// Alternatives of a schema that are kept. Any of them is a right call.
+/// The most alternatives of a schema that are kept. Any of them is a right call.
 const MOST_FORMS: usize = 24;
 
 /// The schemas that a schema combines.

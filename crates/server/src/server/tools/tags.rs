@@ -31,7 +31,7 @@ pub(super) enum Next<'a> {
     Tag {
         text: &'a str,
         tag: Tag,
-        /// Where the tag begins and ends.
+        /// The beginning and the end of the tag.
         at: usize,
         end: usize,
     },

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::literal;
 use super::schema::parts;
 
-/// Schemas that are followed one within the other.
+/// The most schemas that are followed one within the other.
 const DEEPEST: usize = 24;
 
-/// Patterns of names that are looked at.
+/// The most patterns of names that are looked at.
 const MOST_PATTERNS: usize = 64;
 
 /// The types that a value may have.

@@ -28,7 +28,7 @@ pub(super) fn format(text: &str, given: &[Value], kwargs: &Kwargs) -> Result<Str
     filled(text, &mut values, 0)
 }
 
-/// As [`format`], with values by name alone.
+/// Formats like [`format`], with values by name alone.
 ///
 /// # Errors
 /// As for [`format`].
@@ -69,7 +69,7 @@ fn filled(text: &str, values: &mut Values<'_>, depth: usize) -> Result<String, E
     Ok(out)
 }
 
-/// Where the brace is that closes a place.
+/// The index of the brace that closes a place.
 fn end_of(rest: &str) -> Result<usize, Error> {
     let mut open = 1;
     for (at, c) in rest.char_indices() {

@@ -11,13 +11,14 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 use web_time::Instant;
 
-/// Steps of work that a template may take: one for each value that is looked at, and for 16 bytes of a text. They take about a second.
+/// The most steps of work that a template may take: one for each value that is looked at, and for 16 bytes of a text. They take about a
+/// second.
 const WORK: u64 = 30_000_000;
-/// Bytes of all texts and lists that a template may make.
+/// The most bytes of all texts and lists that a template may make.
 const MADE: u64 = 128 << 20;
-/// Bytes of one text, or of one value with all that is in it.
+/// The most bytes of one text, or of one value with all that is in it.
 pub(super) const SIZE: u64 = 16 << 20;
-/// Levels of values within values. JSON that is read has at most 128.
+/// The most levels of values within values. JSON that is read has at most 128.
 const DEPTH: usize = 200;
 /// Time that a template may take in all, in case a step takes far longer than is usual.
 const TIME: Duration = Duration::from_secs(1);
@@ -188,7 +189,7 @@ pub(super) fn flat(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// As [`flat`], for a value that may be deeper than those that it was made of.
+/// The value of [`flat`], for one that may be deeper than those that it was made of.
 pub(super) fn made(value: Value) -> Result<Value, Error> {
     let value = flat(value)?;
     if !matches!(value.kind(), ValueKind::String | ValueKind::Number) {

@@ -24,7 +24,7 @@ const SHALLOW: [&str; 14] = [
 ];
 /// Filters that compare items while they sort or group them.
 const SORTING: [&str; 7] = ["sort", "dictsort", "unique", "groupby", "min", "max", "sum"];
-/// Comparisons for each item of a sorted list, at most: lists have at most 2^20 items.
+/// The most comparisons for each item of a sorted list: lists have at most 2^20 items.
 const COMPARISONS: u64 = 20;
 
 /// Takes the work of a filter.

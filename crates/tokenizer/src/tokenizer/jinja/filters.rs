@@ -9,7 +9,7 @@ use super::spec::{float_of, whole_of};
 use super::wrap::{Breaks, wordwrap};
 use super::{groups, json, methods, printf};
 
-/// Adds them all.
+/// Adds all filters, tests and functions of this module.
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("string", |value: &Value| python::text(value));

@@ -35,7 +35,7 @@ pub(super) fn as_scopes(source: &str) -> String {
     out + rest
 }
 
-/// Where the tag begins that ends raw text.
+/// The beginning of the tag that ends raw text.
 fn end_of_raw(text: &str) -> usize {
     let tags = text.match_indices("{%").map(|(at, _)| at);
     let ends = |&at: &usize| {
@@ -54,7 +54,7 @@ fn tag_of(item: &str) -> Option<&str> {
     Some(inner.trim())
 }
 
-/// Where the first `close` ends that is in no text in quotes.
+/// The end of the first `close` that is in no text in quotes.
 fn end_of(from: &str, close: &str) -> Option<usize> {
     let mut quote = None;
     let mut escaped = false;

@@ -28,7 +28,7 @@ fn stopped(sources: &[String]) {
     });
 }
 
-/// Each of these templates ends soon with such an error.
+/// Each of these templates ends soon with an error that `expected` accepts.
 #[track_caller]
 fn ended(sources: &[String], expected: fn(ErrorKind) -> bool) {
     for source in sources {

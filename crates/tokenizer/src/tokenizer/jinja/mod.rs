@@ -35,7 +35,8 @@ use python::failed;
 use super::exact::{self, Exact};
 use super::strftime::strftime_now;
 
-/// Instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a second.
+/// The most instructions that a template may execute, hundreds of times what a long conversation takes: one that never ends stops in a
+/// second.
 pub(super) const FUEL: u64 = 10_000_000;
 /// Bytes of the stack on which templates are parsed and rendered. They may nest as deep as `shape` and `budget` allow.
 #[cfg(not(target_arch = "wasm32"))]

@@ -128,7 +128,7 @@ fn replaced<'t>(instruction: &Instruction<'t>) -> Vec<Instruction<'t>> {
     }
 }
 
-/// Which of the comparisons has this name, in the order of [`guard::COMPARISONS`].
+/// The index of the comparison of this name in [`guard::COMPARISONS`].
 fn comparison(name: &str) -> usize {
     let names = ["Eq", "Ne", "Lt", "Lte", "Gt", "Gte", "In", "NotIn"];
     names.iter().position(|known| *known == name).unwrap_or(0)

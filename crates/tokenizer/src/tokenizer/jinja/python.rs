@@ -28,7 +28,7 @@ impl Number {
     }
 }
 
-/// Writes what an expression in braces comes to.
+/// Writes the value of an expression in braces, as Python's `str` does.
 pub(super) fn write(out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
     Ok(out.write_str(&text(value)?)?)
 }

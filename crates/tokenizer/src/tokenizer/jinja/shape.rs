@@ -9,11 +9,11 @@ use minijinja::{Error, ErrorKind};
 use super::budget::repeated;
 use super::guard::{self, Names};
 
-/// Bytes of a template. Those of published models have up to 40,000.
+/// The most bytes of a template. Those of published models have up to 40,000.
 const BYTES: usize = 256 << 10;
-/// Links of an expression or of a chain of conditions: operators, brackets, filters and branches, one within the other.
+/// The most links of an expression or of a chain of conditions: operators, brackets, filters and branches, one within the other.
 const LINKS: usize = 400;
-/// Bytes of a text or list that is the product of constants.
+/// The most bytes of a text or list that is the product of constants.
 const PRODUCT: u64 = 4096;
 
 /// Checks the length and the depth of `source`, before it is parsed. Returned are the names in it.

@@ -103,7 +103,8 @@ impl Spec {
         format!("{size:.precision$}{point}")
     }
 
-    /// As many digits as the precision says, with an exponent where the number is very small or has more digits than `precision`.
+    /// A number with as many digits as the precision says, with an exponent where the number is very small or has more digits than
+    /// `precision`.
     fn general(&self, size: f64, precision: usize, behind: usize) -> String {
         let long = scientific(size, precision - 1);
         let exponent: i64 = long

@@ -23,10 +23,10 @@ struct Declared<'s> {
     prelude: String,
     /// The namespaces that it sets.
     sets: Vec<&'s str>,
-    /// Where its list of arguments ends, and whether more may follow without a comma.
+    /// The end of its list of arguments, and whether more may follow without a comma.
     close: usize,
     bare: bool,
-    /// Where its body begins.
+    /// The beginning of its body.
     body: usize,
     /// The sign before the end of its tag.
     sign: &'s str,

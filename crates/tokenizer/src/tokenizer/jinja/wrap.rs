@@ -82,7 +82,7 @@ fn wrap(line: &[char], width: usize, breaks: Breaks) -> Vec<String> {
     found
 }
 
-/// Where a word is cut that is longer than a line.
+/// The index at which a word is cut that is longer than a line.
 fn cut(chunk: &[char], left: usize, hyphens: bool) -> usize {
     let hyphen = chunk[..left].iter().rposition(|c| *c == '-');
     match hyphen {
@@ -113,7 +113,7 @@ fn chunks(line: &[char], hyphens: bool) -> Vec<&[char]> {
     all
 }
 
-/// Where the part of a word ends that begins at `start`.
+/// The end of the part of a word that begins at `start`.
 fn part_end(line: &[char], start: usize, end: usize) -> usize {
     // Two hyphens or more between words are a part of their own.
     let dashes = |at: usize| {

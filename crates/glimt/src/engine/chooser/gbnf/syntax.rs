@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::effort::Stopped;
 
-/// Groups within groups: more is no grammar that anyone wrote.
+/// The most groups within groups: more is no grammar that anyone wrote.
 const DEEPEST: usize = 64;
 /// The most rules: those that use each other are read one within the other.
 const MOST_RULES: usize = 2000;
@@ -63,7 +63,7 @@ pub(super) enum Part {
     Character(Vec<(char, char)>),
     /// The rule of this number.
     Rule(usize),
-    /// A part at least and at most so many times.
+    /// A part with the fewest and the most times that it is repeated.
     Repeat(Box<Part>, u32, Option<u32>),
 }
 

@@ -77,7 +77,7 @@ fn has(rules: &Rules, text: &str) -> bool {
     }
 }
 
-/// All texts of a, b and c with so many characters at most.
+/// All texts of a, b and c with `most` characters at most.
 fn texts(most: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut begin = 0;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::references::{References, Target};
 
-/// References that are followed, one to the next.
+/// The most references that are followed, one to the next.
 const DEEPEST: usize = 8;
 /// Values that are compared for one unit of the budget.
 const COMPARED: usize = 100;

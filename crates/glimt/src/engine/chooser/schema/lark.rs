@@ -34,7 +34,7 @@ pub(in crate::engine::chooser) fn rewritten(
     Ok((out, lost))
 }
 
-/// Where the next schema begins: behind a `%json` that stands in no text, regular expression or comment.
+/// The index at which the next schema begins: behind a `%json` that stands in no text, regular expression or comment.
 fn next_schema(grammar: &str) -> Option<usize> {
     const KEYWORD: &str = "%json";
     let bytes = grammar.as_bytes();
@@ -52,7 +52,7 @@ fn next_schema(grammar: &str) -> Option<usize> {
     None
 }
 
-/// Where a text of a grammar in Lark ends that goes on to `mark`.
+/// The end of a text in a Lark grammar that goes on to `mark`.
 pub(in crate::engine::chooser) fn end(bytes: &[u8], mut at: usize, mark: u8) -> usize {
     while let Some(byte) = bytes.get(at) {
         at += match byte {
@@ -65,7 +65,7 @@ pub(in crate::engine::chooser) fn end(bytes: &[u8], mut at: usize, mark: u8) -> 
     at
 }
 
-/// Where a line of a grammar ends.
+/// The end of a line of a grammar.
 pub(in crate::engine::chooser) fn end_of_line(bytes: &[u8], at: usize) -> usize {
     let length = bytes[at..].iter().position(|byte| *byte == b'\n');
     length.map_or(bytes.len(), |length| at + length)

@@ -31,7 +31,7 @@ pub(super) use walk::taken;
 pub struct Lost {
     /// The keyword, with its value where that says more.
     pub keyword: String,
-    /// Where it stands: a pointer into the schema, as `#/properties/tags`.
+    /// The keyword's place: a pointer into the schema, such as `#/properties/tags`.
     pub place: String,
 }
 
@@ -47,7 +47,7 @@ pub enum SchemaError {
     /// Something else stands where a schema is expected.
     #[error("{place} is {found}, where a schema is expected: an object, true or false")]
     NoSchema {
-        /// Where it stands.
+        /// The place in the schema.
         place: String,
         /// The value, shortened.
         found: String,
@@ -57,7 +57,7 @@ pub enum SchemaError {
     Keyword {
         /// The keyword.
         keyword: String,
-        /// Where it stands.
+        /// The place in the schema.
         place: String,
         /// The value, shortened.
         found: String,
@@ -71,7 +71,7 @@ pub enum SchemaError {
     Elsewhere {
         /// The reference.
         reference: String,
-        /// Where it stands.
+        /// The place in the schema.
         place: String,
     },
     /// A reference names nothing.
@@ -79,7 +79,7 @@ pub enum SchemaError {
     Missing {
         /// The reference.
         reference: String,
-        /// Where it stands.
+        /// The place in the schema.
         place: String,
     },
     /// A schema refers to itself without a property or an item in between.
@@ -89,7 +89,7 @@ pub enum SchemaError {
     Endless {
         /// The reference.
         reference: String,
-        /// Where it stands.
+        /// The place in the schema.
         place: String,
     },
     /// The schema is too large.
@@ -108,7 +108,7 @@ pub enum SchemaError {
     Deep {
         /// The most that is read.
         most: usize,
-        /// Where that is exceeded.
+        /// The place at which that is exceeded.
         place: String,
     },
 }

@@ -11,11 +11,11 @@ use super::probe::takes;
 use super::references::Target;
 use super::walk::Walker;
 
-/// Properties of which one at least may be demanded: each is an alternative.
+/// The most properties of which at least one may be demanded. Each is an alternative.
 const MOST_ALTERNATIVES: usize = 32;
-/// Schemas that are looked into for the properties that a composed one names.
+/// The most schemas that are searched for the properties that a composed one names.
 const MOST_DESCRIBED: usize = 1000;
-/// References that are followed to what describes names.
+/// The most references that are followed to what describes names.
 const DEEPEST: usize = 16;
 
 impl<'a> Walker<'a> {

@@ -106,7 +106,7 @@ fn places(pattern: &str) -> impl Iterator<Item = (usize, char)> + '_ {
     })
 }
 
-/// Where the group ends that a text begins with.
+/// The end of the group that a text begins with.
 fn end_of_group(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (i, c) in places(text) {

@@ -4,17 +4,17 @@ use serde_json::Value;
 
 use super::SchemaError;
 
-/// Values of a schema, of any kind.
+/// The most values of a schema, of any kind.
 const MOST_VALUES: usize = 60_000;
-/// Properties of an object, schemas of a list, and names that must be there.
+/// The most properties of an object, schemas of a list, and names that must be there.
 const MOST_LISTED: usize = 4000;
-/// Patterns of the names of an object's properties.
+/// The most patterns of the names of an object's properties.
 const MOST_PATTERNS: usize = 500;
-/// Bytes of all patterns of a schema.
+/// The most bytes of all patterns of a schema.
 const MOST_PATTERN: usize = 64 << 10;
 /// Look-aheads in all patterns of a schema, each of which is a pattern of its own.
 const MOST_AHEAD: usize = 500;
-/// Lists and objects among the values of an `enum`.
+/// The most lists and objects among the values of an `enum`.
 const MOST_COMPOSED: usize = 2000;
 
 /// Refuses a schema that is too large.

@@ -10,10 +10,10 @@ use super::references::{NotFound, References, Target, resource_of};
 use super::{Lost, SchemaError, Taken, shown, size};
 use crate::effort;
 
-/// Definitions that are read one within the other.
+/// The most definitions that are read one within the other.
 const MOST_DEEP: usize = 500;
 
-/// Pairs of schemas that are compared to find that no value is of both.
+/// The most pairs of schemas that are compared to find that no value is of both.
 const MOST_COMPARED: usize = 20_000;
 
 /// Keywords that no grammar follows.

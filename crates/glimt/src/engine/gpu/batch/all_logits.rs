@@ -92,7 +92,7 @@ struct Piece {
     tokens: Range<usize>,
     /// Tokens that are as good as computed before its head.
     before: f64,
-    /// Tokens of a slice at most.
+    /// The most tokens of a slice.
     most: u32,
     state: State,
 }

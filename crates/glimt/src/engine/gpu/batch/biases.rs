@@ -7,7 +7,7 @@ use crate::kernels::logit_bias::{self, Biases, NONE, Row};
 
 /// A row for each choice of a step.
 pub(super) struct BiasRows {
-    /// (choices, [`MOST`](logit_bias::MOST)) pairs.
+    /// The biases, (choices, [`MOST`](logit_bias::MOST)) pairs.
     pub(super) range: Range,
     /// The rows that the device has, so that only new ones are written.
     known: Vec<Row>,

@@ -22,7 +22,7 @@ impl GpuBatch {
         cache.map_or(0, |cache| cache.size / self.sizes.rows() as u64)
     }
 
-    /// The rows of the cache that hold so many positions of a sequence, as ranges of rows that follow each other, in order.
+    /// The rows of the cache that hold `positions` of a sequence, as ranges of rows that follow each other, in order.
     fn ranges(&self, sequence: u32, positions: Range<usize>) -> Vec<Range<u64>> {
         let (page, first) = (PAGE as usize, self.place(sequence).first_page as usize);
         let mut ranges = vec![];
@@ -85,7 +85,7 @@ impl GpuBatch {
         rows
     }
 
-    /// How many positions from `first` on these rows are for.
+    /// The number of positions from `first` on that these rows are for.
     ///
     /// # Errors
     /// [`BackendError::PartOfARow`], [`BackendError::ContextOverflow`].

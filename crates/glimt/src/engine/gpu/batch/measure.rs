@@ -1,4 +1,4 @@
-//! When the dispatches of a batch's step run.
+//! The times at which the dispatches of a batch's step run.
 
 use super::{BatchToken, GpuBatch, sites};
 use crate::engine::gpu::measure::{Separation, Timed};

@@ -109,7 +109,7 @@ impl GpuBatch {
         follow.all(|follows| follows).then_some(first)
     }
 
-    /// Compiles the step of so many tokens of one prompt, unless that was done.
+    /// Compiles the step of `tokens` tokens of one prompt, unless that was done.
     pub(super) async fn prepare_run(&mut self, tokens: usize) -> Result<(), GpuError> {
         let model = Arc::clone(&self.model);
         let (prompt, recipes) = (&mut self.prompt, &self.recipes);
@@ -135,7 +135,7 @@ impl GpuBatch {
         replays
     }
 
-    /// The recordings that a step of so many tokens replays, prepared before, and the words of each.
+    /// The recordings that a step of `tokens` tokens replays, prepared before, and the words of each.
     pub(super) fn replays(
         &self,
         tokens: usize,

@@ -26,7 +26,7 @@ struct Run {
 }
 
 impl Run {
-    /// In steps of up to `tokens` tokens.
+    /// A run in steps of up to `tokens` tokens.
     fn new(rng: &mut Rng, model: &Arc<GpuModel>, prompts: &[Vec<u32>], tokens: u32) -> Self {
         let per_sequence = N_CTX.div_ceil(PAGE as usize);
         let pages = (prompts.len() * per_sequence) as u32;
@@ -80,8 +80,8 @@ impl Run {
         cache.iter().flat_map(layer).collect()
     }
 
-    /// A step: so many tokens of each sequence that has some left, after the last of which a token is chosen and kept where it has none
-    /// left. The logits of those, by sequence.
+    /// A step of `counts` tokens of the sequences, where these have some left, after the last of which a token is chosen and kept where it
+    /// has none left. The logits of those, by sequence.
     fn step(&mut self, counts: &[usize]) -> Vec<(usize, Vec<f32>)> {
         let (mut drawn, mut others) = (vec![], vec![]);
         for (sequence, count) in counts.iter().enumerate() {

@@ -65,7 +65,7 @@ impl GpuBatch {
         Ok(self.replays(tokens.len(), drawn, state))
     }
 
-    /// Tokens of a step of so many after which one is chosen, at most.
+    /// The most tokens after which one is chosen, in a step of `tokens` tokens.
     fn drawn(&self, tokens: usize) -> usize {
         tokens.min(self.sizes.most_drawn() as usize)
     }
@@ -92,7 +92,7 @@ impl GpuBatch {
         steps
     }
 
-    /// Runs a step of so many tokens, spread over the sequences, and waits for it.
+    /// Runs a step of `tokens` tokens, spread over the sequences, and waits for it.
     async fn run_once(&mut self, tokens: u32, drawn: usize) -> Result<(), GpuError> {
         let sequences = self.sizes.sequences;
         let token = |index: u32| BatchToken {

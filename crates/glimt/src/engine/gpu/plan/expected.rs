@@ -65,7 +65,7 @@ impl Expected {
         })
     }
 
-    /// Tokens in a second where the memory gives so many GB in a second.
+    /// Tokens per second if the memory gives `gb_per_s` GB per second.
     pub fn tokens_per_s(&self, gb_per_s: f64) -> f64 {
         let reading = self.bytes as f64 / (gb_per_s * 1e9);
         1.0 / (self.waiting + reading.max(self.computing))

@@ -172,7 +172,7 @@ impl Many {
             .insert(place.unwrap_or(self.waiting.len()), answer);
     }
 
-    /// Gives a sequence pages for so many rows, where none of the next step is planned yet. If there are none, a sequence of the peer that
+    /// Gives a sequence pages for `rows` rows, where none of the next step is planned yet. If there are none, a sequence of the peer that
     /// holds most is taken back, which may be the one itself. Whether it has them now; otherwise it may have them when a step has landed.
     pub(super) fn make_room(&mut self, run: u64, rows: usize) -> bool {
         while let Some(index) = self.find(run) {

@@ -17,7 +17,7 @@ const LEAST: usize = 32;
 const LEAST_BESIDE: usize = 8;
 /// Tokens of the first step with prompts, of which no time is known.
 const FIRST: f64 = 64.0;
-/// How much of what is known of decoding a step replaces.
+/// The share of what is known of decoding that a step replaces.
 const NEWS: f64 = 0.25;
 
 /// The tokens of a step, and when it was submitted.

@@ -16,7 +16,7 @@ pub(super) struct Answer {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) choice: Choice,
-    /// Tokens of the answer at most, and what it means to reach them.
+    /// The most tokens of the answer, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
     /// The time from which on it is answered.
@@ -37,7 +37,7 @@ impl Answer {
         self.tokens.len() - self.prompt
     }
 
-    /// How many tokens the context still has room for, if that alone limits the answer and no chooser of the host has a say.
+    /// The number of tokens that the context still has room for, if that alone limits the answer and no chooser of the host has a say.
     pub(super) fn left(&self) -> Option<usize> {
         let alone = self.at_limit == StopReason::ContextFull;
         let on_device = matches!(self.choice, Choice::Device(..));

@@ -65,11 +65,11 @@ struct Job {
     /// The biases of logits; minus infinity excludes a token.
     biases: Vec<(u32, f32)>,
     limit: usize,
-    /// Before which step it comes.
+    /// The number of the step before which it comes.
     comes: usize,
-    /// After how many tokens it goes away.
+    /// The number of tokens after which it goes away.
     goes: Option<usize>,
-    /// Who chooses instead of the rest.
+    /// The chooser that decides instead of the rest.
     led: Option<forced::Led>,
     owner: Owner,
 }
@@ -117,7 +117,7 @@ impl Job {
     }
 }
 
-/// A prompt of so many tokens, with a beginning that others have as well.
+/// A prompt of `length` tokens, with a beginning that others have as well.
 fn prompt(rng: &mut Rng, length: usize) -> Vec<u32> {
     let common = rng.below(length + 1);
     let kind = rng.below(2) as u32;

@@ -160,7 +160,7 @@ fn random_operations_agree_with_a_simple_model() {
     }
 }
 
-/// A sequence of so many full pages of a token, computed and let go.
+/// A sequence of `count` full pages of `token`, computed and let go.
 fn kept(pages: &mut Pages, token: u32, count: usize) -> Vec<u32> {
     let tokens = vec![token; count * ROWS];
     let mut table = pages.adopt(&[]);

@@ -21,9 +21,9 @@ const WORTH_COPYING: usize = 8;
 enum Turn {
     /// The answer goes on.
     GoesOn,
-    /// It has ended.
+    /// The request has ended.
     Ended(StopReason),
-    /// Nobody wants it any more.
+    /// Nobody wants the request any more.
     Cancelled,
 }
 
@@ -240,7 +240,7 @@ impl Turns {
         }
     }
 
-    /// Computes so many of the tokens of a request that are pending, and if these are all also tokens of its answer, for so long.
+    /// Computes `count` pending tokens of a request. If these are all, it then computes tokens of its answer for `time`.
     async fn compute(
         &mut self,
         running: &mut Running,

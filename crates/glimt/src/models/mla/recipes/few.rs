@@ -53,7 +53,7 @@ impl<'a> Layer<'_, 'a> {
         self.mla.dims()
     }
 
-    /// Values of all heads that have so many each.
+    /// Values of all heads, if each has `of_head`.
     fn width(&self, of_head: usize) -> u32 {
         (self.dims().heads * of_head) as u32
     }

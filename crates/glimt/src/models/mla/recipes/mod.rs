@@ -154,11 +154,11 @@ struct Expanded {
 /// The buffers of chunks that all layers share, f32.
 #[derive(Clone)]
 struct Buffers {
-    /// (split_k, tokens, q_lora_rank).
+    /// Partial sums of `q_a`, (split_k, tokens, q_lora_rank).
     q_a: Range,
-    /// (split_k, tokens, kv_lora + rope).
+    /// Partial sums of `kv_a`, (split_k, tokens, kv_lora + rope).
     kv_a: Range,
-    /// (tokens, heads, nope + rope).
+    /// The queries, (tokens, heads, nope + rope).
     q: Range,
     /// Three buffers of absorbed tokens: (tokens, heads, rope), (tokens, heads, kv_lora), and the output of the attention.
     q_pe: Range,
@@ -195,7 +195,7 @@ impl Buffers {
 #[derive(Clone)]
 struct Mla {
     weights: Weights,
-    /// (n_ctx, rope / 2) cosine and sine.
+    /// The cosine and the sine of each angle, (n_ctx, rope / 2).
     rope_table: Range,
     /// Partial sums of the attention: values, then maxima and sums.
     partials: [Range; 2],

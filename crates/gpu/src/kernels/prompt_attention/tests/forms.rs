@@ -14,7 +14,7 @@ const ONE_TOKEN: f64 = 3.0;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kernels {
     Vector,
-    /// By matrices, in these shapes.
+    /// Kernels by matrices, in these shapes.
     Matrix(prompt_attention_coop::Shape, expand_kv_coop::Shape),
 }
 
@@ -61,7 +61,7 @@ impl Context {
         self.twin_of(&self.expanded())
     }
 
-    /// By both kernels in turn, in blocks of `rows` rows, in a cache of its own or in pages.
+    /// Compares both kernels in turn, in blocks of `rows` rows, in a cache of its own or in pages.
     pub(super) fn compare(
         &self,
         lab: &Lab<'_>,

@@ -5,7 +5,7 @@ use crate::gpu::Most;
 use crate::kernels::testing::bounds::needs_every_byte;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The attention of steps in a cache of so many rows, in blocks of so many rows, without a device. Its buffers are no larger than they need
+/// The attention of steps in a cache of `rows` rows, in the blocks of `scratch`, without a device. Its buffers are no larger than they need
 /// to be.
 fn unmade(
     dims: KvDims,

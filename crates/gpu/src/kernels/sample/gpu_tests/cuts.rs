@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// So high that all that is kept has the same weight.
+/// A temperature so high that all that is kept has the same weight.
 const EVEN: f32 = 1e30;
 /// Tokens of a quarter of a slice, which the kernel reads as a whole.
 const QUARTER: usize = 64;
@@ -19,7 +19,7 @@ fn two_levels(vocab: usize, low: f32, high: f32, chosen: impl Fn(usize) -> bool)
     (0..vocab).map(logit).collect()
 }
 
-/// Seeds for so many steps, with draws that `suits` takes by their step.
+/// Seeds for `steps` steps, with draws that `suits` takes by their step.
 fn seeds(rng: &mut Rng, steps: u64, suits: impl Fn(u64, f32) -> bool) -> Vec<u64> {
     let seed = |step| {
         let mut seeds = std::iter::repeat_with(|| rng.bits());

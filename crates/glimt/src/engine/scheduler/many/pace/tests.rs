@@ -117,8 +117,8 @@ struct Device {
 }
 
 impl Device {
-    /// One with this speed at prompts, in tokens per second, that decodes 32 tokens in so many seconds. After as many tokens as `twice`
-    /// tells, one of a prompt takes twice as long.
+    /// A device with this speed at prompts, in tokens per second, that decodes 32 tokens in `decoding` seconds. After as many tokens as
+    /// `twice` tells, one of a prompt takes twice as long.
     fn new(speed: f64, decoding: f64, twice: f64) -> Self {
         let token = (512.0 / speed - decoding) / 480.0;
         Self {

@@ -17,7 +17,7 @@ use crate::synth::{self, ModelName, SynthOptions};
 use half::f16;
 use std::sync::Arc;
 
-/// Rows of a context at most: some behind the last chunk, and no whole pages.
+/// The most rows of a context: some behind the last chunk, and no whole pages.
 const N_CTX: usize = 200;
 /// Tokens of the chunks. One begins with a page, and the last page is not full.
 const CHUNKS: [usize; 4] = [64, 70, 9, 41];

@@ -12,7 +12,7 @@ use crate::recipes::BatchSizes;
 use crate::synth::{self, Recipe, SynthOptions};
 use std::sync::Arc;
 
-/// How many dispatches each of `calls` waits for one after another, itself included: those that wrote what it binds.
+/// The number of dispatches in the longest chain that each of `calls` ends: each wrote what the next one binds.
 fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
     let mut written: Vec<(Buffer, usize)> = vec![];
     let level = |call: &&Call| {
