@@ -208,9 +208,7 @@ pub enum BackendError {
         bytes: usize,
     },
     /// The system gives no thread to compute on.
-    #[error(
-        "no thread to compute on: {reason}; end other programs, or allow more threads (ulimit -u)"
-    )]
+    #[error("no thread to compute on: {reason}; end other programs, or raise the limit of threads")]
     NoThread {
         /// The system's own words.
         reason: String,
