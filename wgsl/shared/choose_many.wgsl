@@ -287,6 +287,7 @@ fn narrow(at: u32, count: u32, state: ptr<function, State>) {
 // The id that is chosen among all tokens, by one step after the other.
 fn choose_many(own: Choice, limits: Limits) -> u32 {
   var state = State(0u, SHARE, true, 0.0, 0.0, ALL, limits.total);
+  var chosen = ALL;
   loop {
     if (state.ended) { begin_step(own, limits, &state); }
     let job = agree(state.job, thread == 0u);
@@ -306,7 +307,10 @@ fn choose_many(own: Choice, limits: Limits) -> u32 {
         continue;
       }
       let id = locate(threshold_of(own, sum, &state));
-      if (agree(state.step, thread == 0u) == DRAW) { return id; }
+      if (agree(state.step, thread == 0u) == DRAW) {
+        chosen = id;
+        break;
+      }
       least = lo;
       last_id = id;
       continue;
@@ -328,5 +332,5 @@ fn choose_many(own: Choice, limits: Limits) -> u32 {
     }
     narrow(at, agree(here, thread == at), &state);
   }
-  return ALL;
+  return chosen;
 }
