@@ -117,7 +117,7 @@ impl Buffers {
         (0..places).filter_map(over).collect()
     }
 
-    /// What a dispatch over `rows` rows must do.
+    /// The least work of a dispatch over `rows` rows.
     fn work(&self, rows: usize) -> Work {
         let MlaDims { heads, kv_lora, .. } = self.dims;
         let row = self.dims.cache_row();

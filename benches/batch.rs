@@ -1,4 +1,4 @@
-//! What a step of several sequences takes: whole, with two steps in flight as a server has them, and each kernel in its place.
+//! The time of a step of several sequences: whole, with two steps in flight as a server has them, and each kernel in its place.
 //!
 //! Words of the lines wanted that are numbers are numbers of sequences. `--set then` ends a list of geometries: those behind it are timed
 //! afterwards, on the same model.

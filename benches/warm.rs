@@ -1,4 +1,4 @@
-//! What it costs to keep an idle session in the memory of a device: one touch of all buffers of a decoded token.
+//! The cost of keeping an idle session in the memory of a device: one touch of all buffers of a decoded token.
 
 mod common;
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example chat_loop [FILE]`
 //!
-//! What was said before is never computed again: the conversation keeps the tokens of answers as they were generated, and the session
+//! Nothing is computed twice: the conversation keeps the tokens of answers as they were generated, and the session
 //! keeps what it has in common with the next prompt.
 
 use std::error::Error;

@@ -113,7 +113,7 @@ fn list_live() -> u32 {
   return atomicLoad(&live_count);
 }
 
-// What is kept of a row.
+// The cuts of a row.
 struct Limits {
   limited: bool,     // whether top-k leaves some out
   bound: u32,        // a key that as many tokens reach

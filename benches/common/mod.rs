@@ -1,4 +1,4 @@
-//! What the benches share: the device and what it can do at best, arguments, timing, and how a line looks.
+//! The common parts of the benches: the device and what it can do at best, arguments, timing, and how a line looks.
 
 #![allow(dead_code, reason = "every bench uses its own part of these")]
 
@@ -28,7 +28,7 @@ pub struct Bench {
     products: f64,
 }
 
-/// What a dispatch must do.
+/// The least work of a dispatch.
 #[derive(Clone, Copy)]
 pub struct Work {
     /// Bytes that it reads and writes at least.
@@ -57,7 +57,7 @@ impl Bench {
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                // What cargo adds.
+                // Cargo adds it.
                 "--bench" => {}
                 "--quick" => quick = true,
                 "--device" => {
@@ -142,7 +142,7 @@ impl Bench {
     /// A new buffer of zeros.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn zeros(&self, bytes: u64, role: Role) -> Result<Range, GpuError> {
         Ok(Range::whole(
             &self.gpu.storage("bench", bytes, role).wait()?,
@@ -163,7 +163,7 @@ impl Bench {
     /// `calls` as a step for replays of `state`.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn record(&self, calls: Vec<Call>, state: &State) -> Result<Recording, GpuError> {
         Recording::new(&self.gpu, &Step::of(Most::of(state), calls)).wait()
     }
@@ -171,7 +171,7 @@ impl Bench {
     /// Microseconds of the fastest of several replays.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn fastest(&self, step: &Recording, state: &State, rounds: usize) -> Result<f64, GpuError> {
         let times = clock::in_turn(&self.gpu, &[(step, state)], rounds).wait()?;
         Ok(times.into_iter().flatten().fold(f64::INFINITY, f64::min))

@@ -40,7 +40,7 @@ impl Product {
     /// One of a Q4_0 weight in the best form of the device.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn new(bench: &Bench, sizes: Sizes) -> Result<Self, GpuError> {
         let Sizes {
             tokens,
@@ -81,7 +81,7 @@ impl Product {
         })
     }
 
-    /// What it must do.
+    /// Its least work.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -111,7 +111,7 @@ impl Product {
     /// Microseconds of a dispatch.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The error that the device reports.
     pub fn time(&self, bench: &Bench, call: &Call) -> Result<f64, GpuError> {
         let repeats = if bench.quick { 2 } else { REPEATS };
         let state = State {
@@ -154,7 +154,7 @@ fn weight([groups, rows, cols]: [usize; 3]) -> GpuWeight {
 /// Floating-point operations per second of a large product in the best of all tiles, and what was multiplied.
 ///
 /// # Errors
-/// What the device reports.
+/// The error that the device reports.
 pub fn fastest(bench: &Bench) -> Result<(f64, String), GpuError> {
     let side = if bench.quick { 512 } else { 4096 };
     let product = Product::new(

@@ -1,4 +1,4 @@
-//! What an answer has to be: a grammar is refused with a reason, or can be followed, and what follows it is accepted.
+//! Grammars of answers: a grammar is refused with a reason, or can be followed, and what follows it is accepted.
 //!
 //! The first byte of an input says the language: `g` GBNF, `l` Lark, `r` a regular expression, `s` a JSON schema. Any other is GBNF.
 

@@ -18,7 +18,7 @@ fn is_of_the_file(key: &str) -> bool {
     key == "general.alignment" || key.starts_with("split.")
 }
 
-/// What a container says, as a text in which numbers that are none are equal, too.
+/// The content of a container, as a text in which numbers that are none are equal, too.
 fn said(gguf: &Gguf) -> String {
     let pairs = gguf.metadata().filter(|(key, _)| !is_of_the_file(key));
     let pairs = pairs.map(|(key, value)| format!("{key:?} {value:?}"));
@@ -28,7 +28,7 @@ fn said(gguf: &Gguf) -> String {
     pairs.chain(tensors).collect::<Vec<_>>().join("\n")
 }
 
-/// The same container, written again; nothing where the writer refuses what the reader takes.
+/// A container, written again; nothing where the writer refuses what the reader takes.
 fn copied(gguf: &Gguf) -> Option<Vec<u8>> {
     let mut writer = GgufWriter::new(vec![]);
     for (key, value) in gguf.metadata().filter(|(key, _)| !is_of_the_file(key)) {
@@ -73,7 +73,7 @@ fn read(data: &[u8]) -> Option<Gguf> {
         fs::write(path, part).expect("the folder can be written");
     }
     let gguf = Gguf::open(&paths[0]);
-    // What is mapped stays.
+    // The mapped bytes stay.
     for path in paths {
         let _ = fs::remove_file(path);
     }

@@ -6,8 +6,8 @@
 
 use std::sync::OnceLock;
 
-use glimt_server::server::fuzz::{Read, Requests, Route};
 use glimt_fuzz::{engine, others_may_panic, seeds};
+use glimt_server::server::fuzz::{Read, Requests, Route};
 use libfuzzer_sys::fuzz_target;
 
 /// Answers to a request at most.
@@ -85,7 +85,7 @@ fuzz_target!(
             Read::Answer(answer) => assert!(serde_json::from_str::<serde_json::Value>(&answer).is_ok(), "{answer}"),
             Read::Refused(status, said) => {
                 assert!((400..500).contains(&status), "{status} {said}");
-                // What is said repeats at most names and texts of the body.
+                // A message repeats at most names and texts of the body.
                 assert!(said.len() < 10 * body.len() + 20_000, "{} bytes about {}: {said:.300}", said.len(), body.len());
             }
         }

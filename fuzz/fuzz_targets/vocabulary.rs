@@ -10,7 +10,7 @@ use glimt::tokenizer::{StreamDecoder, Tokenizer, byte_level_alphabet};
 use glimt_fuzz::{container, file, seeds};
 use libfuzzer_sys::fuzz_target;
 
-/// What an input says.
+/// The content of an input.
 struct Input {
     /// Whether every byte is a token.
     all_bytes: bool,

@@ -1,12 +1,10 @@
-//! What the targets share: a model of a few kilobytes that glimt's own writer makes, an engine of it, and how seeds are written.
+//! The common parts of the targets: a model of a few kilobytes that glimt's own writer makes, an engine of it, and how seeds are written.
 
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::OnceLock;
-use std::task::{Context, Poll, Waker};
 
 use glimt::engine::chooser::Vocabulary;
-use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, Opened};
+use glimt::engine::{DeviceChoice, Engine, EngineOptions, GpuOptions, Opened, Wait};
 use glimt::gguf::{Gguf, GgufError, GgufWriter, TensorInfo, Value};
 use glimt::quant::GgmlType;
 use glimt::tokenizer::{Tokenizer, byte_level_alphabet};
@@ -203,7 +201,7 @@ pub fn model_with_experts() -> Vec<u8> {
     written(&pairs, &shapes).expect("the writer writes it")
 }
 
-/// What stands between the files of a split model in an input.
+/// The bytes between the files of a split model in an input.
 pub const BETWEEN: &[u8] = b"<next file>";
 
 /// A model, split into `count` files: the metadata is in the first, tensors are in each.
@@ -275,15 +273,9 @@ pub fn vocabulary() -> &'static Vocabulary {
     VOCABULARY.get_or_init(|| Vocabulary::new(tokenizer()).expect("its tokens are sound"))
 }
 
-/// What a future comes to that never waits, as all of the CPU reference.
+/// The value of a future, which is computed on this thread.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-    }
+    future.wait()
 }
 
 /// Lets panics of llguidance and of minijinja pass, which glimt catches; all others still end the process.

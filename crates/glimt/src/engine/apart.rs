@@ -15,7 +15,7 @@ pub(super) type Heard<'a, N> = dyn FnMut(N) -> ControlFlow<()> + Send + 'a;
 struct Shared<N, T> {
     /// News that the future has not heard yet. The thread sleeps meanwhile.
     news: Option<N>,
-    /// What the future said of the last news.
+    /// The future's answer to the last news.
     flow: Option<ControlFlow<()>>,
     result: Option<thread::Result<T>>,
     /// Whether the future was dropped.

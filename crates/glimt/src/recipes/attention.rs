@@ -1,4 +1,4 @@
-//! What a family gives: its attention, from the normed residual stream to the values that `attn_output` reads.
+//! A family's share of a step: its attention, from the normed residual stream to the values that `attn_output` reads.
 
 use super::few::Few;
 use super::prompt::{Prompt, Rows};

@@ -1,4 +1,4 @@
-//! What the engine asks of a model on a device: weights, and sessions whose kernels are chosen.
+//! The model on a device as the engine sees it: weights, and sessions whose kernels are chosen.
 
 use super::places::{Made, Places};
 use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Steps, chunk};

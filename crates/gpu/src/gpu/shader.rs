@@ -24,7 +24,7 @@
 //! - `#for i N` ... `#endfor` repeats the lines N times with `$i` replaced, N a number or a constant of the variant:
 //!   naga has no unrolling, and private arrays must be indexed by constants.
 //!
-//! What the declarations say of numbers, bindings and parameters is a kernel's whole interface: calls are checked against it
+//! The declarations of numbers, bindings and parameters are a kernel's whole interface: calls are checked against it
 //! (`gpu/interface.rs`). docs/shaders.md says what modules must have.
 
 mod aliases;

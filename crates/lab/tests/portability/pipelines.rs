@@ -39,7 +39,7 @@ pub struct Pipeline {
     pub spec: Spec,
     /// `Plain`, or `Subgroup` also for `Int8`, which is the same with other flags.
     pub tier: Tier,
-    /// Whose it is.
+    /// The devices that it is for.
     pub devices: Devices,
 }
 

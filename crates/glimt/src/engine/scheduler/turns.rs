@@ -260,9 +260,9 @@ impl Turns {
         self.of_orders.entry(owner).or_insert(new);
     }
 
-    /// Whose turn it is, of those `may` tells of. That is the peer that was computed for the shortest time. Every second of its turns goes to the order that has the
-    /// fewest tokens of prompts left, so that a short prompt does not wait for long ones or for many. The others go to the order that was
-    /// computed for the shortest time.
+    /// The request that has the next turn, of those that `may` allows. It is one of the peer that was computed for
+    /// the shortest time. Every second turn of that peer goes to the order that has the fewest tokens of prompts left, so that a short
+    /// prompt does not wait for long ones or for many. The others go to the order that was computed for the shortest time.
     pub(super) fn next_turn(&self, may: &[bool]) -> Option<usize> {
         let of_peer = |peer: u64| self.of_peers.get(&peer).copied().unwrap_or_default();
         let may_run = || {
