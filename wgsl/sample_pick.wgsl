@@ -53,8 +53,11 @@ var<workgroup> told: u32;
 var<workgroup> told_sum: f32;
 
 var<private> thread: u32;
-var<private> top: array<vec4<u32>, PER>;       // the maxima of the thread's slices
-var<private> quarter: array<vec4<u32>, PER>;   // the greatest keys of their quarters
+// For each slice of the thread: its maximum, and the greatest keys of its quarters.
+#for k PER
+var<private> top$k: vec4<u32>;
+var<private> quarter$k: vec4<u32>;
+#endfor
 var<private> first_key: u32;    // vector of `keys` with which the row begins
 var<private> best: vec2<u32>;   // (key, id)
 var<private> best_logit: f32;
@@ -137,15 +140,15 @@ fn load_maxima(row: u32) -> vec2<u32> {
   if (thread == 0u) { atomicStore(&broken, 0u); }
   workgroupBarrier();
 #for k PER
-  top[$k] = maxima[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
-  quarter[$k] = quarters[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
+  top$k = maxima[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
+  quarter$k = quarters[row * SLICES + min(thread + $ku * WG, SLICES - 1u)];
 #endfor
   var mine = vec2(0u, ALL);
 #for k PER
   if (thread + $ku * WG < SLICES) {
-    tops[thread + $ku * WG] = top[$k].x;
-    if (top[$k].w == 1u) { atomicStore(&broken, 1u); }
-    mine = better(mine, top[$k].xy);
+    tops[thread + $ku * WG] = top$k.x;
+    if (top$k.w == 1u) { atomicStore(&broken, 1u); }
+    mine = better(mine, top$k.xy);
   }
 #endfor
   return mine;
@@ -165,7 +168,7 @@ fn rank_groups(k: u32) -> u32 {
 #for k PER
   if (thread + $ku * WG < SLICES) {
     let slice$k = thread + $ku * WG;
-    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top[$k].x);
+    atomicMax(&bins[select(slice$k % MANY_GROUPS, slice$k % GROUPS, k <= GUESS)], top$k.x);
   }
 #endfor
   workgroupBarrier();
@@ -185,7 +188,7 @@ fn rank_groups(k: u32) -> u32 {
 fn mass_of_all() -> f32 {
   var mass = 0.0;
 #for k PER
-  if (thread + $ku * WG < SLICES && top[$k].x > LOWEST) { mass += weight(top[$k].x, 1.0) * bitcast<f32>(top[$k].z); }
+  if (thread + $ku * WG < SLICES && top$k.x > LOWEST) { mass += weight(top$k.x, 1.0) * bitcast<f32>(top$k.z); }
 #endfor
   scan(mass);
   return running[WG - 1u];
@@ -194,8 +197,8 @@ fn mass_of_all() -> f32 {
 // Lists the quarters with keys of at least lo. Returns how many there are, even if only WG of them fit.
 fn list_quarters() -> u32 {
 #for k PER
-  if (thread + $ku * WG < SLICES && top[$k].x >= lo) {
-    var four = quarter[$k];
+  if (thread + $ku * WG < SLICES && top$k.x >= lo) {
+    var four = quarter$k;
     var c = 0u;
     loop {
       if (c >= 4u) { break; }
