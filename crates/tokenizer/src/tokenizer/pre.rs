@@ -22,7 +22,8 @@ enum GiveBack {
     Never,
     /// A match of white space gives only its last character back, whatever the match is.
     Any,
-    /// The same as `Any`, unless the match ends in a line break: then it came from the earlier alternative `\s*[\r\n]+`.
+    /// A match gives its last character back, as with `Any`, unless it ends in a line break. Then the earlier alternative `\s*[\r\n]+` has
+    /// found it.
     UnlessLineEnd,
 }
 

@@ -19,7 +19,7 @@ const fn limit(form: Form) -> f64 {
     }
 }
 
-/// Rows of `cols` values as `form` takes them. There are `rows` in all, of which those behind the given ones are no numbers.
+/// `rows` rows of `cols` values, as `form` takes them. The rows behind those of `x` are NaN.
 fn input(lab: &Lab<'_>, form: Form, x: &[f32], cols: usize, rows: usize) -> Input {
     match form {
         Form::Float { .. } => Input::Floats(lab.padded(x, cols, rows)),
@@ -211,7 +211,7 @@ impl OfExperts {
         let [count, used, rows, _] = self.sizes.map(|n| n as u32);
         let (slots, mut lists) = expert_rows(ids, count as usize, &[self.height as usize]);
         let mut tiles = lists.remove(0);
-        // Of one of the two products, whose workgroups are counted. Behind their tiles there may be anything.
+        // The workgroups of one of the two products are counted. Anything may stand behind their tiles.
         let mut counts = GpuExperts::workgroups(form, self.height, [rows; 2]);
         counts
             .iter_mut()

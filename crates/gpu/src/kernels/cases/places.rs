@@ -9,7 +9,7 @@ use crate::kernels::sequences::{Record, SLICE, Sequences};
 
 /// Sequences whose pages lie in random places among those of others, and the tokens of a step.
 pub(crate) struct Pages {
-    /// The position of each token. The first ones are the last of their sequences.
+    /// The position of each token. The last token of each sequence stands before all others.
     pub positions: Vec<u32>,
     /// The sequence of each.
     pub of: Vec<usize>,
