@@ -127,18 +127,23 @@ alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
 struct Keys { own: HeadKeys, rope: RopeKeys }
 alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
-// The number of vectors of the cache that the rows of the tile from row `first` on have moved by. All of them are in one page.
-fn tile_moved(by: Mover, first: u32) -> u32 { return moved(p.begin + min(first, by.last_row)) * CACHE_ROW; }
+#ifdef pages
+// The share with the rotated keys of the tile from row `first` on where its page has them. All rows of the tile are in one page.
+fn in_page(by: Mover, first: u32) -> Mover {
+  let rope = by.rope + moved(p.begin + min(first, by.last_row)) * CACHE_ROW;
+  return Mover(by.row, by.last_row, by.kv, rope, by.value);
+}
+#endif
 
-// Loads a thread's part of the keys of the tile that begins at row `first`, whose rows of the cache have moved by so many vectors.
-fn ask_keys(by: Mover, first: u32, moved_by: u32) -> Keys {
+// Loads a thread's part of the keys of the tile that begins at row `first`.
+fn ask_keys(by: Mover, first: u32) -> Keys {
   let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
   return Keys(
     HeadKeys(
       kv[row$j * KV_ROW + by.kv + $iu * LOADERS],
     ),
     RopeKeys(
-      cache[row$j * CACHE_ROW + by.rope + moved_by + $ou * LOADERS],
+      cache[row$j * CACHE_ROW + by.rope + $ou * LOADERS],
     ),
   );
 }
@@ -299,17 +304,27 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;
   let value_to = by.row * VALUE_PITCH + loaded * 4u;
-  let first_keys = ask_keys(by, 0u, tile_moved(by, 0u));
-  let second_keys = ask_keys(by, ROWS, tile_moved(by, ROWS));
+  // Without pages no code tells of them: even a constant page made this loop 5% slower.
+#ifdef pages
+  let first_keys = ask_keys(in_page(by, 0u), 0u);
+  let second_keys = ask_keys(in_page(by, ROWS), ROWS);
+#else
+  let first_keys = ask_keys(by, 0u);
+  let second_keys = ask_keys(by, ROWS);
+#endif
   let first_values = ask_values(by, 0u);
   // All subgroups have taken their queries out of `keys`.
   workgroupBarrier();
   store_keys(key_to, first_keys);
   store_keys(key_to + KEYS, second_keys);
   store_values(value_to, first_values);
-  let third_keys = ask_keys(by, 2u * ROWS, tile_moved(by, 2u * ROWS));
+#ifdef pages
+  let third_keys = ask_keys(in_page(by, 2u * ROWS), 2u * ROWS);
   // The page of a tile is looked up a turn before its keys are loaded, so that these loads wait for no other.
-  var next_moved = tile_moved(by, 3u * ROWS);
+  var next = in_page(by, 3u * ROWS);
+#else
+  let third_keys = ask_keys(by, 2u * ROWS);
+#endif
   workgroupBarrier();
   make_scores(t, 0u, own, &queries);
   own_barrier();
@@ -334,9 +349,15 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   loop {
     if (first >= end) { break; }
     // Keys are loaded three tiles ahead, values one.
-    let next_keys = ask_keys(by, first + 3u * ROWS, next_moved);
+#ifdef pages
+    let next_keys = ask_keys(next, first + 3u * ROWS);
+#else
+    let next_keys = ask_keys(by, first + 3u * ROWS);
+#endif
     let next_values = ask_values(by, first + ROWS);
-    next_moved = tile_moved(by, first + 4u * ROWS);
+#ifdef pages
+    next = in_page(by, first + 4u * ROWS);
+#endif
     add_values(t, now * VALUES, &sums);
     let own_scores = take_scores(mine, i32(visible) - i32(first + ROWS + along * FEW));
     var best = highest_of(own_scores);

@@ -50,6 +50,9 @@ pub struct Gpu {
     pub(super) checked: bool,
 }
 
+/// Bytes in whose multiples buffers are made: the longest line of a cache that is known.
+const LINE: u64 = 256;
+
 impl Gpu {
     /// This opened device with the kernels of `tier`: buffers, pipelines, choices and errors are shared. `subgroup` and `int8`
     /// open a device alike, so one can take the place of the other.
@@ -105,8 +108,9 @@ impl Gpu {
         usage: BufferUsages,
         mapped_at_creation: bool,
     ) -> Result<wgpu::Buffer, GpuError> {
-        // wgpu wants copies and clears in steps of 4 bytes, vec4 views steps of 16.
-        let size = bytes.next_multiple_of(16).max(16);
+        // wgpu wants copies and clears in steps of 4 bytes, vec4 views steps of 16. Whole lines of the second-level cache keep each buffer at
+        // the beginning of one, where buffers lie next to each other in memory.
+        let size = bytes.next_multiple_of(LINE).max(LINE);
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let buffer = self.device.create_buffer(&BufferDescriptor {
