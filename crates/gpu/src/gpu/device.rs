@@ -1,5 +1,6 @@
 //! An opened device.
 
+use super::behind::Behind;
 use super::buffer::{Buffer, Content, Role};
 use super::pipeline::Pipelines;
 use super::{GpuError, Target, Tier};
@@ -27,8 +28,11 @@ pub struct Gpu {
     pub features: Features,
     /// The device as recipes know it, which steps are recorded for.
     pub target: Target,
-    /// Bytes of device-local memory, where the backend tells.
+    /// Bytes of device-local memory that may be taken: those that were free when it was opened, or fewer if so was asked. `None` where
+    /// nothing tells.
     pub memory: Option<u64>,
+    /// The memory behind it, in which experts can lie.
+    pub behind: Behind,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
     /// (`GpuModel::load`).
     pub tier_is_open: bool,
