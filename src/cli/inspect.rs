@@ -23,6 +23,7 @@ use crate::model::{self, Experts, Gating};
 use crate::models::Model;
 use crate::pictures::terminal::Terminal;
 use crate::plural;
+use crate::recipes::Residence;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 const EXAMPLES: &str = "\
@@ -149,7 +150,13 @@ impl Inspect {
         let adapter = engine::adapter(&options).wait()?;
         let plan = match &adapter {
             None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
-            Some(on) => MemoryPlan::new(&on.target, &*model, n_ctx, self.ctx.ubatch),
+            Some(on) => MemoryPlan::new(
+                &on.target,
+                &*model,
+                Residence::Whole,
+                n_ctx,
+                self.ctx.ubatch,
+            ),
         };
         // Kinds of tensors are much the same everywhere.
         let target = adapter.as_ref().map(|adapter| adapter.target.clone());

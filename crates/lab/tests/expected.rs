@@ -15,6 +15,7 @@ use glimt::gpu::budget::Budget;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::{GpuError, Target, Tier, shader};
 use glimt::models::{self, Model};
+use glimt::recipes::Residence;
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::{drawn, some};
 use glimt_lab::ROOT;
@@ -58,7 +59,8 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
         ubatch: None,
     };
     place.check(N_CTX).map_err(|e| e.to_string())?;
-    let plan = Plan::of_one(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let plan =
+        Plan::of_one(&target, model, Residence::Whole, N_CTX, None).map_err(|e| e.to_string())?;
     let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
     Ok(Planned {
         tier,
@@ -154,7 +156,8 @@ fn sizes() -> String {
             let model = model_in(name, recipe);
             let file = model.gguf().file_size() as f64 / 1e9;
             let [short, long] = [4096, 32768].map(|n_ctx| {
-                let plan = MemoryPlan::new(&target, &*model, n_ctx, None).expect("it is planned");
+                let plan = MemoryPlan::new(&target, &*model, Residence::Whole, n_ctx, None)
+                    .expect("it is planned");
                 gib(plan.total())
             });
             writeln!(
@@ -179,7 +182,7 @@ fn budgets(
     model: &dyn Model,
     known: &mut HashMap<(Spec, Tier), Budget>,
 ) -> Result<Vec<(&'static str, Budget)>, GpuError> {
-    let plan = Plan::of_one(target, model, N_CTX, None)?;
+    let plan = Plan::of_one(target, model, Residence::Whole, N_CTX, None)?;
     let mut specs = vec![];
     for (_, step) in &plan.steps {
         specs.extend(step.resolve()?.into_iter().map(|call| call.spec));
@@ -261,7 +264,7 @@ fn the_formula_is_near_what_an_h200_was_measured_at() {
             ..h200.target(tier)
         };
         let model = model(name);
-        let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
+        let plan = Plan::of_one(&target, &*model, Residence::Whole, N_CTX, None).expect("it fits");
         let expected = Expected::of(&target, &plan).expect("it is recorded");
         let computed = expected.tokens_per_s(h200.gb_per_s);
         let ratio = computed / speed;

@@ -13,6 +13,7 @@ use crate::engine::{EngineError, Tier, check_gpu};
 use crate::gpu::machine::memory_speed;
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::synth::{ModelName, Recipe};
 
 /// The models of docs/expected.md, and the longest context that they are planned with.
@@ -138,7 +139,7 @@ fn row(
 fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<(Expected, u64), EngineError> {
     let n_ctx = model.config().context_length.min(N_CTX);
     check_gpu(gpu, model, n_ctx)?;
-    let plan = Plan::of_one(&gpu.target, model, n_ctx, None)?;
+    let plan = Plan::of_one(&gpu.target, model, Residence::Whole, n_ctx, None)?;
     let expected = Expected::of(&gpu.target, &plan)?;
     Ok((expected, plan.bytes.iter().sum()))
 }

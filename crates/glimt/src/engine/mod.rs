@@ -55,7 +55,7 @@ pub use crate::gpu::wait::Wait;
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
@@ -202,11 +202,19 @@ impl Engine {
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
                 let weights = match opened.batch_sizes() {
                     Some(BatchSizes { sequences, .. }) => {
-                        GpuModel::load_for(gpu, model, sequences, told).await?
+                        GpuModel::load_for(gpu, model, Residence::Whole, sequences, told).await?
                     }
                     None => {
                         let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
-                        GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
+                        GpuModel::load_precomposed(
+                            gpu,
+                            model,
+                            Residence::Whole,
+                            choice,
+                            n_ctx,
+                            told,
+                        )
+                        .await?
                     }
                 };
                 Some(Arc::new(weights))

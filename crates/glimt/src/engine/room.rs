@@ -9,7 +9,7 @@ use super::{DEFAULT_CONTEXT, EngineError, Serving};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
@@ -68,7 +68,8 @@ impl Place<'_> {
             // More weights than there is memory would be read from the disk for every token.
             Site::Cpu => (MemoryPlan::on_cpu(self.model, n_ctx), None),
             Site::Gpu(target, memory) => {
-                let plan = MemoryPlan::new(target, self.model, n_ctx, self.ubatch)?;
+                let plan =
+                    MemoryPlan::new(target, self.model, Residence::Whole, n_ctx, self.ubatch)?;
                 (plan, memory)
             }
         };
@@ -171,7 +172,7 @@ pub(super) fn batch_sizes(
     };
     let sequences = serving.parallel.min(Serving::MOST);
     let of_one = n_ctx.div_ceil(PAGE as usize);
-    let sessions = model.place(gpu)?.weights.untried(gpu);
+    let sessions = model.place(gpu, Residence::Whole)?.weights.untried(gpu);
     let tokens = step_tokens(gpu, &sessions, Serving::MOST);
     let chunk = prompt_chunk(gpu, &sessions, n_ctx, ubatch)?;
     let of_pages = |pages: usize| BatchSizes {
@@ -181,7 +182,7 @@ pub(super) fn batch_sizes(
         tokens,
         chunk,
     };
-    let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
+    let plan = MemoryPlan::of_batch(gpu, model, Residence::Whole, of_pages(of_one))?;
     let has = available(gpu.memory);
     let page = plan.cache_per_token.max(1) * u64::from(PAGE);
     let others = plan.weights + plan.scratch;
@@ -355,7 +356,8 @@ mod tests {
             tokens: gpu.machine.tuned.batch_tokens,
             chunk: 250,
         };
-        let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
+        let plan =
+            MemoryPlan::of_batch(&gpu, &*model, Residence::Whole, of_pages(4)).expect("it fits");
         let found = |gpu: &Arc<Gpu>, cache_tokens| {
             let device = Device::Gpu(Arc::clone(gpu));
             batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false)

@@ -78,6 +78,7 @@ impl Gpu {
             .min(options.max_binding.unwrap_or(u64::MAX));
         target.machine.serial_passes = options.serial_passes.unwrap_or(machine.serial_passes);
         target.packed_halves = false;
+        target.reads_host = features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         target.choices = choices;
         target.asked_to_repeat = options.repeats_work;
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));

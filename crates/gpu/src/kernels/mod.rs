@@ -25,6 +25,7 @@ pub mod embed;
 pub mod expand_kv;
 mod expand_kv_coop;
 pub mod expert_rows;
+pub mod expert_slots;
 pub mod gemm;
 pub mod linear;
 pub mod logit_bias;

@@ -20,7 +20,7 @@ use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 
 /// The most sequences.
 pub const MOST_PARALLEL: usize = Serving::MOST as usize;
@@ -121,7 +121,14 @@ fn on_gpu(
     if !options.force {
         check_gpu(&gpu, &*model, pages * PAGE as usize)?;
     }
-    let loaded = GpuModel::load_for(gpu, Arc::clone(&model), sequences as u32, on_load).wait()?;
+    let loaded = GpuModel::load_for(
+        gpu,
+        Arc::clone(&model),
+        Residence::Whole,
+        sequences as u32,
+        on_load,
+    )
+    .wait()?;
     let weights = Arc::new(loaded);
     let sizes = BatchSizes {
         n_ctx,

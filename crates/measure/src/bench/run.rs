@@ -20,6 +20,7 @@ use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -308,8 +309,14 @@ fn on_gpu(
         }
     };
     let choice = options.precompose;
-    let weights =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told);
+    let weights = GpuModel::load_precomposed(
+        Arc::clone(&gpu),
+        Arc::clone(model),
+        Residence::Whole,
+        choice,
+        n_ctx,
+        told,
+    );
     let weights = Arc::new(weights.wait()?);
     flow?;
     tell(on_event, Event::Loaded)?;

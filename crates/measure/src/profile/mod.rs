@@ -27,6 +27,7 @@ use crate::gpu::stamps::Stamps;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 
@@ -113,8 +114,14 @@ fn on_gpu(
     let peak = read_bandwidth(&gpu)?;
     let waiting = dependent_dispatch(&gpu)?;
     let choice = options.precompose;
-    let weights =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load);
+    let weights = GpuModel::load_precomposed(
+        Arc::clone(&gpu),
+        Arc::clone(&model),
+        Residence::Whole,
+        choice,
+        n_ctx,
+        on_load,
+    );
     let weights = weights.wait()?;
     let precompose = weights.precomposed.as_ref().map(|p| p.line.clone());
     // In the tier that loading settled for.

@@ -6,7 +6,7 @@ use super::plan::Plan;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 
 /// Bytes that a model and one session take on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -28,14 +28,15 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// The plan for a session of `n_ctx` tokens on `target`, whose matrices are taken to be right and fast, with chunks of `chunk` tokens
-    /// or the usual number.
+    /// or the usual number. Bytes of experts in host memory are not among its bytes ([`Plan::host`]).
     pub fn new(
         target: &Target,
         model: &dyn Model,
+        residence: Residence,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let plan = Plan::of_one(target, model, n_ctx, chunk)?;
+        let plan = Plan::of_one(target, model, residence, n_ctx, chunk)?;
         let [weights, cache, scratch] = plan.bytes;
         Ok(Self {
             ctx: n_ctx,
@@ -51,9 +52,10 @@ impl MemoryPlan {
     pub fn of_batch(
         target: &Target,
         model: &dyn Model,
+        residence: Residence,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let [weights, cache, scratch] = Plan::new(target, model, sizes)?.bytes;
+        let [weights, cache, scratch] = Plan::new(target, model, residence, sizes)?.bytes;
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
         let cache_per_token = cache / rows.max(1);
         Ok(Self {

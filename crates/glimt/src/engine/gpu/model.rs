@@ -5,7 +5,7 @@ use super::random;
 use super::tier_trial::TierTrial;
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
-use crate::recipes::{Placed, Weights};
+use crate::recipes::{Placed, Residence, Rooms, Weights};
 use std::sync::Arc;
 
 /// A model whose weights are on `gpu`, shared by every session.
@@ -14,6 +14,8 @@ pub struct GpuModel {
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<dyn Model>,
+    /// Where its experts lie.
+    pub residence: Residence,
     pub(super) weights: Arc<Weights>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
@@ -22,17 +24,18 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// Uploads every weight, as [`load`](Self::load) does, and leaves the tier as it is.
+    /// Uploads every weight, as [`load_for`](Self::load_for) does, and leaves the tier as it is. The rooms for experts are made, too.
     pub(super) async fn upload(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
+        residence: Residence,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let Placed {
             weights,
             loader,
             matrices,
-        } = model.place(&gpu)?;
+        } = model.place(&gpu, residence)?;
         let total = loader.bytes();
         let told = &mut |done| progress(done, total);
         loader.fill(&gpu, &matrices, told).await?;
@@ -40,8 +43,12 @@ impl GpuModel {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
         gpu.realise(&weights.body.vectors.buffer).await?;
+        for buffer in weights.body.rooms.iter().flatten().flat_map(Rooms::buffers) {
+            gpu.realise(buffer).await?;
+        }
         gpu.check()?;
         Ok(Self {
+            residence,
             weights: Arc::new(weights),
             tier_trial: None,
             precomposed: None,

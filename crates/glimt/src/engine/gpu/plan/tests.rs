@@ -33,7 +33,7 @@ fn steps_of_several_sequences_are_one_pass() {
             tokens: few,
             chunk: 0,
         };
-        let plan = Plan::new(&target, &*model, sizes).expect("it is recorded");
+        let plan = Plan::new(&target, &*model, Residence::Whole, sizes).expect("it is recorded");
         for (_, step) in &plan.steps {
             let state = State {
                 tokens: step.most.tokens,
@@ -76,7 +76,7 @@ fn the_plan_is_what_a_gpu_allocates() {
     let loaded = Arc::new(loaded);
     let model = &*loaded.model;
     // In a small model matrices may be slower. Then steps have other buffers than a plan that is made before the trials.
-    let placed = model.place(&gpu).expect("it fits");
+    let placed = model.place(&gpu, Residence::Whole).expect("it fits");
     let sessions = complete(placed.weights.tried(&gpu)).expect("the trials run");
     let sizes = BatchSizes {
         n_ctx: 1000,
