@@ -43,7 +43,12 @@ impl Uses {
         for matrix in &model.place(target, Residence::Whole)?.matrices {
             let is = |(_, names): &(&str, &[&str])| names.iter().any(|n| matrix.name.contains(n));
             if let Some(kind) = KINDS.iter().position(is) {
-                let bytes = matrix.bytes().min(rest);
+                // Of experts that lie in the machine's memory, the slots count.
+                let share = match plan.slots {
+                    Some(slots) if kind == 0 => f64::from(slots) / f64::from(matrix.groups),
+                    _ => 1.0,
+                };
+                let bytes = ((matrix.bytes() as f64 * share) as u64).min(rest);
                 parts[kind].1 += bytes;
                 rest -= bytes;
             }

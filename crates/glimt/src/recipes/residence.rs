@@ -22,6 +22,16 @@ pub enum Residence {
     Slots(u32),
 }
 
+impl Residence {
+    /// Slots of each layer; `None` where all experts lie on the device.
+    pub fn slots(self) -> Option<u32> {
+        match self {
+            Self::Whole => None,
+            Self::Slots(slots) => Some(slots),
+        }
+    }
+}
+
 /// The rooms on the device for the experts of a layer that lie in host memory.
 #[derive(Clone)]
 pub struct Rooms {

@@ -172,7 +172,7 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
     };
     let others = gpu.others.iter().map(other).collect();
     let remedy = facts.remedy();
-    let (heap, behind) = (Heap::of(adapter), Behind::of(&facts, tier));
+    let (heap, behind) = (Heap::of(adapter), Behind::of(&facts.info));
     let Facts {
         info,
         limits,
@@ -199,7 +199,10 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
     AdapterSummary {
         index,
         machine,
-        target: Target::of(&info.name, machine, tier, &limits, coop),
+        target: Target {
+            reads_host: features.contains(Features::MAPPABLE_PRIMARY_BUFFERS),
+            ..Target::of(&info.name, machine, tier, &limits, coop)
+        },
         name: info.name.clone(),
         backend: info.backend.to_string(),
         kind: kind(info.device_type).1,

@@ -1,11 +1,9 @@
 //! The memory behind that of a device: what experts can lie in that have no room on the device.
 
 use super::bus::Bus;
-use super::tier::Tier;
+use super::machine;
 use serde::Serialize;
-use wgpu::{Backend, DeviceType, Features};
-
-use super::facts::Facts;
+use wgpu::{AdapterInfo, Backend, DeviceType};
 
 /// The memory that shaders can read beside the device's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -15,34 +13,25 @@ pub enum Behind {
     Host(Bus),
     /// None, because the device shares the memory of the host: what it may take of it is all that there is.
     Unified,
-    /// None, because kernels of tier `plain` read no memory of the host.
-    Plain,
     /// None, because a browser gives shaders no memory of the host.
     Browser,
-    /// None, because the driver gives shaders no memory of the host.
-    Unmapped,
 }
 
 impl Behind {
-    /// The memory behind that of a device, for kernels of `tier`.
-    pub fn of(facts: &Facts, tier: Tier) -> Self {
-        match facts.info.device_type {
-            _ if facts.info.backend == Backend::BrowserWebGpu => Self::Browser,
-            DeviceType::IntegratedGpu => Self::Unified,
-            _ if !tier.has_subgroups() => Self::Plain,
-            _ if !facts.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS) => Self::Unmapped,
-            _ => Self::Host(Bus::of(&facts.info)),
+    /// The memory behind that of a device.
+    pub fn of(info: &AdapterInfo) -> Self {
+        match (info.backend, info.device_type) {
+            (Backend::BrowserWebGpu, _) => Self::Browser,
+            (_, DeviceType::IntegratedGpu) => Self::Unified,
+            _ => Self::Host(Bus::of(info)),
         }
     }
 
-    /// Why experts must lie on the device, as a clause; `None` where they need not.
-    pub fn objection(self) -> Option<&'static str> {
-        match self {
-            Self::Host(_) => None,
-            Self::Unified => Some("the device has no memory but its share of the machine's"),
-            Self::Plain => Some("kernels of tier plain read no experts from the machine's memory"),
-            Self::Browser => Some("a browser lets no shader read the machine's memory"),
-            Self::Unmapped => Some("the driver lets no shader read the machine's memory"),
+    /// The memory behind that of a device of this name, which lies on `bus` if it is a card.
+    pub fn named(name: &str, bus: Bus) -> Self {
+        match machine::is_integrated(name) {
+            true => Self::Unified,
+            false => Self::Host(bus),
         }
     }
 }
@@ -50,23 +39,23 @@ impl Behind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::adapter::testing::adapter;
-    use crate::gpu::machine::NVIDIA;
 
     #[test]
-    fn experts_lie_in_the_hosts_memory_where_shaders_can_read_it() {
-        let mut facts = adapter("a card", Backend::Vulkan, NVIDIA, true);
-        assert_eq!(Behind::of(&facts, Tier::Int8), Behind::Unmapped);
-        facts.features |= Features::MAPPABLE_PRIMARY_BUFFERS;
-        let found = Behind::of(&facts, Tier::Subgroup);
-        assert_eq!(found, Behind::Host(Bus::ASSUMED));
-        assert_eq!(found.objection(), None);
-        assert_eq!(Behind::of(&facts, Tier::Plain), Behind::Plain);
-        facts.info.device_type = DeviceType::IntegratedGpu;
-        assert_eq!(Behind::of(&facts, Tier::Int8), Behind::Unified);
-        facts.info.backend = Backend::BrowserWebGpu;
-        let found = Behind::of(&facts, Tier::Subgroup);
-        assert_eq!(found, Behind::Browser);
-        assert!(found.objection().is_some_and(|why| why.contains("browser")));
+    fn only_cards_have_the_hosts_memory_behind_their_own() {
+        let of = |kind, backend| Behind::of(&AdapterInfo::new(kind, backend));
+        let card = of(DeviceType::DiscreteGpu, Backend::Vulkan);
+        assert_eq!(card, Behind::Host(Bus::ASSUMED));
+        let shared = of(DeviceType::IntegratedGpu, Backend::Metal);
+        assert_eq!(shared, Behind::Unified);
+        let browser = of(DeviceType::IntegratedGpu, Backend::BrowserWebGpu);
+        assert_eq!(browser, Behind::Browser);
+        let bus = "5x16".parse().expect("it is a bus");
+        for (name, expected) in [
+            ("NVIDIA GeForce RTX 4070", Behind::Host(bus)),
+            ("Apple M4 Pro", Behind::Unified),
+            ("AMD Radeon 780M", Behind::Unified),
+        ] {
+            assert_eq!(Behind::named(name, bus), expected, "{name}");
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Gpu {
         let adapter = adapter::choose(&options.device, options.hardware).await?;
         let facts = Facts::from(&adapter);
         let tier = tier(options, &facts)?;
-        let behind = Behind::of(&facts, tier);
+        let behind = Behind::of(&facts.info);
         let info = facts.info;
         let limits = match tier.has_subgroups() {
             true => facts.limits,

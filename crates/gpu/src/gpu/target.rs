@@ -2,7 +2,7 @@
 //! for devices that nobody has at hand.
 
 use super::geometry::{Choices, Geometry, Site};
-use super::machine::{Machine, Profile, Repeated};
+use super::machine::{self, Machine, Profile, Repeated};
 use super::{Coop, GpuError, Tier};
 use crate::quant::activation::Activation;
 use std::sync::Arc;
@@ -68,6 +68,22 @@ impl Target {
             coop,
             ..Self::new(name, machine, tier)
         }
+    }
+
+    /// The device of this name by the makers' data sheets, in the tier that it is opened in; `None` where they know no such name.
+    pub fn named(name: &str) -> Option<Self> {
+        let maker = machine::maker(name)?;
+        let tier = match machine::is_integrated(name) {
+            true => Tier::Subgroup,
+            false => Tier::Int8,
+        };
+        let mut of_makers = profiles().into_iter();
+        let of_maker = of_makers.find(|known| (known.machine.profile, known.tier) == (maker, tier));
+        let other = || Self::new(name, Machine::with_cores(maker, 8), tier);
+        let mut target = of_maker.unwrap_or_else(other);
+        name.clone_into(&mut target.name);
+        target.machine.cores = machine::cores(name).unwrap_or(target.machine.cores);
+        Some(target)
     }
 
     /// The target that the kernels were measured on ([`Machine::H200`]).
