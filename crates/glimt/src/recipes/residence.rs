@@ -1,10 +1,10 @@
 //! Where the experts of a model lie: on the device, or in host memory with rooms for some of them on the device.
 
 use super::GpuBlock;
-use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::buffer::Buffer;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::expert_slots;
+use crate::kernels::expert_slots::Table;
 use crate::model::{Experts, Ffn, Mlp};
 use crate::quant::GgmlType;
 use crate::quant::repack::ROW_STEP;
@@ -46,8 +46,8 @@ pub struct Rooms {
 pub struct Slots {
     /// The weights, whose groups are slots.
     pub experts: Mlp<GpuWeight>,
-    /// The table that tells which expert lies where ([`expert_slots`]).
-    pub table: Range,
+    /// The table that tells which expert lies where.
+    pub table: Table,
 }
 
 impl Rooms {
@@ -78,7 +78,7 @@ impl Rooms {
                 Ok(Some(Self {
                     slots: slots.map(|n| Slots {
                         experts: rooms_of(&moe.experts, |_, w| w.room("slots of experts", n)),
-                        table: expert_slots::table(config.count as u32, n),
+                        table: Table::new(config.count as u32, n),
                     }),
                     staging: rooms_of(&moe.experts, |which, w| staging.of(which, w)),
                 }))

@@ -145,6 +145,7 @@ impl Few<'_> {
             tokens: self.most,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
+            given: false,
             raw_logits: logits.raw,
             shared: inside.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
