@@ -40,12 +40,12 @@ impl Host {
     }
 
     /// Bytes that experts can take: a tenth is left for what else uses the memory.
-    pub(super) fn for_experts(self) -> Option<u64> {
+    pub fn for_experts(self) -> Option<u64> {
         self.available.map(|available| available - available / 10)
     }
 
     /// Bytes that a device which shares the memory can be given at most.
-    pub(super) fn for_gpu(self) -> Option<u64> {
+    pub fn for_gpu(self) -> Option<u64> {
         self.total.map(|total| total.saturating_sub(SYSTEM))
     }
 }

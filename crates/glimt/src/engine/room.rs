@@ -20,6 +20,9 @@ const THINKING_CONTEXT: usize = 32768;
 /// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
+/// The fewest bits of a weight in files that people publish.
+const LEAST_BITS: f64 = 1.5;
+
 /// The memory of a GPU, and what lies behind it.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
@@ -312,12 +315,16 @@ impl Place<'_> {
             let host = host.map_or(1.0, |host| share(host, least.host));
             whole.weights as f64 * host.min(share(rest, least.weights))
         });
-        let left = of_parts.unwrap_or(0.0).max(of_device);
-        Ok(format!(
-            "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
-            bits(left),
-            bits(whole.weights as f64)
-        ))
+        let left = bits(of_parts.unwrap_or(0.0).max(of_device));
+        let has = bits(whole.weights as f64);
+        Ok(match left < LEAST_BITS {
+            true => format!(
+                "no context does, nor any quantisation, of which this one has {has:.1} bits a weight: a smaller model would"
+            ),
+            false => format!(
+                "no context does; a quantisation of {left:.1} bits a weight would, this one has {has:.1}"
+            ),
+        })
     }
 
     /// The context where none is asked for. A model that may think gets the longest one that has room, up to [`THINKING_CONTEXT`]. No part

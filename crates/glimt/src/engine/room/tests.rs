@@ -150,8 +150,19 @@ fn refusals_tell_what_is_missing() {
     );
     assert!(told.contains(&expected), "{expected}: {told}");
     let told = refused(&at(1 << 20, CARD, host));
-    assert!(told.contains("no context does"), "{told}");
-    assert!(told.contains("bits a weight would"), "{told}");
+    assert!(told.contains("a smaller model would"), "{told}");
+    let short = at(0, CARD, host)
+        .plan(Residence::Whole, STEP)
+        .expect("a plan");
+    let told = refused(&at(
+        short.total() - short.weights / 2,
+        Behind::Unified,
+        host,
+    ));
+    assert!(
+        told.contains("a quantisation of 2."),
+        "half of its bits: {told}"
+    );
     let told = refused(&at(whole.total() - 1, Behind::Browser, host));
     assert!(told.contains("a browser's shaders"), "{told}");
     let plain = Target {
