@@ -83,6 +83,11 @@ impl Body {
         };
         Ok((body, loader, all.weights))
     }
+
+    /// The rooms of layer `i` for experts that lie in host memory.
+    pub(super) fn rooms_of(&self, i: usize) -> Option<&Rooms> {
+        self.rooms.get(i)?.as_ref()
+    }
 }
 
 /// Refuses a model that has more of something than the kernels can index, by the key, what was found, and the most: their constructors assert

@@ -1,10 +1,13 @@
 //! Where the experts of a model lie: on the device, or in host memory with rooms for some of them on the device.
 
 use super::GpuBlock;
-use crate::gpu::buffer::Buffer;
+use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::expert_fill::GpuExpertFill;
 use crate::kernels::expert_slots::Table;
+use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Ffn, Mlp};
 use crate::quant::GgmlType;
 use crate::quant::repack::ROW_STEP;
@@ -87,6 +90,66 @@ impl Rooms {
         rooms.collect()
     }
 
+    /// The table of the layer's slots.
+    pub fn table(&self) -> Option<&Table> {
+        self.slots.as_ref().map(|slots| &slots.table)
+    }
+
+    /// The places of the experts that the products of a step of up to `most` tokens read. For one token these are slots, if there are some.
+    pub(super) fn read_by(&self, most: u32) -> &Mlp<GpuWeight> {
+        match &self.slots {
+            Some(slots) if most == 1 => &slots.experts,
+            _ => &self.staging,
+        }
+    }
+
+    /// The copies of the experts of one token that lie in host memory alone, as `fills` has them.
+    pub(super) fn fill_of_token(
+        &self,
+        host: &Mlp<GpuWeight>,
+        config: &Experts,
+        fills: &Range,
+    ) -> Vec<Call> {
+        let [count, used] = [config.count, config.used].map(|n| n as f64);
+        let slots = self.table().map_or(0, |table| table.slots);
+        let copies = Copies {
+            fills,
+            entries: config.used as u32,
+            expected: used * (1.0 - f64::from(slots) / count),
+        };
+        copies.calls(host, None, self.read_by(1))
+    }
+
+    /// The copies of all experts that tokens of a step of up to `most` tokens chose to their places among all experts: from the slots that keep
+    /// them, else from host memory. The slots stay as they are, so that a prompt forgets none of what tokens chose before.
+    pub(super) fn fill(
+        &self,
+        host: &Mlp<GpuWeight>,
+        config: &Experts,
+        chosen: ChosenBy,
+        most: u32,
+    ) -> Vec<Call> {
+        let [count, used] = [config.count, config.used].map(|n| n as u32);
+        let fills = Range::words("sources of experts", u64::from(2 * count));
+        let sources = GpuExpertSources {
+            chosen,
+            experts: count,
+            used,
+            table: self.table(),
+            fills: fills.clone(),
+        };
+        let free = 1.0 - f64::from(used) / f64::from(count);
+        let copies = Copies {
+            fills: &fills,
+            entries: count,
+            expected: f64::from(count) * (1.0 - free.powi(most as i32)),
+        };
+        let slots = self.slots.as_ref().map(|slots| &slots.experts);
+        let mut calls = vec![sources.call()];
+        calls.extend(copies.calls(host, slots, &self.staging));
+        calls
+    }
+
     /// The weights whose groups are slots.
     pub fn slots(&self) -> impl Iterator<Item = &GpuWeight> {
         let slots = self.slots.iter();
@@ -96,7 +159,37 @@ impl Rooms {
     /// The buffers of all rooms.
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let weights = self.slots().chain(self.staging.weights());
-        weights.flat_map(GpuWeight::buffers)
+        let tables = self.table().map(|table| &table.words.buffer);
+        weights.flat_map(GpuWeight::buffers).chain(tables)
+    }
+}
+
+/// Copies of the same experts of all three weights, which do not wait for each other.
+struct Copies<'a> {
+    fills: &'a Range,
+    entries: u32,
+    /// Entries that copy something if all experts are chosen alike often: which ones do is known on the device alone.
+    expected: f64,
+}
+
+impl Copies<'_> {
+    fn calls(
+        &self,
+        host: &Mlp<GpuWeight>,
+        kept: Option<&Mlp<GpuWeight>>,
+        to: &Mlp<GpuWeight>,
+    ) -> Vec<Call> {
+        let kept = kept.map(Mlp::weights);
+        let both = host.weights().into_iter().zip(to.weights());
+        let call = |(i, (host, to))| GpuExpertFill {
+            host,
+            kept: kept.map(|weights| weights[i]),
+            to,
+            fills: self.fills.clone(),
+            entries: self.entries,
+            expected: self.expected,
+        };
+        both.enumerate().map(|each| call(each).call()).collect()
     }
 }
 

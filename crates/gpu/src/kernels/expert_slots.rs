@@ -4,7 +4,7 @@ use super::token::{self, Divided};
 use super::token_gate_up::{GpuTokenGateUp, chooses_by_lanes, of_logits, with_rms_in_runs};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
-use crate::gpu::{GpuError, Target};
+use crate::gpu::{Gpu, GpuError, Target};
 
 /// The source of a fill that copies nothing.
 pub const NONE: u32 = u32::MAX;
@@ -34,6 +34,16 @@ impl Table {
             words: Range::words("table of slots", words),
             slots,
         }
+    }
+
+    /// How often an expert that was chosen had a slot, and how often it had none.
+    ///
+    /// # Errors
+    /// The error that the device reports.
+    pub async fn hits_and_misses(&self, gpu: &Gpu) -> Result<[u32; 2], GpuError> {
+        let Range { buffer, offset, .. } = &self.words;
+        let head: Vec<u32> = gpu.read(buffer, *offset, 4 * HEAD as u64).await?;
+        Ok([head[1], head[2]])
     }
 }
 

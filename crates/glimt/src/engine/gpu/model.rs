@@ -56,4 +56,21 @@ impl GpuModel {
             gpu,
         })
     }
+
+    /// How often a token's expert had a slot, and how often it had none, since the model was loaded, in steps of one token of all its
+    /// sessions; `None` where no layer has slots.
+    ///
+    /// # Errors
+    /// The error that the device reports.
+    pub async fn hits_and_misses(&self) -> Result<Option<[u64; 2]>, GpuError> {
+        let rooms = self.weights.body.rooms.iter().flatten();
+        let tables: Vec<_> = rooms.filter_map(Rooms::table).collect();
+        let mut sums = [0; 2];
+        for table in &tables {
+            for (sum, n) in sums.iter_mut().zip(table.hits_and_misses(&self.gpu).await?) {
+                *sum += u64::from(n);
+            }
+        }
+        Ok((!tables.is_empty()).then_some(sums))
+    }
 }

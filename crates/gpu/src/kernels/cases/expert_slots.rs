@@ -7,7 +7,6 @@ use super::prepared::Normed;
 use super::router::{Choice, experts};
 use super::token_gate_up::{choice_of_one, in_parts};
 use crate::gpu::GpuError;
-use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_slots::{GpuExpertSlots, Table, expert_slots};
 use crate::kernels::router::{GpuRouter, strided};
