@@ -202,7 +202,8 @@ impl<'a> Sought<'a> {
         let Some(found) = found else {
             return Err(self.refusal(pages, &self.whole, most, String::new()));
         };
-        let expected = expected(self.gpu, self.model, self.sizes.n_ctx)?;
+        let residence = Residence::Slots(found.slots.unwrap_or_default());
+        let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
         Ok(Some(Many {
             sizes: self.of_pages(pages),
             partly: Some(Partly::new(self.gpu, experts, &found, &expected, bus)),

@@ -93,12 +93,12 @@ pub struct Partly {
     pub bus: Bus,
     /// Tokens per second, computed for experts that are chosen evenly. A router that repeats itself is faster.
     pub tokens_per_s: f64,
-    /// Whether the speed of the device's memory is not known, so that tokens wait for the bus and for dispatches alone.
+    /// Whether the speed of the device's memory is not known, so that only the bus and the dispatches take time.
     pub by_bus_alone: bool,
 }
 
 impl Partly {
-    /// The outcome for the experts of a model, of which a token is `expected` to take so long if all of them lie on the device.
+    /// The outcome for the experts of a model, of which a token is `expected` to take so long beside what comes over the bus.
     pub(super) fn new(
         target: &Target,
         experts: Experts,
@@ -148,7 +148,7 @@ impl fmt::Display for Partly {
             false => write!(f, "at least {tokens_per_s:.0} tokens/s"),
             true => write!(
                 f,
-                "{tokens_per_s:.0} tokens/s by the bus alone, since the speed of the GPU's memory is not known"
+                "{tokens_per_s:.0} tokens/s for the bus and the dispatches alone, since the speed of the GPU's memory is not known"
             ),
         }
     }

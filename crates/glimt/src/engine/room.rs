@@ -204,7 +204,7 @@ impl Place<'_> {
             return Ok(None);
         };
         Ok(Some(
-            expected(target, self.model, n_ctx)?.tokens_per_s(speed),
+            expected(target, self.model, Residence::Whole, n_ctx)?.tokens_per_s(speed),
         ))
     }
 
@@ -252,7 +252,8 @@ impl Place<'_> {
         let Some(plan) = experts.most_slots(whole, has, &plan)? else {
             return Ok(None);
         };
-        let expected = expected(target, self.model, whole.ctx)?;
+        let residence = Residence::Slots(plan.slots.unwrap_or_default());
+        let expected = expected(target, self.model, residence, whole.ctx)?;
         Ok(Some(Partly::new(target, experts, &plan, &expected, bus)))
     }
 
@@ -393,14 +394,23 @@ fn unplaced(error: &EngineError) -> String {
     .to_owned()
 }
 
-/// The cost of a token of `model` if all of it lies on the device.
+/// The cost of a token of `model` beside what comes over a bus: the bytes and the arithmetic are those of a model of which all lies on the
+/// device, the waits those of one with this residence.
 pub(super) fn expected(
     target: &Target,
     model: &dyn Model,
+    residence: Residence,
     n_ctx: usize,
 ) -> Result<Expected, EngineError> {
-    let plan = Plan::of_one(target, model, Residence::Whole, n_ctx, None)?;
-    Ok(Expected::of(target, &plan)?)
+    let of = |residence| {
+        let plan = Plan::of_one(target, model, residence, n_ctx, None)?;
+        Expected::of(target, &plan)
+    };
+    let whole = of(Residence::Whole)?;
+    Ok(match residence {
+        Residence::Whole => whole,
+        Residence::Slots(_) => whole.with_waits_of(&of(residence)?),
+    })
 }
 
 /// Advice to let the GPU of a Mac have as much of the machine's memory as is `needed`, where there is so much.

@@ -100,7 +100,7 @@ fn the_line_tells_what_lies_where_and_how_fast_it_should_be() {
     assert!(unknown.contains("with 0 of 64 experts"), "{unknown}");
     assert!(
         unknown.ends_with(
-            "46 tokens/s by the bus alone, since the speed of the GPU's memory is not known"
+            "46 tokens/s for the bus and the dispatches alone, since the speed of the GPU's memory is not known"
         ),
         "{unknown}"
     );

@@ -70,6 +70,16 @@ impl Expected {
         1.0 / self.seconds(gb_per_s)
     }
 
+    /// The same token with the dispatches and the waits of another.
+    pub fn with_waits_of(self, other: &Self) -> Self {
+        Self {
+            dispatches: other.dispatches,
+            waits: other.waits,
+            waiting: other.waiting,
+            ..self
+        }
+    }
+
     /// Seconds of a token if the memory gives `gb_per_s` GB per second.
     pub fn seconds(&self, gb_per_s: f64) -> f64 {
         let reading = self.bytes as f64 / (gb_per_s * 1e9);
