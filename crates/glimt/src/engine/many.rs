@@ -183,7 +183,7 @@ impl<'a> Sought<'a> {
         let Ok(bus) = self.memory.bus(self.gpu) else {
             return Ok(None);
         };
-        let Ok(least) = self.plan(Residence::Slots(0), self.of_one) else {
+        let Ok(least) = self.plan(Residence::Slots(0), needed) else {
             return Ok(None);
         };
         let most = self.beside(&least, has);
