@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::error::CliError;
 use super::lookup;
+use super::size::size;
 use crate::bench::Source;
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
 use crate::recipes::MAX_CHUNK;
@@ -90,6 +91,17 @@ impl MeasuredArgs {
     }
 }
 
+/// How much of a GPU's memory.
+#[derive(Args)]
+pub(super) struct GpuMemoryArgs {
+    /// Take at most so much of the GPU's memory for weights, cache and scratch, such as 8G or 10.5GiB [default: what is free]
+    ///
+    /// Experts that have no room there lie in the machine's memory, and the GPU reads them over the bus. M, MiB, G and GiB are powers of
+    /// 1024, MB and GB of 1000.
+    #[arg(long = "gpu-memory", value_name = "SIZE", value_parser = size, hide_short_help = true, help_heading = DEVICE)]
+    pub(super) most: Option<u64>,
+}
+
 /// Which device, and how to use it.
 #[derive(Args)]
 pub(super) struct DeviceArgs {
@@ -111,6 +123,8 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "TIER", hide_short_help = true)]
     tier: Option<Tier>,
     #[command(flatten)]
+    pub(super) memory: GpuMemoryArgs,
+    #[command(flatten)]
     kernels: KernelArgs,
 }
 
@@ -127,6 +141,7 @@ impl DeviceArgs {
                 Some(true) | None => self.device.clone(),
             },
             tier: self.tier,
+            max_memory: self.memory.most,
             ..self.kernels.options()
         }
     }

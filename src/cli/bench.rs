@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::args::{DEVICE, KernelArgs, PrecomposeArgs, gpu_layers};
+use super::args::{DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, gpu_layers};
 use super::bars::{Bar, progress_bar, runs_bar};
 use super::error::CliError;
 use super::load;
@@ -112,6 +112,8 @@ pub(super) struct Bench {
     #[arg(long = "tier", value_name = "TIER", help_heading = DEVICE)]
     tiers: Vec<Tier>,
     #[command(flatten)]
+    memory: GpuMemoryArgs,
+    #[command(flatten)]
     kernels: KernelArgs,
     #[command(flatten)]
     precompose: PrecomposeArgs,
@@ -168,6 +170,14 @@ impl Bench {
         }
     }
 
+    /// How to open each GPU.
+    fn gpu_options(&self) -> GpuOptions {
+        GpuOptions {
+            max_memory: self.memory.most,
+            ..self.kernels.options()
+        }
+    }
+
     /// The columns that fit into the terminal; a file has room for all.
     fn columns(&self, sources: usize, devices: &[Where]) -> Columns {
         if self.wide || !io::stdout().is_terminal() {
@@ -207,7 +217,7 @@ impl Bench {
                 tests: tests.clone(),
                 devices: devices.clone(),
                 tiers: self.tiers.clone(),
-                gpu: self.kernels.options(),
+                gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
                 chunks: self.chunks.concat(),
                 force: self.force,
@@ -271,9 +281,10 @@ impl Bench {
                     gpu: GpuOptions {
                         device: device.clone(),
                         tier: *tier,
-                        ..self.kernels.options()
+                        ..self.gpu_options()
                     },
                     force: self.force,
+                    on_partly: load::partly,
                     prompts: prompts.clone(),
                     generations: generations.clone(),
                     parallel: parallel.clone(),
@@ -385,6 +396,7 @@ impl<W: Write> Shown<W> {
                     bar.at_of(*done, *total);
                 }
             }
+            Event::Partly(found) => load::partly(found),
             Event::Loaded => self.bar = None,
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{}", precomposed.line)),

@@ -7,6 +7,8 @@ use serde_json::json;
 
 use super::error::CliError;
 use super::output::{self, bytes, note};
+use crate::gpu::behind::Behind;
+use crate::gpu::bus::Bus;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, GpuError};
 use crate::plural::count;
@@ -61,9 +63,17 @@ pub(super) fn cpu() -> String {
 
 /// Appends the paragraph of one adapter. Writing into a `String` cannot fail.
 pub(super) fn describe(text: &mut String, adapter: &AdapterSummary) {
-    let memory = adapter.memory.map_or_else(|| "not told".to_owned(), bytes);
+    let memory = match (adapter.memory, adapter.free) {
+        (Some(memory), Some(free)) => format!("{}, {} of it free", bytes(memory), bytes(free)),
+        (Some(memory), None) => bytes(memory),
+        (None, Some(free)) => format!("{} free", bytes(free)),
+        (None, None) => "not told".to_owned(),
+    };
     let bus = adapter.bus.as_ref();
-    let bus = bus.map_or_else(String::new, |bus| format!(" at {bus}"));
+    let mut bus = bus.map_or_else(String::new, |bus| format!(" at {bus}"));
+    if let Behind::Host(told @ Bus { assumed: false, .. }) = adapter.behind {
+        bus += &format!(", {told}");
+    }
     let [smallest, largest] = adapter.subgroup;
     let subgroup = if smallest == largest {
         smallest.to_string()

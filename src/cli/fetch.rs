@@ -1,11 +1,15 @@
 //! Fetching a model with a progress bar.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::bars::{Bar, progress_bar};
 use super::error::CliError;
 use super::output::{bytes, complain, note};
 use super::{ask, interrupt};
+use crate::engine::{self, EngineOptions, Memory, Place, Site};
+use crate::gguf::Gguf;
+use crate::gpu::wait::Wait;
 use crate::hub::{self, Event, Hub, Name, Offer};
 use crate::models;
 use crate::plural::{count, named};
@@ -61,13 +65,54 @@ impl Shown {
     }
 }
 
-/// Asks whether to fetch `missing` bytes.
-pub(super) fn may(missing: u64) -> Result<bool, CliError> {
-    match missing {
+/// Asks whether to fetch `missing` bytes, and tells before how the model would run here.
+pub(super) fn may(hub: &Hub<'_>, offer: &Offer, missing: u64) -> Result<bool, CliError> {
+    if missing == 0 {
         // It is here, and may be linked anew.
-        0 => Ok(true),
-        some => ask::yes(&format!("Fetch {}?", bytes(some))),
+        return Ok(true);
     }
+    let mut shown = Shown::new();
+    let described = hub.described(offer, &mut |event| shown.take(&event));
+    drop(shown);
+    match described {
+        Ok(Some(gguf)) => {
+            if let Some(verdict) = verdict(gguf) {
+                note(format_args!("{verdict}"));
+            }
+        }
+        Ok(None) => {}
+        // What is wrong is told when it is fetched.
+        Err(error) => log::info!("how the model would run is not known: {error}"),
+    }
+    ask::yes(&format!("Fetch {}?", bytes(missing)))
+}
+
+/// How a model would run on the device that `generate` takes; `None` where that cannot be told.
+fn verdict(gguf: Gguf) -> Option<String> {
+    let model = models::load(Arc::new(gguf)).ok()?;
+    let adapter = engine::adapter(&EngineOptions::default()).wait().ok()?;
+    let (name, site) = match &adapter {
+        None => ("the CPU, since there is no GPU", Site::Cpu),
+        Some(on) => {
+            let memory = Memory::of_adapter(on, None);
+            (on.name.as_str(), Site::Gpu(&on.target, memory))
+        }
+    };
+    let place = Place {
+        site,
+        model: &*model,
+        ubatch: None,
+        has_flag: true,
+    };
+    let n_ctx = engine::context_length(None, model.config().context_length).ok()?;
+    Some(match place.check(n_ctx) {
+        Err(refused) => format!("it would be refused here: {refused}"),
+        Ok(Some(partly)) => format!("it would run on {name}: {partly}"),
+        Ok(None) => match place.computed(n_ctx).ok().flatten() {
+            Some(speed) => format!("all of it would run on {name}; computed: {speed:.0} tokens/s"),
+            None => format!("all of it would run on {name}"),
+        },
+    })
 }
 
 /// Refuses a model that would not run, by what is known before it is fetched.

@@ -12,12 +12,12 @@ use super::args::{ContextArgs, DeviceArgs, ModelArgs};
 use super::error::CliError;
 use super::load;
 use super::lookup;
+use super::machine::{Answered, MachineArgs, Subject};
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, EngineError, EngineOptions, MemoryPlan};
+use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, Partly};
 use crate::gguf::Gguf;
-use crate::gpu::wait::Wait;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
 use crate::models::Model;
@@ -31,8 +31,10 @@ Examples:
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --json | jq .memory
   glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --ctx 32768 --svg memory.svg
+  glimt inspect GLM-4.7-Flash-Q4_K_M.gguf --gpu \"RTX 4070\" --gpu-memory 12G --host-memory 32G --bus 4x16
 
-The file's weights are not loaded. Memory is compared with that of the device on which generate would run.";
+The file's weights are not loaded. Memory is compared with that of the device on which generate would run, or of the \
+machine that --gpu names. Speeds are computed, not measured (docs/expected.md).";
 
 /// Show what a model file holds and the memory it needs
 #[derive(Args)]
@@ -45,6 +47,8 @@ pub(super) struct Inspect {
     model: ModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
     #[command(flatten)]
     ctx: ContextArgs,
     /// Print one JSON object
@@ -77,6 +81,13 @@ struct Report {
     memory: Option<MemoryPlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
+    /// Where the experts lie, if the device has no room for all of them.
+    partly: Option<Partly>,
+    /// Tokens per second, computed; `None` on the CPU, or where the speed of the device's memory is not known.
+    computed_tokens_per_s: Option<f64>,
+    /// The GPU that was named, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<String>,
     /// The adapter that it would run on; `None` is the CPU reference.
     adapter: Option<AdapterSummary>,
     /// Bytes of memory there, where anything tells.
@@ -101,8 +112,11 @@ fn sizes<S: Serializer>(model: &Arc<dyn Model>, serializer: S) -> Result<S::Ok, 
 impl Report {
     /// The device on which the model would run.
     fn device(&self) -> &str {
-        let adapter = self.adapter.as_ref();
-        adapter.map_or("CPU reference", |adapter| adapter.name.as_str())
+        let adapter = self.adapter.as_ref().map(|adapter| &adapter.name);
+        self.gpu
+            .as_ref()
+            .or(adapter)
+            .map_or("CPU reference", |name| name)
     }
 }
 
@@ -134,6 +148,15 @@ impl Inspect {
             .iter()
             .map(|&id| tokenizer.piece(id))
             .collect();
+        let machine = self.machine.machine(&self.device)?;
+        let subject = Subject {
+            source: &source,
+            model: &*model,
+            machine: &machine,
+            thinks: template
+                .as_ref()
+                .is_some_and(ChatTemplate::supports_thinking),
+        };
         let options = EngineOptions {
             gpu: self.device.options(),
             ctx: ctx.ctx,
@@ -142,23 +165,27 @@ impl Inspect {
             force: ctx.force,
             ..EngineOptions::default()
         };
-        let tried = load::try_answer(&source, &options);
-        let n_ctx = tried.as_ref().map_or(usual, |tried| tried.n_ctx);
+        let Answered {
+            tried,
+            n_ctx,
+            partly,
+        } = subject.answered(options, usual);
         let no_chat = tried.as_ref().ok().and_then(|tried| tried.no_chat.as_ref());
         let no_chat = no_chat.filter(|error| !matches!(error, EngineError::NoChatTemplate));
-        let adapter = engine::adapter(&options).wait()?;
-        let plan = match &adapter {
-            None => Ok(MemoryPlan::on_cpu(&*model, n_ctx)),
-            Some(on) => MemoryPlan::new(&on.target, &*model, n_ctx, self.ctx.ubatch),
-        };
+        let place = subject.place(self.ctx.ubatch);
+        let plan = place.plan(Partly::residence_of(partly.as_ref()), n_ctx);
         // Kinds of tensors are much the same everywhere.
-        let target = adapter.as_ref().map(|adapter| adapter.target.clone());
-        let target = target.unwrap_or_else(Target::h200);
+        let target = machine.target().cloned().unwrap_or_else(Target::h200);
         let plan = plan.and_then(|plan| Ok((plan, Uses::new(&target, &*model, &plan)?)));
         let (memory, uses) = match plan {
             Ok((plan, uses)) => (Some(plan), Some(uses)),
-            Err(error) if self.svg.is_some() => return Err(EngineError::from(error).into()),
+            Err(error) if self.svg.is_some() => return Err(error.into()),
             Err(_) => (None, None),
+        };
+        let computed = match (&partly, tried.is_ok()) {
+            (_, false) => None,
+            (Some(partly), _) => Some(partly.tokens_per_s),
+            (None, true) => place.computed(n_ctx)?,
         };
         let report = Report {
             file: gguf.path().display().to_string(),
@@ -168,13 +195,16 @@ impl Inspect {
             memory,
             refused: tried.as_ref().err().map(CliError::to_string),
             tensors,
-            model,
+            model: Arc::clone(&model),
             stop_tokens,
             chat_refused: no_chat.map(EngineError::to_string),
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
-            available: engine::available(adapter.as_ref().and_then(|adapter| adapter.memory)),
-            adapter,
+            available: place.site.has(),
+            partly,
+            computed_tokens_per_s: computed,
+            gpu: machine.name().map(str::to_owned),
+            adapter: machine.adapter(),
         };
         if let (Some(path), Some(uses)) = (&self.svg, &uses) {
             let has = report.available.map(|has| (report.device(), has));
@@ -300,9 +330,10 @@ fn memory_lines(report: &Report) -> String {
         return text;
     };
     let total = memory.total();
-    let in_place = match &report.adapter {
-        Some(_) => "",
-        None => "   (read in the file, in place)",
+    let on_gpu = report.adapter.is_some() || report.gpu.is_some();
+    let in_place = match on_gpu {
+        true => "",
+        false => "   (read in the file, in place)",
     };
     let cache = format!("   ({} a token)", bytes(memory.cache_per_token));
     let at_once = plural::count(memory.ubatch, "token");
@@ -325,7 +356,20 @@ fn memory_lines(report: &Report) -> String {
         }
         None => format!("not told by {device}"),
     };
-    text + &format!("available    {available}\n")
+    text += &format!("available    {available}\n");
+    text + &verdict(report)
+}
+
+/// Where the model lies and how fast it should be; nothing where it is refused or on the CPU.
+fn verdict(report: &Report) -> String {
+    let speed = report.computed_tokens_per_s;
+    let found = match (&report.partly, speed) {
+        _ if report.refused.is_some() => return String::new(),
+        (Some(partly), _) => format!("partly: {partly}"),
+        (None, Some(speed)) => format!("all of it; computed: {speed:.0} tokens/s"),
+        (None, None) => return String::new(),
+    };
+    format!("resident     {found}\n")
 }
 
 /// `number` with a unit of thousands, and exactly.

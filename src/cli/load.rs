@@ -8,7 +8,7 @@ use super::error::CliError;
 use super::guard::guarded;
 use super::output::{detail, note};
 use crate::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Serving,
+    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Partly, Serving,
 };
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
@@ -143,8 +143,14 @@ pub(super) fn with_bar<T>(
     work(&mut told(&bar))
 }
 
+/// Tells where the experts of a model lie that the device has no room for.
+pub(super) fn partly(found: &Partly) {
+    note(format_args!("{found}"));
+}
+
 /// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
+    opened.partly().map(partly);
     let engine = with_bar("loading", |told| {
         Engine::load(opened, &mut |progress| told(progress.done, progress.total)).wait()
     })?;

@@ -51,7 +51,7 @@ pub(super) fn source(model: &Path) -> Result<ModelSource, CliError> {
     }
     let hub = Hub::new(&settings);
     let (offer, missing) = fetch::offer(&hub, &name)?;
-    match fetch::may(missing)? {
+    match fetch::may(&hub, &offer, missing)? {
         true => Ok(ModelSource::File(fetch::pull(&hub, &offer)?)),
         false => Err(CliError::NotFetched(text.into_owned())),
     }

@@ -8,6 +8,7 @@ use crate::pictures::stack::{self, Part, share};
 use crate::pictures::svg::Svg;
 use crate::pictures::terminal::{Bar, Terminal};
 use crate::plural::count;
+use crate::recipes::Residence;
 
 /// Kinds of matrices, and what the names of their tensors contain: the first that fits counts.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -39,10 +40,15 @@ impl Uses {
     ) -> Result<Self, GpuError> {
         let mut parts: Vec<_> = KINDS.iter().map(|(name, _)| (*name, 0)).collect();
         let mut rest = plan.weights;
-        for matrix in &model.place(target)?.matrices {
+        for matrix in &model.place(target, Residence::Whole)?.matrices {
             let is = |(_, names): &(&str, &[&str])| names.iter().any(|n| matrix.name.contains(n));
             if let Some(kind) = KINDS.iter().position(is) {
-                let bytes = matrix.bytes().min(rest);
+                // Of experts that lie in the machine's memory, the slots count.
+                let share = match plan.slots {
+                    Some(slots) if kind == 0 => f64::from(slots) / f64::from(matrix.groups),
+                    _ => 1.0,
+                };
+                let bytes = ((matrix.bytes() as f64 * share) as u64).min(rest);
                 parts[kind].1 += bytes;
                 rest -= bytes;
             }
@@ -122,7 +128,8 @@ mod tests {
         let target = Target::h200();
         let gguf = ModelSource::Embedded.open().expect("it is built in");
         let model = models::load(gguf.into()).expect("it is supported");
-        let plan = MemoryPlan::new(&target, &*model, 1000, None).expect("it fits");
+        let plan =
+            MemoryPlan::new(&target, &*model, Residence::Whole, 1000, None).expect("it fits");
         let uses = Uses::new(&target, &*model, &plan).expect("it fits");
         assert_eq!(uses.total(), plan.total());
         let names: Vec<_> = uses.parts.iter().map(|(name, _)| *name).collect();

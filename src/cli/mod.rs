@@ -33,6 +33,7 @@ mod list;
 mod load;
 mod logits;
 mod lookup;
+mod machine;
 mod man;
 mod memory;
 mod output;
@@ -51,6 +52,7 @@ mod screen;
 mod serve;
 mod served;
 mod sink;
+mod size;
 mod synth;
 #[cfg(test)]
 mod tests;

@@ -98,6 +98,7 @@ impl Profile {
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice.unwrap_or_default(),
             force: self.model.force,
+            on_partly: load::partly,
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
                 Some(tokens) => Subject::Prompt {

@@ -52,7 +52,7 @@ impl Pull {
         let (offer, missing) = fetch::offer(&hub, &name)?;
         let short = matches!(name, Name::Repository { alias: Some(_), .. });
         let asks = !self.yes && ask::possible() && (short || missing > UNASKED);
-        if asks && !fetch::may(missing)? {
+        if asks && !fetch::may(&hub, &offer, missing)? {
             return Err(CliError::NotFetched(self.name.clone()));
         }
         let path = fetch::pull(&hub, &offer)?;

@@ -79,6 +79,7 @@ impl Tune {
         let bar = load::progress_bar("loading");
         let tuned = tune::run(&options, &mut |event| {
             match event {
+                Event::Partly(found) => load::partly(found),
                 Event::Loading(done, total) => load::told(&bar)(done, total),
                 Event::Loaded(trial) => {
                     bar.end();

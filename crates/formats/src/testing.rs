@@ -144,6 +144,7 @@ fn failure() -> String {
 }
 
 /// A small random generator (SplitMix64). A test has a new seed in every run, unless `GLIMT_SEED` gives one.
+#[derive(Clone)]
 pub struct Rng(u64);
 
 impl Rng {

@@ -248,6 +248,14 @@ impl Known {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }
 
+    /// Bytes of the machine's memory: 32 GiB, or what a GPU has that shares it is two thirds of.
+    pub fn host(&self) -> u64 {
+        match self.kind {
+            DeviceType::IntegratedGpu => self.memory() / 2 * 3,
+            _ => 32 << 30,
+        }
+    }
+
     /// The facts that its adapter tells.
     pub fn facts(&self) -> Facts {
         let mut info = AdapterInfo::new(self.kind, self.backend);

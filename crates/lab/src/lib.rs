@@ -7,6 +7,7 @@ pub mod known;
 pub mod matrices;
 pub mod metal;
 pub mod mutants;
+pub mod tables;
 pub mod waves;
 
 /// The folder of the repository.

@@ -4,21 +4,24 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use glimt::engine::gpu::plan::Plan;
 use glimt::engine::gpu::plan::expected::Expected;
-use glimt::engine::{MemoryPlan, Place, Site};
+use glimt::engine::{Host, Memory, MemoryPlan, Partly, Place, Site};
+use glimt::gpu::behind::Behind;
 use glimt::gpu::budget::Budget;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::{GpuError, Target, Tier, shader};
 use glimt::models::{self, Model};
+use glimt::recipes::Residence;
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::{drawn, some};
 use glimt_lab::ROOT;
 use glimt_lab::known::{KNOWN, Known};
+use glimt_lab::tables::compare;
 
 /// The context that they are planned with.
 const N_CTX: usize = 4096;
@@ -38,29 +41,42 @@ fn model_in(name: ModelName, recipe: Recipe) -> Arc<dyn Model> {
     models::load(Arc::new(gguf)).expect("it is supported")
 }
 
-/// The planned tier, dispatches and speed (tokens/s) of a model on a GPU.
-struct Planned {
-    tier: Tier,
-    dispatches: usize,
-    waits: usize,
-    per_s: f64,
+/// The plan of a model on a GPU.
+enum Planned {
+    /// All of it lies there: its tier, dispatches and speed (tokens/s).
+    Whole {
+        tier: Tier,
+        dispatches: usize,
+        waits: usize,
+        per_s: f64,
+    },
+    /// Some of its experts do.
+    Partly(Partly),
 }
 
 /// The plan of a model on a GPU in the tier that it is opened in, or the sentence with which it is refused.
 fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     let tier = Tier::best(&known.facts());
     let target = known.target(tier);
-    let site = Site::Gpu(&target, Some(known.memory()));
+    let memory = Memory {
+        device: Some(known.memory()),
+        behind: Behind::of(&known.facts().info),
+        host: Host::of(known.host()),
+    };
     let place = Place {
         has_flag: true,
-        site,
+        site: Site::Gpu(&target, memory),
         model,
         ubatch: None,
     };
-    place.check(N_CTX).map_err(|e| e.to_string())?;
-    let plan = Plan::of_one(&target, model, N_CTX, None).map_err(|e| e.to_string())?;
+    let partly = place.check(N_CTX).map_err(|e| e.to_string())?;
+    if let Some(partly) = partly {
+        return Ok(Planned::Partly(partly));
+    }
+    let plan =
+        Plan::of_one(&target, model, Residence::Whole, N_CTX, None).map_err(|e| e.to_string())?;
     let expected = Expected::of(&target, &plan).map_err(|e| e.to_string())?;
-    Ok(Planned {
+    Ok(Planned::Whole {
         tier,
         dispatches: expected.dispatches,
         waits: expected.waits,
@@ -71,7 +87,8 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
 /// A cell of the table: the computed speed of a model on a GPU, or the end of the sentence that refuses it.
 fn cell(known: &Known, model: &dyn Model) -> String {
     match planned(known, model) {
-        Ok(Planned {
+        Ok(Planned::Partly(partly)) => format!("partly, {}", part(&partly)),
+        Ok(Planned::Whole {
             tier,
             dispatches,
             waits,
@@ -90,6 +107,12 @@ fn cell(known: &Known, model: &dyn Model) -> String {
     }
 }
 
+/// The share of the experts on the GPU, and the computed speed.
+fn part(partly: &Partly) -> String {
+    let share = 100.0 * f64::from(partly.slots) / f64::from(partly.experts);
+    format!("{share:.0}%: **{:.0}**", partly.tokens_per_s)
+}
+
 /// The table of docs/expected.md.
 fn table() -> String {
     let models = MODELS.map(|name| (name.to_string(), model(name)));
@@ -103,31 +126,9 @@ fn table() -> String {
     text
 }
 
-/// Compares the table of docs/expected.md that begins with `head`, or writes it anew.
-fn compare(head: &str, table: &str) {
-    // Two tests may write the file.
-    static WRITING: Mutex<()> = Mutex::new(());
-    let _one = WRITING.lock().unwrap_or_else(|e| e.into_inner());
-    let path = format!("{ROOT}/docs/expected.md");
-    let written = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    println!("{table}");
-    let begin = written.find(head).expect("it has the table");
-    let end = written[begin..].find("\n\n").map(|end| begin + end + 1);
-    let end = end.unwrap_or(written.len());
-    if std::env::var_os("GLIMT_WRITE").is_some() {
-        let new = [&written[..begin], table, &written[end..]].concat();
-        std::fs::write(&path, new).unwrap_or_else(|e| panic!("{path}: {e}"));
-        return;
-    }
-    for (now, then) in table.lines().zip(written[begin..end].lines()) {
-        assert_eq!(now, then, "GLIMT_WRITE=1 writes {path} anew");
-    }
-    assert_eq!(table, &written[begin..end], "{path}");
-}
-
 #[test]
 fn every_model_is_planned_on_every_known_gpu() {
-    compare("| GPU |", &table());
+    compare("docs/expected.md", "| GPU |", &table());
 }
 
 /// The recipes of the table of sizes.
@@ -154,7 +155,8 @@ fn sizes() -> String {
             let model = model_in(name, recipe);
             let file = model.gguf().file_size() as f64 / 1e9;
             let [short, long] = [4096, 32768].map(|n_ctx| {
-                let plan = MemoryPlan::new(&target, &*model, n_ctx, None).expect("it is planned");
+                let plan = MemoryPlan::new(&target, &*model, Residence::Whole, n_ctx, None)
+                    .expect("it is planned");
                 gib(plan.total())
             });
             writeln!(
@@ -170,7 +172,7 @@ fn sizes() -> String {
 
 #[test]
 fn sizes_of_models_are_those_of_their_plans() {
-    compare("| model | quantisation |", &sizes());
+    compare("docs/expected.md", "| model | quantisation |", &sizes());
 }
 
 /// The budget of each pipeline that the steps of a model have on a target.
@@ -179,7 +181,7 @@ fn budgets(
     model: &dyn Model,
     known: &mut HashMap<(Spec, Tier), Budget>,
 ) -> Result<Vec<(&'static str, Budget)>, GpuError> {
-    let plan = Plan::of_one(target, model, N_CTX, None)?;
+    let plan = Plan::of_one(target, model, Residence::Whole, N_CTX, None)?;
     let mut specs = vec![];
     for (_, step) in &plan.steps {
         specs.extend(step.resolve()?.into_iter().map(|call| call.spec));
@@ -261,7 +263,7 @@ fn the_formula_is_near_what_an_h200_was_measured_at() {
             ..h200.target(tier)
         };
         let model = model(name);
-        let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
+        let plan = Plan::of_one(&target, &*model, Residence::Whole, N_CTX, None).expect("it fits");
         let expected = Expected::of(&target, &plan).expect("it is recorded");
         let computed = expected.tokens_per_s(h200.gb_per_s);
         let ratio = computed / speed;

@@ -9,10 +9,11 @@ use crate::cli::error::CliError;
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::plan::Plan;
 use crate::engine::gpu::plan::expected::Expected;
-use crate::engine::{EngineError, Tier, check_gpu};
+use crate::engine::{EngineError, Partly, Tier, check_gpu};
 use crate::gpu::machine::memory_speed;
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::synth::{ModelName, Recipe};
 
 /// The models of docs/expected.md, and the longest context that they are planned with.
@@ -115,7 +116,8 @@ fn row(
     let name = describe(model);
     match planned(gpu, model) {
         Err(refused) => format!("| {name} | {tier} | refused: {refused} | | | | | |\n"),
-        Ok((expected, bytes)) => {
+        Ok(Planned::Partly(partly)) => format!("| {name} | {tier} | {partly} | | | | | |\n"),
+        Ok(Planned::Whole(expected, bytes)) => {
             let per_s = |speed: Option<f64>| speed.map(|speed| expected.tokens_per_s(speed));
             let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), rate);
             format!(
@@ -131,14 +133,24 @@ fn row(
     }
 }
 
-/// The time that a token of the model is expected to take, and the bytes of its session.
+/// What is expected of a model.
+enum Planned {
+    /// The cost of a token, and the bytes of the session.
+    Whole(Expected, u64),
+    /// The experts have no room on the device.
+    Partly(Partly),
+}
+
+/// What is expected of the model.
 ///
 /// # Errors
 /// With what loading it would be refused.
-fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<(Expected, u64), EngineError> {
+fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<Planned, EngineError> {
     let n_ctx = model.config().context_length.min(N_CTX);
-    check_gpu(gpu, model, n_ctx)?;
-    let plan = Plan::of_one(&gpu.target, model, n_ctx, None)?;
+    if let Some(partly) = check_gpu(gpu, model, n_ctx)? {
+        return Ok(Planned::Partly(partly));
+    }
+    let plan = Plan::of_one(&gpu.target, model, Residence::Whole, n_ctx, None)?;
     let expected = Expected::of(&gpu.target, &plan)?;
-    Ok((expected, plan.bytes.iter().sum()))
+    Ok(Planned::Whole(expected, plan.bytes.iter().sum()))
 }

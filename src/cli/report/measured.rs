@@ -127,6 +127,7 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
         gpu: subject.options(subject.asked.first().copied()),
         precompose: Default::default(),
         force: subject.force,
+        on_partly: load::partly,
         subject: what,
         depth: 0,
         passes: false,

@@ -2,6 +2,7 @@
 
 use super::*;
 use PrecomposeChoice::{Both, Qk, Vo};
+use glimt::recipes::Residence;
 
 /// With f32 activations and products rounded to Q8_0.
 const NMSE_PRODUCTS: f64 = 1e-4;
@@ -21,7 +22,9 @@ fn logits_by_products_are_near_the_golden_values() {
         let mut backend = |model: &Arc<Model>, n_ctx: usize| -> Box<dyn Backend> {
             let choice = choices.next().expect("it goes round");
             let (gpu, model, told) = (Arc::clone(gpu), model.clone(), &mut |_, _| {});
-            let loaded = GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).wait();
+            let loaded =
+                GpuModel::load_precomposed(gpu, model, Residence::Whole, choice, n_ctx, told)
+                    .wait();
             let loaded = loaded.expect("the model fits");
             let backend = GpuBackend::new(Arc::new(loaded), n_ctx).wait();
             Box::new(OneByOne(backend.expect("a small cache")))

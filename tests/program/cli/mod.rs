@@ -18,6 +18,7 @@ mod manners;
 mod measure;
 mod memory;
 mod not_finite;
+mod partly;
 mod pictures;
 mod pipes;
 #[cfg(target_os = "linux")]

@@ -56,6 +56,7 @@ fn a_model_that_is_not_here_is_fetched_if_the_answer_is_yes() {
         "a/b:Q4_K_M",
         "MiB in 1 file",
         "it also has Q8_0",
+        "all of it would run on ",
         "Fetch 9.5 MiB? [y/N]",
         "a/b was not fetched",
     ] {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::metadata::Metadata;
 use super::reader::{Header, TensorInfo, byte_len};
-use super::{Bytes, Gguf, GgufError, Value};
+use super::{Bytes, Gguf, GgufError, Value, reader, split};
 use crate::quant::GgmlType;
 
 /// A tensor of a model without a file.
@@ -80,7 +80,29 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Whether the bytes of a tensor of this model exist; only [`Gguf::planned`] makes models where some do not.
+    /// The model of a file of `len` bytes, of which `start` are the first: its vectors are zeros, and no other tensor has bytes. `None` if
+    /// the table of its tensors does not end there. `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// The errors of [`Gguf::from_bytes`].
+    pub fn of_start(start: &[u8], len: u64, name: &str) -> Result<Option<Gguf>, GgufError> {
+        let path = Path::new(name);
+        let header = match reader::parse_start(start, len, path, 0) {
+            Err(GgufError::Truncated { have, .. }) if have < len => return Ok(None),
+            header => header?,
+        };
+        split::refuse_split(path, &header)?;
+        let planned = |tensor: TensorInfo| PlannedInfo {
+            data: (tensor.dims.len() == 1).then(|| vec![0; tensor.len]),
+            name: tensor.name,
+            ty: tensor.ty,
+            dims: tensor.dims,
+        };
+        let tensors = header.tensors.into_iter().map(planned).collect();
+        Gguf::planned(name, header.metadata.pairs, tensors).map(Some)
+    }
+
+    /// Whether the bytes of a tensor of this model exist; only [`Gguf::planned`] and [`Gguf::of_start`] make models where some do not.
     pub fn has_data(&self, tensor: &TensorInfo) -> bool {
         !matches!(self.shards[tensor.shard], Bytes::Absent(_))
     }
@@ -89,6 +111,7 @@ impl Gguf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gguf::GgufWriter;
 
     fn tensor(name: &str, dims: &[u64], data: Option<Vec<u8>>) -> PlannedInfo {
         PlannedInfo {
@@ -137,5 +160,47 @@ mod tests {
         let key = ("k".to_owned(), Value::from(1u32));
         let error = Gguf::planned("plan", vec![key.clone(), key], vec![]).unwrap_err();
         assert_eq!(error.to_string(), "metadata key k appears twice");
+    }
+
+    #[test]
+    fn the_start_of_a_file_is_a_model_without_bytes() {
+        let mut writer = GgufWriter::new(Vec::new());
+        writer.metadata("a.key", 7u32).expect("a new key");
+        writer
+            .tensor("matrix", GgmlType::Q8_0, &[64, 32])
+            .expect("a new name");
+        writer
+            .tensor("vector", GgmlType::F32, &[32])
+            .expect("a new name");
+        let mut data = writer.begin_data().expect("memory takes it");
+        data.write(&[1; 64 / 32 * 34 * 32]).expect("it has room");
+        data.write(&[1; 32 * 4]).expect("it has room");
+        let file = data.finish().expect("memory takes it");
+        let len = file.len() as u64;
+        let whole = Gguf::from_bytes(file.clone(), "whole").expect("it was just written");
+        let found = |bytes: usize, len| Gguf::of_start(&file[..bytes], len, "start");
+        for bytes in [0, 10, 30, 60] {
+            assert!(
+                found(bytes, len).expect("nothing is wrong").is_none(),
+                "{bytes}"
+            );
+        }
+        let start = found(320, len)
+            .expect("nothing is wrong")
+            .expect("its table ends there");
+        assert_eq!(start.get_u32("a.key").expect("it is a number"), Some(7));
+        for (of_start, of_whole) in start.tensors().iter().zip(whole.tensors()) {
+            assert_eq!(
+                (&of_start.name, &of_start.dims),
+                (&of_whole.name, &of_whole.dims)
+            );
+        }
+        let [matrix, vector] = start.tensors() else {
+            panic!("it has two tensors")
+        };
+        assert!(!start.has_data(matrix));
+        assert!(start.data(vector).iter().all(|byte| *byte == 0));
+        // A file that is shorter than its table says is damaged.
+        assert!(found(320, 400).is_err());
     }
 }

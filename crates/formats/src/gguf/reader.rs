@@ -70,6 +70,16 @@ pub(super) struct Header {
 
 /// Reads the header of `bytes`, the whole file; `path` is for messages, `shard` its index in a split model.
 pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, GgufError> {
+    parse_start(bytes, bytes.len() as u64, path, shard)
+}
+
+/// Parses the header of a file of `len` bytes, of which these are the first.
+pub(super) fn parse_start(
+    bytes: &[u8],
+    len: u64,
+    path: &Path,
+    shard: usize,
+) -> Result<Header, GgufError> {
     let mut cursor = Cursor {
         bytes,
         pos: 0,
@@ -106,7 +116,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path, shard: usize) -> Result<Header, G
     for i in 0..tensor_count {
         tensors.push(read_tensor(&mut cursor, i, alignment)?);
     }
-    let tensors = place(tensors, &cursor, alignment, shard)?;
+    let tensors = place(tensors, &cursor, len, alignment, shard)?;
     Ok(Header {
         version,
         metadata,
@@ -259,11 +269,11 @@ pub(super) fn byte_len(tensor: &str, ty: GgmlType, dims: &[u64]) -> Result<u64, 
 fn place(
     entries: Vec<TableEntry>,
     cursor: &Cursor<'_>,
+    file_len: u64,
     alignment: u64,
     shard: usize,
 ) -> Result<Vec<TensorInfo>, GgufError> {
     let data_start = (cursor.pos as u64).next_multiple_of(alignment);
-    let file_len = cursor.bytes.len() as u64;
     let mut last: Option<(&TableEntry, u64)> = None;
     for entry in &entries {
         let end = data_start

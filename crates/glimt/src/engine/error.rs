@@ -159,7 +159,7 @@ pub enum EngineError {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
-     {device} has {has}; {advice} (--force tries all the same)"
+     {device} has {has}{but}; {advice} (--force tries all the same)"
 )]
 pub struct NoRoom {
     /// The memory that is needed in all.
@@ -174,6 +174,8 @@ pub struct NoRoom {
     pub device: String,
     /// The memory there.
     pub has: String,
+    /// Why its experts cannot lie elsewhere, as a clause that begins with a comma. It is empty where there is nothing to say.
+    pub but: String,
     /// Advice on something smaller that would fit.
     pub advice: String,
 }

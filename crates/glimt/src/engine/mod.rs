@@ -17,8 +17,11 @@ pub mod device;
 mod ending;
 mod error;
 pub mod gpu;
+mod host;
 pub mod log_softmax;
+mod many;
 pub(crate) mod opened;
+mod partly;
 pub mod perplexity;
 pub mod random;
 pub mod recommended;
@@ -39,12 +42,14 @@ pub use crate::kernels::sampling::{self, Sampling};
 pub use device::adapter;
 pub use error::{EngineError, NoRoom};
 pub use gpu::{MemoryPlan, PrecomposeChoice, Precomposed, TierTrial};
-pub use opened::Opened;
-pub use room::available;
+pub use host::Host;
 #[cfg(not(target_arch = "wasm32"))]
-pub use room::check_gpu;
-#[cfg(any(test, feature = "testing"))]
-pub use room::{Place, Site};
+pub use many::partly_of_many;
+pub use opened::Opened;
+pub use partly::Partly;
+pub use room::{Memory, Place, Site};
+#[cfg(not(target_arch = "wasm32"))]
+pub use room::{check_gpu, residence};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
 #[cfg(not(target_arch = "wasm32"))]
@@ -200,13 +205,15 @@ impl Engine {
             Device::Gpu(gpu) => {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
+                let residence = Partly::residence_of(opened.partly());
                 let weights = match opened.batch_sizes() {
                     Some(BatchSizes { sequences, .. }) => {
-                        GpuModel::load_for(gpu, model, sequences, told).await?
+                        GpuModel::load_for(gpu, model, residence, sequences, told).await?
                     }
                     None => {
                         let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
-                        GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
+                        GpuModel::load_precomposed(gpu, model, residence, choice, n_ctx, told)
+                            .await?
                     }
                 };
                 Some(Arc::new(weights))

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
+use super::many::{self, Many};
+use super::partly::Partly;
 use super::recommended::Recommended;
 use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
 use crate::gguf::Gguf;
@@ -27,6 +29,8 @@ pub struct Opened {
     n_ctx: usize,
     /// The sizes of the steps of several sequences, where these are asked for.
     batch_sizes: Option<BatchSizes>,
+    /// Where the experts lie, if not on the device with all else.
+    partly: Option<Partly>,
     /// Requests that a scheduler without such steps answers in turns.
     turns: usize,
     pub(super) ubatch: Option<u32>,
@@ -94,25 +98,31 @@ impl Opened {
             Some(n_ctx) => n_ctx,
             None => place.default_context(thinks)?,
         };
-        if !options.force {
-            place.check(n_ctx)?;
-        }
-        let batch_sizes = match &options.serving {
+        let of_one = match options.force {
+            true => None,
+            false => place.check(n_ctx)?,
+        };
+        let many = match &options.serving {
             Some(serving) => {
-                room::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, options.force)?
+                many::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, options.force)?
             }
             None => None,
+        };
+        let (batch_sizes, partly) = match many {
+            Some(Many { sizes, partly }) => (Some(sizes), partly),
+            None => (None, of_one),
         };
         if batch_sizes.is_some() && options.precompose != PrecomposeChoice::Off {
             let choice = options.precompose.name();
             return Err(EngineError::PrecomposeForMany { choice });
         }
         let turns = match &options.serving {
-            Some(serving) => room::turns(&device, &*model, n_ctx, *serving),
+            Some(serving) => many::turns(&device, &*model, n_ctx, *serving),
             None => 1,
         };
         Ok(Self {
             batch_sizes,
+            partly,
             turns,
             recommended: Recommended::new(model.gguf(), model.config()),
             model,
@@ -188,6 +198,11 @@ impl Opened {
     /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
     pub fn batch_sizes(&self) -> Option<BatchSizes> {
         self.batch_sizes
+    }
+
+    /// Where the experts lie, if the device has no room for all of them.
+    pub fn partly(&self) -> Option<&Partly> {
+        self.partly.as_ref()
     }
 
     /// The number of requests that are answered in turns if the device has no steps of several sequences.

@@ -1,26 +1,82 @@
-//! Whether a model and its context have room in memory, told before anything is loaded.
+//! Whether a model and its context have room in memory, and where its experts lie, told before anything is loaded.
 
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
-use super::gpu::batch::step_tokens;
-use super::gpu::prompt::chunk as prompt_chunk;
-use super::{DEFAULT_CONTEXT, EngineError, Serving};
-use crate::gpu::{GpuError, Target};
-use crate::kernels::sequences::PAGE;
+use super::gpu::plan::Plan;
+use super::gpu::plan::expected::Expected;
+use super::host::{Host, size};
+use super::partly::{Experts, Partly};
+use super::{DEFAULT_CONTEXT, EngineError};
+use crate::gpu::behind::Behind;
+use crate::gpu::bus::Bus;
+use crate::gpu::machine::{Profile, memory_speed};
+use crate::gpu::{AdapterSummary, Gpu, GpuError, Target};
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::Residence;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
 /// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
-/// The memory that a model and a context take, and the memory that there is.
-struct Room {
-    plan: MemoryPlan,
-    /// Bytes that the device or the machine has; `None` where nothing tells.
-    has: Option<u64>,
+/// The fewest bits of a weight in files that people publish.
+const LEAST_BITS: f64 = 1.5;
+
+/// The memory of a GPU, and what lies behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Bytes of the GPU that may be taken; `None` where nothing tells.
+    pub device: Option<u64>,
+    /// The memory behind it.
+    pub behind: Behind,
+    /// The memory of the machine.
+    pub host: Host,
+}
+
+impl Memory {
+    /// The memory of an opened GPU of this machine.
+    pub(super) fn of(gpu: &Gpu) -> Self {
+        Self {
+            device: gpu.memory,
+            behind: gpu.behind,
+            host: Host::here(),
+        }
+    }
+
+    /// The memory of a GPU of this machine, of which at most `limit` bytes may be taken.
+    pub fn of_adapter(adapter: &AdapterSummary, limit: Option<u64>) -> Self {
+        let device = [adapter.free.or(adapter.memory), limit];
+        Self {
+            device: device.into_iter().flatten().min(),
+            behind: adapter.behind,
+            host: Host::here(),
+        }
+    }
+
+    /// Bytes that may be taken: the GPU's, or the machine's if the GPU tells nothing.
+    pub fn has(self) -> Option<u64> {
+        self.device.or(self.host.total)
+    }
+
+    /// The bus over which experts can come.
+    ///
+    /// # Errors
+    /// A clause that says why they cannot. It is empty for memory that the GPU shares with the machine.
+    pub(super) fn bus(self, target: &Target) -> Result<Bus, String> {
+        match (self.behind, target.check_reads_host()) {
+            (Behind::Unified, _) => Err(String::new()),
+            (Behind::Browser, _) => Err(
+                ", and its experts cannot lie elsewhere, because a browser's shaders read no other memory"
+                    .to_owned(),
+            ),
+            (Behind::Host(bus), Ok(())) => Ok(bus),
+            (Behind::Host(_), Err(GpuError::CannotReadHost { missing, .. })) => Err(format!(
+                ", and its experts cannot lie in the machine's memory, because the GPU or the tier lacks {missing}"
+            )),
+            (Behind::Host(_), Err(other)) => Err(format!(", and {other}")),
+        }
+    }
 }
 
 /// The device on which a model is to run, as far as its memory matters.
@@ -28,15 +84,24 @@ struct Room {
 pub enum Site<'a> {
     /// The CPU.
     Cpu,
-    /// A GPU, which may be planned only, and the bytes that it tells.
-    Gpu(&'a Target, Option<u64>),
+    /// A GPU, which may be planned only.
+    Gpu(&'a Target, Memory),
 }
 
 impl<'a> Site<'a> {
     pub(super) fn of(device: &'a Device) -> Self {
         match device {
             Device::Cpu { .. } => Self::Cpu,
-            Device::Gpu(gpu) => Self::Gpu(gpu, gpu.memory),
+            Device::Gpu(gpu) => Self::Gpu(gpu, Memory::of(gpu)),
+        }
+    }
+
+    /// Bytes that a model may take there; `None` where nothing tells.
+    pub fn has(self) -> Option<u64> {
+        match self {
+            // More weights than there is memory would be read from the disk for every token.
+            Self::Cpu => Host::here().total,
+            Self::Gpu(_, memory) => memory.has(),
         }
     }
 }
@@ -54,33 +119,100 @@ pub struct Place<'a> {
     pub has_flag: bool,
 }
 
-impl Room {
-    /// Whether there is enough memory, as far as anything tells.
-    fn is_enough(&self) -> bool {
-        self.has.is_none_or(|has| self.plan.total() <= has)
-    }
+/// The memory that a model and a context take.
+enum Room {
+    /// All of it lies on the device.
+    Whole,
+    /// It fits with its experts in the memory of the host. The plan has no slots.
+    Partly {
+        whole: MemoryPlan,
+        experts: Experts,
+        bus: Bus,
+    },
+    /// It does not fit.
+    None {
+        whole: MemoryPlan,
+        /// The plan without experts on the device, where that is possible.
+        least: Option<MemoryPlan>,
+        /// Why it does not fit without its experts on the device, as a clause.
+        but: String,
+    },
 }
 
 impl Place<'_> {
-    /// The memory that a context of `n_ctx` tokens takes, and the memory that there is.
-    fn room(&self, n_ctx: usize) -> Result<Room, EngineError> {
-        let (plan, memory) = match self.site {
-            // More weights than there is memory would be read from the disk for every token.
-            Site::Cpu => (MemoryPlan::on_cpu(self.model, n_ctx), None),
-            Site::Gpu(target, memory) => {
-                let plan = MemoryPlan::new(target, self.model, n_ctx, self.ubatch)?;
-                (plan, memory)
-            }
-        };
-        let has = available(memory);
-        Ok(Room { plan, has })
-    }
-
-    /// Refuses a context that has no room.
+    /// The memory that a context of `n_ctx` tokens takes.
     ///
     /// # Errors
-    /// [`EngineError::NoRoom`], or what loading the model there would refuse.
-    pub fn check(&self, n_ctx: usize) -> Result<(), EngineError> {
+    /// What loading the model there would refuse.
+    pub fn plan(&self, residence: Residence, n_ctx: usize) -> Result<MemoryPlan, EngineError> {
+        Ok(match self.site {
+            Site::Cpu => MemoryPlan::on_cpu(self.model, n_ctx),
+            Site::Gpu(target, _) => {
+                MemoryPlan::new(target, self.model, residence, n_ctx, self.ubatch)?
+            }
+        })
+    }
+
+    /// Whether a context of `n_ctx` tokens has room with all of the model on the device, with a part of it, or not at all.
+    fn room(&self, n_ctx: usize) -> Result<Room, EngineError> {
+        let whole = self.plan(Residence::Whole, n_ctx)?;
+        let Some(has) = self.site.has().filter(|has| whole.total() > *has) else {
+            return Ok(Room::Whole);
+        };
+        let none = |but| {
+            let least = None;
+            Ok(Room::None { whole, least, but })
+        };
+        let Site::Gpu(target, memory) = self.site else {
+            return none(String::new());
+        };
+        let Some(experts) = Experts::of(target, self.model)? else {
+            return none(String::new());
+        };
+        let bus = match memory.bus(target) {
+            Ok(bus) => bus,
+            Err(but) => return none(but),
+        };
+        let least = match self.plan(Residence::Slots(0), n_ctx) {
+            Ok(least) => least,
+            Err(error) => return none(unplaced(&error)),
+        };
+        let but = objection(&least, has, memory.host);
+        Ok(match but {
+            None => Room::Partly {
+                whole,
+                experts,
+                bus,
+            },
+            Some(but) => Room::None {
+                whole,
+                least: Some(least),
+                but,
+            },
+        })
+    }
+
+    /// Tokens per second, computed for a model of which all lies on the device; `None` where the speed of its memory is not known.
+    ///
+    /// # Errors
+    /// What loading the model there would refuse.
+    pub fn computed(&self, n_ctx: usize) -> Result<Option<f64>, EngineError> {
+        let Site::Gpu(target, _) = self.site else {
+            return Ok(None);
+        };
+        let Some(speed) = memory_speed(&target.name) else {
+            return Ok(None);
+        };
+        Ok(Some(
+            expected(target, self.model, Residence::Whole, n_ctx)?.tokens_per_s(speed),
+        ))
+    }
+
+    /// Where the experts lie: `None` is on the device with all else, as they do wherever they have room.
+    ///
+    /// # Errors
+    /// [`EngineError::NoRoom`] for a context that has no room, or what loading the model there would refuse.
+    pub fn check(&self, n_ctx: usize) -> Result<Option<Partly>, EngineError> {
         let room = match self.room(n_ctx) {
             // Something is too large for one binding. A shorter context helps if it is the cache of a layer, or a chunk of the prompt, which
             // is never longer than the context.
@@ -95,148 +227,216 @@ impl Place<'_> {
             }
             room => room?,
         };
-        let Some(has) = room.has.filter(|_| !room.is_enough()) else {
-            return Ok(());
+        match room {
+            Room::Whole => Ok(None),
+            Room::Partly {
+                whole,
+                experts,
+                bus,
+            } => self.partly(&whole, experts, bus),
+            Room::None { whole, least, but } => Err(self.refusal(&whole, least.as_ref(), but)?),
+        }
+    }
+
+    /// The most slots that have room.
+    fn partly(
+        &self,
+        whole: &MemoryPlan,
+        experts: Experts,
+        bus: Bus,
+    ) -> Result<Option<Partly>, EngineError> {
+        let (Site::Gpu(target, _), Some(has)) = (self.site, self.site.has()) else {
+            return Ok(None);
         };
-        let advice = match self.longest(n_ctx)? {
+        let plan = |slots| self.plan(Residence::Slots(slots), whole.ctx);
+        let Some(plan) = experts.most_slots(whole, has, &plan)? else {
+            return Ok(None);
+        };
+        let residence = Residence::Slots(plan.slots.unwrap_or_default());
+        let expected = expected(target, self.model, residence, whole.ctx)?;
+        Ok(Some(Partly::new(target, experts, &plan, &expected, bus)))
+    }
+
+    /// The error that names what was needed, what there is, and what would fit.
+    fn refusal(
+        &self,
+        whole: &MemoryPlan,
+        least: Option<&MemoryPlan>,
+        but: String,
+    ) -> Result<EngineError, EngineError> {
+        let has = self.site.has().unwrap_or_default();
+        let advice = match self.longest(whole.ctx)? {
             Some(fitting) => fitting_context(fitting, self.has_flag),
-            None => {
-                let parameters: u64 = (self.model.gguf().tensors().iter())
-                    .map(|t| t.element_count())
-                    .sum();
-                let bits = |bytes: u64| 8.0 * bytes as f64 / parameters.max(1) as f64;
-                let least = self.room(STEP.min(n_ctx))?;
-                let left = has.saturating_sub(least.plan.total() - least.plan.weights);
-                format!(
-                    "no context does; a quantisation of {:.1} bits a weight would, this one has {:.1}",
-                    bits(left),
-                    bits(room.plan.weights)
-                )
-            }
+            None => self.smaller(whole, least, has)?,
         };
-        Err(EngineError::from(Box::new(NoRoom {
-            needed: size(room.plan.total()),
-            weights: size(room.plan.weights),
-            n_ctx,
-            cache: size(room.plan.cache),
+        let wired = match self.site {
+            Site::Gpu(target, memory) => wired_limit(target, memory, whole.total()),
+            Site::Cpu => None,
+        };
+        Ok(EngineError::from(Box::new(NoRoom {
+            needed: size(whole.total()),
+            weights: size(whole.weights),
+            n_ctx: whole.ctx,
+            cache: size(whole.cache),
             device: match self.site {
                 Site::Cpu => "this machine".to_owned(),
                 Site::Gpu(target, _) => target.name.clone(),
             },
             has: size(has),
-            advice,
+            but,
+            advice: match wired {
+                Some(wired) => format!("{wired}; {advice}"),
+                None => advice,
+            },
         })))
     }
 
-    /// The context where none is asked for. A model that may think gets the longest one that has room, up to [`THINKING_CONTEXT`].
-    pub(super) fn default_context(&self, thinks: bool) -> Result<usize, EngineError> {
+    /// Advice on the quantisation that would fit, where no context does.
+    fn smaller(
+        &self,
+        whole: &MemoryPlan,
+        least: Option<&MemoryPlan>,
+        has: u64,
+    ) -> Result<String, EngineError> {
+        let parameters: u64 = (self.model.gguf().tensors().iter())
+            .map(|t| t.element_count())
+            .sum();
+        let bits = |bytes: f64| 8.0 * bytes / parameters.max(1) as f64;
+        let shortest = self.plan(Residence::Whole, STEP.min(whole.ctx))?;
+        // Of a file of which all lies on the device.
+        let of_device = has.saturating_sub(shortest.total() - shortest.weights) as f64;
+        // Of a file whose experts lie in the memory of the host: each part has to shrink as much as it lacks.
+        let of_parts = least.map(|least| {
+            let host = match self.site {
+                Site::Gpu(_, memory) => memory.host.for_experts(),
+                Site::Cpu => None,
+            };
+            let rest = has.saturating_sub(least.total() - least.weights);
+            let share = |room: u64, takes: u64| (room as f64 / takes.max(1) as f64).min(1.0);
+            let host = host.map_or(1.0, |host| share(host, least.host));
+            whole.weights as f64 * host.min(share(rest, least.weights))
+        });
+        let left = bits(of_parts.unwrap_or(0.0).max(of_device));
+        let has = bits(whole.weights as f64);
+        Ok(match left < LEAST_BITS {
+            true => format!(
+                "no context does, nor any quantisation, of which this one has {has:.1} bits a weight: a smaller model would"
+            ),
+            false => format!(
+                "no context does; a quantisation of {left:.1} bits a weight would, this one has {has:.1}"
+            ),
+        })
+    }
+
+    /// The context where none is asked for. A model that may think gets the longest one that has room, up to [`THINKING_CONTEXT`]. No part
+    /// of the model leaves the device for the sake of a context longer than the usual one.
+    ///
+    /// # Errors
+    /// What loading the model there would refuse.
+    pub fn default_context(&self, thinks: bool) -> Result<usize, EngineError> {
         let most = self.model.config().context_length;
         let usual = most.min(DEFAULT_CONTEXT);
         if !thinks {
             return Ok(usual);
         }
-        let longest = self.longest(most.min(THINKING_CONTEXT))?;
+        let most = most.min(THINKING_CONTEXT);
+        let longest = match self.fits(usual, true)? {
+            true => longest(most, &|n_ctx| self.fits(n_ctx, true))?,
+            false => self.longest(most)?,
+        };
         Ok(longest.map_or(usual, |n_ctx| n_ctx.max(usual)))
     }
 
-    /// Whether a context of `n_ctx` tokens has room.
-    fn fits(&self, n_ctx: usize) -> Result<bool, EngineError> {
+    /// Whether a context of `n_ctx` tokens has room, or has it with the `whole` model on the device.
+    fn fits(&self, n_ctx: usize, whole: bool) -> Result<bool, EngineError> {
         match self.room(n_ctx) {
             Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => Ok(false),
-            room => Ok(room?.is_enough()),
+            room => Ok(match room? {
+                Room::Whole => true,
+                Room::Partly { .. } => !whole,
+                Room::None { .. } => false,
+            }),
         }
     }
 
     /// The longest context up to `most` that has room; `None` where not even the shortest does.
     fn longest(&self, most: usize) -> Result<Option<usize>, EngineError> {
-        longest(most, &|n_ctx| self.fits(n_ctx))
+        longest(most, &|n_ctx| self.fits(n_ctx, false))
     }
 }
 
-/// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
-/// all sequences need at most, or what there is memory for.
-///
-/// # Errors
-/// [`EngineError::NoRoom`] for a cache that was asked for, unless it is to be forced, or what loading the model there would refuse.
-pub(super) fn batch_sizes(
-    device: &Device,
-    model: &dyn Model,
-    n_ctx: usize,
-    serving: Serving,
-    ubatch: Option<u32>,
-    force: bool,
-) -> Result<Option<BatchSizes>, EngineError> {
-    let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
-        return Ok(None);
-    };
-    let sequences = serving.parallel.min(Serving::MOST);
-    let of_one = n_ctx.div_ceil(PAGE as usize);
-    let sessions = model.place(gpu)?.weights.untried(gpu);
-    let tokens = step_tokens(gpu, &sessions, Serving::MOST);
-    let chunk = prompt_chunk(gpu, &sessions, n_ctx, ubatch)?;
-    let of_pages = |pages: usize| BatchSizes {
-        n_ctx,
-        pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
-        sequences,
-        tokens,
-        chunk,
-    };
-    let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
-    let has = available(gpu.memory);
-    let page = plan.cache_per_token.max(1) * u64::from(PAGE);
-    let others = plan.weights + plan.scratch;
-    // A cache of all layers has one binding for each.
-    let layers = model.config().block_count.max(1) as u64;
-    let bound = (gpu.max_binding.saturating_mul(layers) / page) as usize;
-    let room = |has: u64| (has.saturating_sub(others) / page) as usize;
-    if let Some(asked) = serving.cache_tokens {
-        let pages = asked.div_ceil(PAGE as usize).max(1);
-        let most = has.map_or(bound, |has| room(has).min(bound));
-        if pages > most && !(force && pages <= bound) {
-            let rows = pages * PAGE as usize;
-            return Err(EngineError::from(Box::new(NoRoom {
-                needed: size(others + page * pages as u64),
-                weights: size(plan.weights),
-                n_ctx: rows,
-                cache: size(page * pages as u64),
-                device: gpu.info.name.clone(),
-                has: size(has.unwrap_or(page * bound as u64)),
-                advice: format!("--cache-tokens {} fits", most * PAGE as usize),
-            })));
+/// Why a model does not fit without its experts on the device, as a clause; `None` where it does.
+pub(super) fn objection(least: &MemoryPlan, has: u64, host: Host) -> Option<String> {
+    if least.total() > has {
+        let needed = size(least.total());
+        return Some(format!(
+            ", and {needed} are needed there without any expert"
+        ));
+    }
+    let room = host.for_experts()?;
+    (least.host > room).then(|| {
+        format!(
+            ", and its experts, {}, have no room in the machine's memory, where {} are free for them",
+            size(least.host),
+            size(room)
+        )
+    })
+}
+
+/// Why experts cannot be given places in the memory of the host, as a clause.
+fn unplaced(error: &EngineError) -> String {
+    match error {
+        EngineError::Gpu(GpuError::BindingTooLarge { .. }) => {
+            ", and its experts cannot lie elsewhere, because those of a layer are larger than a binding of the GPU"
         }
-        return Ok(Some(of_pages(pages)));
+        _ => ", and its experts have sizes that cannot lie in the machine's memory",
     }
-    // Some is left for what else uses the memory.
-    let most = has.map_or(bound, |has| room(has - has / 10).min(bound));
-    let all = of_one * sequences as usize;
-    Ok(Some(of_pages(all.min(most).max(of_one))))
+    .to_owned()
 }
 
-/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
-pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
-    let (Device::Cpu { .. }, true) = (device, serving.turns) else {
-        return 1;
+/// The cost of a token of `model` beside what comes over a bus: the bytes and the arithmetic are those of a model of which all lies on the
+/// device, the waits those of one with this residence.
+pub(super) fn expected(
+    target: &Target,
+    model: &dyn Model,
+    residence: Residence,
+    n_ctx: usize,
+) -> Result<Expected, EngineError> {
+    let of = |residence| {
+        let plan = Plan::of_one(target, model, residence, n_ctx, None)?;
+        Expected::of(target, &plan)
     };
-    let plan = MemoryPlan::on_cpu(model, n_ctx);
-    let has = available(None).unwrap_or(u64::MAX);
-    // Some is left for what else uses the memory.
-    let left = (has - has / 10).saturating_sub(plan.total() - plan.cache);
-    let sessions = left / plan.cache.max(1);
-    (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
+    let whole = of(Residence::Whole)?;
+    Ok(match residence {
+        Residence::Whole => whole,
+        Residence::Slots(_) => whole.with_waits_of(&of(residence)?),
+    })
 }
 
-/// Checks like `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
+/// Advice to let the GPU of a Mac have as much of the machine's memory as is `needed`, where there is so much.
+fn wired_limit(target: &Target, memory: Memory, needed: u64) -> Option<String> {
+    let is_mac = target.machine.profile == Profile::Apple && target.machine.serial_passes;
+    let most = memory.host.for_gpu()?;
+    (is_mac && needed <= most).then(|| {
+        format!(
+            "`sudo sysctl iogpu.wired_limit_mb={}` gives the GPU enough until the next start of the machine",
+            needed.div_ceil(1 << 20)
+        )
+    })
+}
+
+/// Where the experts of `model` lie on a GPU with prompts in chunks as usual, for commands that have no flag for the context.
 ///
 /// # Errors
-/// The errors of `Place::check`.
+/// The errors of [`Place::check`].
 #[cfg(not(target_arch = "wasm32"))]
 pub fn check_gpu(
-    gpu: &crate::gpu::Gpu,
+    gpu: &Gpu,
     model: &dyn Model,
     n_ctx: usize,
-) -> Result<(), EngineError> {
+) -> Result<Option<Partly>, EngineError> {
     let place = Place {
-        site: Site::Gpu(gpu, gpu.memory),
+        site: Site::Gpu(gpu, Memory::of(gpu)),
         model,
         ubatch: None,
         has_flag: false,
@@ -244,8 +444,29 @@ pub fn check_gpu(
     place.check(n_ctx)
 }
 
+/// Like [`check_gpu`], the residence of the experts: on the device with all else where that is to be forced. `told` hears of one that is not
+/// whole.
+///
+/// # Errors
+/// The errors of [`Place::check`].
+#[cfg(not(target_arch = "wasm32"))]
+pub fn residence(
+    gpu: &Gpu,
+    model: &dyn Model,
+    n_ctx: usize,
+    force: bool,
+    told: &mut dyn FnMut(&Partly),
+) -> Result<Residence, EngineError> {
+    if force {
+        return Ok(Residence::Whole);
+    }
+    let partly = check_gpu(gpu, model, n_ctx)?;
+    partly.as_ref().map(told);
+    Ok(Partly::residence_of(partly.as_ref()))
+}
+
 /// The advice to take a context of `tokens` tokens, by the flag if there is one.
-fn fitting_context(tokens: usize, has_flag: bool) -> String {
+pub(super) fn fitting_context(tokens: usize, has_flag: bool) -> String {
     let flag = match has_flag {
         true => format!(": -c {tokens}"),
         false => String::new(),
@@ -273,143 +494,5 @@ fn longest(
     Ok((low > 0).then_some(low * STEP))
 }
 
-/// The bytes that a model may take: its device's `memory`, or the system's if the device tells nothing.
-pub fn available(memory: Option<u64>) -> Option<u64> {
-    memory.or_else(system_memory)
-}
-
-/// Bytes of memory that the process may use: the machine's, or what a container leaves of it.
-fn system_memory() -> Option<u64> {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let limit = system.cgroup_limits().map(|limits| limits.total_memory);
-    let total = system.total_memory();
-    let least = limit.map_or(total, |limit| limit.min(total));
-    (least > 0).then_some(least)
-}
-
-/// `bytes` as `17.2 GiB`, or as MiB where they are few.
-fn size(bytes: u64) -> String {
-    const GIB: u64 = 1 << 30;
-    match bytes {
-        GIB.. => format!("{:.1} GiB", bytes as f64 / GIB as f64),
-        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::ModelSource;
-    use crate::gpu::wait::Wait;
-    use crate::gpu::{Gpu, GpuOptions};
-    use crate::models;
-    use std::sync::Arc;
-
-    #[test]
-    fn the_longest_context_that_fits_is_found() {
-        for limit in [0, 255, 256, 257, 1000, 4096, 5000, 9999, 10_000, 20_000] {
-            let found = longest(10_000, &|n_ctx| Ok(n_ctx <= limit)).expect("it fits or not");
-            let expected = match limit {
-                0..256 => None,
-                256..10_000 => Some(limit / STEP * STEP),
-                _ => Some(10_000),
-            };
-            assert_eq!(found, expected, "{limit}");
-        }
-    }
-
-    #[test]
-    fn the_machine_tells_its_memory() {
-        let bytes = system_memory().expect("every system that tests run on tells");
-        assert!((1 << 28..1 << 50).contains(&bytes), "{bytes}");
-    }
-
-    #[test]
-    fn the_cache_of_many_takes_what_memory_leaves() {
-        let gguf = ModelSource::Embedded
-            .open()
-            .expect("it is part of the program");
-        let model = models::load(Arc::new(gguf)).expect("it is supported");
-        let open = |max_memory| {
-            let options = GpuOptions {
-                max_memory,
-                ..GpuOptions::default()
-            };
-            Arc::new(
-                Gpu::open(&options)
-                    .wait()
-                    .expect("these tests need a GPU adapter"),
-            )
-        };
-        let serving = |cache_tokens| Serving {
-            parallel: 8,
-            cache_tokens,
-            turns: true,
-        };
-        let gpu = open(None);
-        let of_pages = |pages| BatchSizes {
-            n_ctx: 250,
-            pages,
-            sequences: 8,
-            tokens: gpu.machine.tuned.batch_tokens,
-            chunk: 250,
-        };
-        let plan = MemoryPlan::of_batch(&gpu, &*model, of_pages(4)).expect("it fits");
-        let found = |gpu: &Arc<Gpu>, cache_tokens| {
-            let device = Device::Gpu(Arc::clone(gpu));
-            batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false)
-        };
-        assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
-        // A tenth of the memory is left alone.
-        let page = plan.cache_per_token * u64::from(PAGE);
-        let needed = plan.weights + plan.scratch + 20 * page + page / 2;
-        let small = open(Some(needed * 10 / 9 + 1));
-        assert_eq!(found(&small, None).expect("it fits"), Some(of_pages(20)));
-        let asked = found(&small, Some(1000)).expect("it fits");
-        assert_eq!(asked, Some(of_pages(16)));
-        let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
-        assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
-        let cpu = Device::Cpu { because: None };
-        let none = batch_sizes(&cpu, &*model, 250, serving(None), None, false);
-        assert_eq!(none.expect("there is nothing to refuse"), None);
-        assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
-        let one = Serving {
-            turns: false,
-            ..serving(None)
-        };
-        assert_eq!(turns(&cpu, &*model, 250, one), 1);
-        let most = available(None).expect("the machine tells it") / model.cache_bytes_per_token();
-        assert_eq!(
-            turns(&cpu, &*model, most as usize, serving(None)),
-            1,
-            "no memory"
-        );
-    }
-
-    #[test]
-    fn a_model_that_thinks_gets_what_has_room() {
-        let gguf = ModelSource::Embedded
-            .open()
-            .expect("it is part of the program");
-        let model = models::load(Arc::new(gguf)).expect("it is supported");
-        let cpu = Device::Cpu { because: None };
-        let place = Place {
-            site: Site::of(&cpu),
-            model: &*model,
-            ubatch: None,
-            has_flag: true,
-        };
-        let context = |thinks| place.default_context(thinks).expect("it has room");
-        // The built-in model was made for no more.
-        assert_eq!([context(true), context(false)], [2048, 2048]);
-        let room = place.room(2048).expect("it is read in place");
-        assert!(room.is_enough());
-        assert_eq!(room.plan.cache, model.cache_bytes_per_token() * 2048);
-        let small = Room {
-            has: Some(room.plan.total() - 1),
-            ..room
-        };
-        assert!(!small.is_enough());
-    }
-}
+mod tests;

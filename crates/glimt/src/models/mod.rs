@@ -15,7 +15,7 @@ use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
 use crate::model::pairs::{Factors, Pair};
 use crate::model::{Config, ModelError};
-use crate::recipes::Placed;
+use crate::recipes::{Placed, Residence};
 
 /// Every family that glimt runs.
 const FAMILIES: [Family; 1] = [mla::FAMILY];
@@ -100,11 +100,11 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// [`OutOfMemory`] where the cache has no room.
     fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn Reference>, OutOfMemory>;
 
-    /// The places of its weights on a device.
+    /// The places of its weights on a device, and of its experts as `residence` says.
     ///
     /// # Errors
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
-    fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError>;
+    fn place(&self, target: &Target, residence: Residence) -> Result<Placed<'_>, GpuError>;
 }
 
 /// The error that the host has no room for a cache of these bytes.

@@ -1,6 +1,7 @@
 //! The weights that models of all families have, on a device.
 
 use super::places::{Made, Number, Places, Span};
+use super::residence::{Residence, Rooms};
 use crate::gpu::buffer::Range;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{GpuError, Target};
@@ -22,6 +23,8 @@ pub struct Body {
     pub(super) token_embd: GpuWeight,
     /// The blocks without their attention.
     pub layers: Vec<GpuBlock>,
+    /// The rooms of each layer for experts that lie in host memory; nothing where none do.
+    pub(crate) rooms: Vec<Option<Rooms>>,
     /// Products by [`Pair`](crate::model::pairs::Pair) and layer; none of a pair that is not multiplied.
     pub(crate) products: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
@@ -33,9 +36,10 @@ impl Body {
     /// `places` and is then `made` of these.
     ///
     /// # Errors
-    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
+    /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`], [`GpuError::CannotReadHost`].
     pub(super) fn place<'a, A, P>(
         target: &Target,
+        residence: Residence,
         config: &Config,
         model: &'a Transformer<A>,
         places: impl Fn(&'a A, &mut Places<'a>) -> Result<P, GpuError>,
@@ -46,7 +50,7 @@ impl Body {
             ("vocab_size", config.vocab_size, MAX_VOCAB),
             ("expert_count", experts, MAX_EXPERTS),
         ])?;
-        let mut all = Places::new(target);
+        let mut all = Places::new(target, residence);
         let token_embd = all.weight(&model.token_embd)?;
         let output = match model.tied {
             true => token_embd,
@@ -64,11 +68,13 @@ impl Body {
             });
             layer
         });
-        let layers = layers.collect();
+        let layers: Vec<_> = layers.collect();
+        let rooms = Rooms::of(target, residence, config.experts.as_ref(), &layers)?;
         let Ok(output_norm) = all.vector(&output_norm);
         let body = Self {
             config: config.clone(),
             layers,
+            rooms,
             vectors: all.vectors(),
             token_embd: all.weights[token_embd].clone(),
             products: Default::default(),
@@ -76,6 +82,11 @@ impl Body {
             output: all.weights[output].clone(),
         };
         Ok((body, loader, all.weights))
+    }
+
+    /// The rooms of layer `i` for experts that lie in host memory.
+    pub(super) fn rooms_of(&self, i: usize) -> Option<&Rooms> {
+        self.rooms.get(i)?.as_ref()
     }
 }
 

@@ -40,12 +40,11 @@ pub(super) fn few(
             ["after ffn", "prepared after ffn", "ffn squares"],
             norms[i + 1],
         );
-        let is_last = i + 1 == layers.len();
-        if is_last {
+        if i + 1 == layers.len() {
             next.prepared = hidden.clone();
             next.x = floats.unwrap_or(&next.x).clone();
         }
-        stream = step.feed_forward(layer, &after, logits, &next, is_last)?;
+        stream = step.feed_forward(i, &after, logits, &next)?;
         belong_to_layer(&mut step.calls, i, begin, middle);
     }
     Ok(step.done())
@@ -67,7 +66,7 @@ pub(super) fn prompt(
         attention.many(&mut step, i, &rows, least);
         let after = step.after_attention(layer, &x);
         let middle = step.calls.len();
-        x = step.feed_forward(layer, after);
+        x = step.feed_forward(i, after);
         belong_to_layer(&mut step.calls, i, begin, middle);
     }
     step.done()

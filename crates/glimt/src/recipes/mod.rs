@@ -12,6 +12,7 @@ pub mod few;
 mod frame;
 mod places;
 pub mod prompt;
+mod residence;
 mod steps;
 mod weights;
 
@@ -21,6 +22,7 @@ pub use body::{Body, GpuBlock};
 pub use chunk::{Chunk, ChunkSize, RowsBuffer};
 pub use context::{BatchSizes, Context};
 pub use places::{Made, Places};
+pub use residence::{Residence, Rooms, Slots};
 pub use steps::Steps;
 pub use weights::{Placed, Sessions, Weights};
 

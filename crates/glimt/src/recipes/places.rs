@@ -1,13 +1,15 @@
 //! The places of a model's tensors on a device: matrices by the loader that fills them, vectors in one buffer.
 
+use super::Residence;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{GpuError, Target};
-use crate::model::{Convert, Weight};
+use crate::model::{Convert, Mlp, Weight};
 use std::convert::Infallible;
 
 /// The conversion that gives a model's tensors their places on a device.
 pub struct Places<'a> {
+    residence: Residence,
     loader: Loader<'a>,
     alignment: usize,
     /// The f32 vectors of a model (norms, selection biases), each at a bindable offset.
@@ -18,8 +20,9 @@ pub struct Places<'a> {
 pub(super) type Number = usize;
 
 impl<'a> Places<'a> {
-    pub(super) fn new(target: &Target) -> Self {
+    pub(super) fn new(target: &Target, residence: Residence) -> Self {
         Self {
+            residence,
             loader: Loader::new(target),
             alignment: target.offset_alignment as usize / 4,
             vectors: vec![],
@@ -48,6 +51,13 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
     fn pair(&mut self, pair: [&'a Weight; 2]) -> Result<[Number; 2], GpuError> {
         let numbers = self.loader.add_alike(&pair)?;
         Ok([numbers[0], numbers[1]])
+    }
+
+    fn experts(&mut self, experts: &'a Mlp) -> Result<Mlp<Number>, GpuError> {
+        self.loader.to_host(self.residence != Residence::Whole);
+        let numbers = experts.convert(self);
+        self.loader.to_host(false);
+        numbers
     }
 
     fn vector(&mut self, vector: &'a Vec<f32>) -> Result<Span, GpuError> {

@@ -1,7 +1,7 @@
 //! The model on a device as the engine sees it: weights, and sessions whose kernels are chosen.
 
 use super::places::{Made, Places};
-use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Steps, chunk};
+use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Residence, Steps, chunk};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target};
@@ -35,6 +35,7 @@ impl<'a> Placed<'a> {
     /// [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`].
     pub fn new<A, P, G>(
         target: &Target,
+        residence: Residence,
         config: &Config,
         model: &'a Transformer<A>,
         places: impl Fn(&'a A, &mut Places<'a>) -> Result<P, GpuError>,
@@ -46,7 +47,7 @@ impl<'a> Placed<'a> {
             let Ok(made) = made(own, all);
             of_layers.push(made);
         };
-        let (body, loader, matrices) = Body::place(target, config, model, places, made)?;
+        let (body, loader, matrices) = Body::place(target, residence, config, model, places, made)?;
         let weights = Weights {
             body,
             attention: attention(of_layers),

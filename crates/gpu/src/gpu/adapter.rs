@@ -1,6 +1,8 @@
 //! Listing and choosing adapters.
 
+use super::behind::Behind;
 use super::facts::Facts;
+use super::heap::Heap;
 use super::machine::Machine;
 use super::same::{Shown, gpus, kind, reason};
 use super::{Coop, GpuError, Target, Tier};
@@ -58,6 +60,10 @@ pub struct AdapterSummary {
     pub tier: &'static str,
     /// Bytes of device-local memory, where the backend tells.
     pub memory: Option<u64>,
+    /// Bytes of it that others leave to this process, where the backend tells.
+    pub free: Option<u64>,
+    /// The memory behind it, in which experts can lie.
+    pub behind: Behind,
     /// `max_buffer_size` in bytes.
     pub max_buffer: u64,
     /// `max_storage_buffer_binding_size` in bytes.
@@ -166,6 +172,7 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
     };
     let others = gpu.others.iter().map(other).collect();
     let remedy = facts.remedy();
+    let (heap, behind) = (Heap::of(adapter), Behind::of(&facts.info));
     let Facts {
         info,
         limits,
@@ -192,14 +199,19 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
     AdapterSummary {
         index,
         machine,
-        target: Target::of(&info.name, machine, tier, &limits, coop),
+        target: Target {
+            reads_host: features.contains(Features::MAPPABLE_PRIMARY_BUFFERS),
+            ..Target::of(&info.name, machine, tier, &limits, coop)
+        },
         name: info.name.clone(),
         backend: info.backend.to_string(),
         kind: kind(info.device_type).1,
         bus: Some(info.device_pci_bus_id.clone()).filter(|bus| !bus.is_empty()),
         driver: driver(&info),
         tier: tier.name(),
-        memory: device_memory(adapter),
+        memory: heap.size,
+        free: heap.free,
+        behind,
         max_buffer: limits.max_buffer_size,
         max_binding: limits.max_storage_buffer_binding_size,
         workgroup_memory: limits.max_compute_workgroup_storage_size,
@@ -226,38 +238,6 @@ fn summary(index: usize, adapter: &Adapter, gpu: &Shown, all: &[Facts]) -> Adapt
 fn driver(info: &AdapterInfo) -> String {
     let both = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
     both.trim().to_owned()
-}
-
-/// Bytes of the largest device-local heap on Vulkan, or those that Metal recommends to use at most; `None` on backends that do not tell.
-#[cfg(not(target_arch = "wasm32"))]
-pub(super) fn device_memory(adapter: &Adapter) -> Option<u64> {
-    // SAFETY: the handles borrowed from `as_hal` are only read, and only while `adapter` lives.
-    #[cfg(not(any(target_os = "macos", target_os = "ios")))]
-    unsafe {
-        let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
-        let instance = hal.shared_instance().raw_instance();
-        let memory = instance.get_physical_device_memory_properties(hal.raw_physical_device());
-        let heaps = memory.memory_heaps_as_slice();
-        // Bit 0 of VkMemoryHeapFlags is DEVICE_LOCAL.
-        heaps
-            .iter()
-            .filter(|h| h.flags.as_raw() & 1 != 0)
-            .map(|h| h.size)
-            .max()
-    }
-    #[cfg(any(target_os = "macos", target_os = "ios"))]
-    {
-        use objc2_metal::MTLDevice;
-        // SAFETY: the handle borrowed from `as_hal` is only read, and only while `adapter` lives.
-        let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
-        Some(hal.raw_device().recommendedMaxWorkingSetSize())
-    }
-}
-
-/// `None`: no browser tells its memory.
-#[cfg(target_arch = "wasm32")]
-pub(super) fn device_memory(_: &Adapter) -> Option<u64> {
-    None
 }
 
 fn listing<'a>(adapters: impl Iterator<Item = (usize, &'a Facts)>) -> String {

@@ -67,47 +67,70 @@ content!(
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
+/// The uses of a buffer beside those that all have.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    /// Whether numbers of workgroups are read from it.
+    counts: bool,
+    /// Whether it lies in host memory.
+    host: bool,
+}
+
 struct Inner {
     name: String,
     size: u64,
     role: Role,
     /// The bytes that the buffer begins with; zeros where there are none.
     contents: Option<Vec<u8>>,
-    /// Whether numbers of workgroups are read from it.
-    counts: bool,
+    usage: Usage,
     made: OnceLock<wgpu::Buffer>,
 }
 
 impl Buffer {
     /// A buffer of `size` bytes that a device makes when a step that uses it is realised.
     pub fn new(name: impl Into<String>, size: u64, role: Role) -> Self {
-        Self::of(name.into(), size, role, None, false)
+        Self::of(name.into(), size, role, None, Usage::default())
+    }
+
+    /// A buffer in host memory, which kernels read over the bus and which a device without
+    /// [`MAPPABLE_PRIMARY_BUFFERS`](wgpu::Features::MAPPABLE_PRIMARY_BUFFERS) cannot make. Its bytes are none of the device
+    /// ([`Gpu::allocated`](super::Gpu::allocated)).
+    pub fn of_host(name: impl Into<String>, size: u64, role: Role) -> Self {
+        let host = Usage {
+            host: true,
+            ..Usage::default()
+        };
+        Self::of(name.into(), size, role, None, host)
     }
 
     /// A buffer that begins with `data`.
     pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
-        Self::holding(name.into(), data, false)
+        Self::holding(name.into(), data, Usage::default())
     }
 
     /// A buffer that holds workgroups of dispatches, three words each, that kernels may change.
     pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
-        Self::holding(name.into(), grids, true)
+        let counts = Usage {
+            counts: true,
+            ..Usage::default()
+        };
+        Self::holding(name.into(), grids, counts)
     }
 
-    fn holding<T: Content>(name: String, data: &[T], counts: bool) -> Self {
+    fn holding<T: Content>(name: String, data: &[T], usage: Usage) -> Self {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         let contents = Some(bytes.to_vec());
-        Self::of(name, bytes.len() as u64, T::ROLE, contents, counts)
+        Self::of(name, bytes.len() as u64, T::ROLE, contents, usage)
     }
 
-    fn of(name: String, size: u64, role: Role, contents: Option<Vec<u8>>, counts: bool) -> Self {
+    fn of(name: String, size: u64, role: Role, contents: Option<Vec<u8>>, usage: Usage) -> Self {
         Self(Arc::new(Inner {
             name,
             // Kernels bind vectors of 16 bytes, and no binding may be empty.
             size: size.next_multiple_of(16).max(16),
             role,
             contents,
-            counts,
+            usage,
             made: OnceLock::new(),
         }))
     }
@@ -129,7 +152,12 @@ impl Buffer {
 
     /// Whether numbers of workgroups are read from it.
     pub fn is_counts(&self) -> bool {
-        self.0.counts
+        self.0.usage.counts
+    }
+
+    /// Whether it lies in host memory, so that none of its bytes are the device's.
+    pub fn is_host(&self) -> bool {
+        self.0.usage.host
     }
 
     /// Whether a device has made it.
@@ -139,8 +167,12 @@ impl Buffer {
 
     /// The usage flags that a device makes it with.
     pub(super) fn usage(&self) -> BufferUsages {
+        if self.is_host() {
+            // wgpu puts what the host may read into its memory, cached, and allows nothing else beside these.
+            return BufferUsages::STORAGE | BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        }
         let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
-        usage.set(BufferUsages::INDIRECT, self.0.counts);
+        usage.set(BufferUsages::INDIRECT, self.is_counts());
         usage
     }
 
@@ -156,7 +188,7 @@ impl Buffer {
 
     /// A buffer of a device that was made elsewhere, such as one that the host maps.
     pub fn from_made(name: impl Into<String>, made: wgpu::Buffer, role: Role) -> Self {
-        let buffer = Self::of(name.into(), made.size(), role, None, false);
+        let buffer = Self::of(name.into(), made.size(), role, None, Usage::default());
         assert_eq!(buffer.0.size, made.size(), "whole vectors");
         buffer.is_now(made);
         buffer

@@ -1,5 +1,6 @@
 //! An opened device.
 
+use super::behind::Behind;
 use super::buffer::{Buffer, Content, Role};
 use super::pipeline::Pipelines;
 use super::{GpuError, Target, Tier};
@@ -27,8 +28,11 @@ pub struct Gpu {
     pub features: Features,
     /// The device as recipes know it, which steps are recorded for.
     pub target: Target,
-    /// Bytes of device-local memory, where the backend tells.
+    /// Bytes of device-local memory that may be taken: those that were free when it was opened, or fewer if so was asked. `None` where
+    /// nothing tells.
     pub memory: Option<u64>,
+    /// The memory behind it, in which experts can lie.
+    pub behind: Behind,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
     /// (`GpuModel::load`).
     pub tier_is_open: bool,
@@ -152,7 +156,10 @@ impl Gpu {
             return Ok(());
         }
         let (name, size, usage) = (buffer.name(), buffer.size(), buffer.usage());
-        let made = self.buffer(name, size, usage).await?;
+        let made = match buffer.is_host() {
+            true => self.make(name, size, usage, false).await?,
+            false => self.buffer(name, size, usage).await?,
+        };
         if let Some(contents) = buffer.contents() {
             self.queue.write_buffer(&made, 0, contents);
         }
@@ -173,15 +180,17 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Bytes of all buffers made so far, staging aside.
+    /// Bytes of all buffers made so far on the device, without staging and without buffers in host memory ([`Buffer::is_host`]).
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }
 
     /// Frees a buffer's memory where it has some, once what was submitted with it is done; it cannot be used again.
     pub fn release(&self, buffer: &Buffer) {
-        if buffer.is_made() {
-            self.release_made(buffer.made());
+        match buffer.is_made() {
+            true if buffer.is_host() => buffer.made().destroy(),
+            true => self.release_made(buffer.made()),
+            false => {}
         }
     }
 

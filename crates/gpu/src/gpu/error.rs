@@ -53,6 +53,16 @@ pub enum GpuError {
         /// The advice to the user.
         remedy: &'static str,
     },
+    /// Experts were to lie in host memory, which the shaders of the device do not read.
+    #[error(
+        "the model's experts cannot lie in host memory for {adapter}: it lacks {missing}; use a smaller quantisation, another GPU, or --device cpu"
+    )]
+    CannotReadHost {
+        /// The adapter's name.
+        adapter: String,
+        /// The feature or the tier that is missing.
+        missing: &'static str,
+    },
     /// Pairs of halves were asked for, which the adapter cannot multiply.
     #[error("--packed-halves on is not possible on {adapter}: it lacks {missing}; leave it out")]
     CannotPackHalves {

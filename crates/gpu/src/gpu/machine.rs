@@ -8,7 +8,8 @@ pub mod tiles;
 mod tunables;
 pub(crate) mod workgroups;
 
-pub use data_sheets::memory_speed;
+pub(super) use data_sheets::cores;
+pub use data_sheets::{is_integrated, known, maker, memory_speed};
 pub use tunables::{TunableError, Tunables};
 
 use super::coop::Coop;
@@ -225,7 +226,7 @@ impl Machine {
             true => [32; 2],
             false => [info.subgroup_min_size, info.subgroup_max_size],
         };
-        let named = data_sheets::cores(&info.name).filter(|_| profile != Profile::Software);
+        let named = cores(&info.name).filter(|_| profile != Profile::Software);
         Self {
             profile,
             lanes: subgroup[0].clamp(MIN_SUBGROUP, 32),

@@ -44,6 +44,41 @@ pub struct Piece {
 }
 
 impl GpuWeight {
+    /// Room on the device for `groups` of the groups of a weight like this one, in one piece whose planes are buffers of their own.
+    pub fn room(&self, name: &str, groups: u32) -> Self {
+        let rows = groups * self.rows;
+        let (height, cols) = (rows as usize, self.cols as usize);
+        let (quants, scales) = repack::plane_bytes(self.ty, height, cols);
+        let plane = |bytes: usize, role| {
+            let buffer = Buffer::new(name, bytes as u64, Role::Words);
+            Range::whole(&buffer).holding(role)
+        };
+        let piece = Piece {
+            first_row: 0,
+            rows,
+            quants: plane(quants, Role::Codes(self.ty)),
+            scales: plane(scales, Role::Scales(self.ty)),
+            sub: repack::sub_plane_words(self.ty, height, cols) as u32,
+        };
+        Self {
+            name: name.to_owned(),
+            groups,
+            pieces: vec![piece],
+            ..self.clone()
+        }
+    }
+
+    /// The buffers of its planes, in order and not each once.
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let planes = self.pieces.iter().flat_map(|p| [&p.quants, &p.scales]);
+        planes.map(|range| &range.buffer)
+    }
+
+    /// Whether it lies in host memory.
+    pub fn is_host(&self) -> bool {
+        self.buffers().any(Buffer::is_host)
+    }
+
     /// Rows over all groups.
     pub fn total_rows(&self) -> u32 {
         self.groups * self.rows
@@ -80,11 +115,19 @@ struct Planned {
     scales: (usize, u64, u64),
 }
 
+/// A buffer that is planned: its bytes, and whether they lie in host memory.
+struct Planning {
+    bytes: u64,
+    host: bool,
+}
+
 /// Plans the placement of all tensors, then fills them.
 pub struct Loader<'a> {
     target: Target,
     weights: Vec<(&'a Weight, Vec<Planned>)>,
-    buffers: Vec<u64>,
+    buffers: Vec<Planning>,
+    /// Whether weights that are added lie in host memory.
+    host: bool,
     total: u64,
 }
 
@@ -95,8 +138,14 @@ impl<'a> Loader<'a> {
             target: target.clone(),
             weights: vec![],
             buffers: vec![],
+            host: false,
             total: 0,
         }
+    }
+
+    /// Has weights that are added from now on lie in host memory ([`Buffer::is_host`]), or on the device, as they do else.
+    pub fn to_host(&mut self, host: bool) {
+        self.host = host;
     }
 
     /// Adds a tensor and returns its number. Pieces are cut between groups where there are several (experts, heads).
@@ -177,26 +226,31 @@ impl<'a> Loader<'a> {
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
         let align = self.target.offset_alignment;
         let limit = MAX_BUFFER.min(self.target.max_buffer).max(bytes);
-        let has_room = |used: &u64| used.next_multiple_of(align) + bytes <= limit;
-        if !self.buffers.last().is_some_and(has_room) {
-            self.buffers.push(0);
-        }
-        let index = self.buffers.len() - 1;
-        let used = &mut self.buffers[index];
+        let host = self.host;
+        let last = self.buffers.iter().rposition(|of| of.host == host);
+        let has_room = |i: &usize| self.buffers[*i].bytes.next_multiple_of(align) + bytes <= limit;
+        let index = last.filter(has_room).unwrap_or_else(|| {
+            self.buffers.push(Planning { bytes: 0, host });
+            self.buffers.len() - 1
+        });
+        let used = &mut self.buffers[index].bytes;
         let offset = used.next_multiple_of(align);
         *used = offset + bytes;
         self.total += bytes;
         (index, offset, bytes)
     }
 
-    /// Bytes of all planes.
+    /// Bytes of all planes, on the device and in host memory.
     pub fn bytes(&self) -> u64 {
         self.total
     }
 
     /// The place of each tensor, by its number, in buffers that no device has made yet.
     pub fn places(&self) -> Vec<GpuWeight> {
-        let make = |bytes: &u64| Buffer::new("weights", *bytes, Role::Words);
+        let make = |planned: &Planning| match planned.host {
+            true => Buffer::of_host("experts in host memory", planned.bytes, Role::Words),
+            false => Buffer::new("weights", planned.bytes, Role::Words),
+        };
         let buffers: Vec<_> = self.buffers.iter().map(make).collect();
         let range = |(index, offset, size): (usize, u64, u64), role| Range {
             buffer: buffers[index].clone(),
@@ -249,9 +303,8 @@ impl<'a> Loader<'a> {
         places: &[GpuWeight],
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<(), GpuError> {
-        let pieces = || places.iter().flat_map(|weight| &weight.pieces);
-        for range in pieces().flat_map(|piece| [&piece.quants, &piece.scales]) {
-            gpu.realise(&range.buffer).await?;
+        for buffer in places.iter().flat_map(GpuWeight::buffers) {
+            gpu.realise(buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
             return Ok(());

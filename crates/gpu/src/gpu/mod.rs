@@ -5,11 +5,13 @@
 pub mod adapter;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod barriers;
+pub mod behind;
 #[cfg(target_arch = "wasm32")]
 mod browser;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod budget;
 pub mod buffer;
+pub mod bus;
 pub mod call;
 pub mod clock;
 pub mod compiling;
@@ -18,6 +20,7 @@ pub mod device;
 pub mod error;
 pub mod facts;
 pub mod geometry;
+mod heap;
 pub mod interface;
 mod label;
 mod levels;

@@ -1,8 +1,10 @@
 //! Opening a device.
 
 use super::adapter::{self, DeviceChoice};
+use super::behind::Behind;
 use super::facts::Facts;
 use super::geometry::Choices;
+use super::heap::Heap;
 use super::machine::Machine;
 use super::pipeline::Pipelines;
 use super::{ANOTHER_TIER, Coop, Gpu, GpuError, Target, Tier, small_halves, tuning};
@@ -22,7 +24,7 @@ pub struct GpuOptions {
     pub max_binding: Option<u64>,
     /// Whether to use what `glimt tune` found for this device, where it did.
     pub tuned: bool,
-    /// Less memory than the adapter's own, to exercise what is refused for the lack of it.
+    /// The most bytes of the device's memory to take; what is free where `None`. Nothing stops a model that is loaded by force.
     pub max_memory: Option<u64>,
     /// Whether the workgroups of a decoded token's kernels repeat small work ([`Target::repeats_work`](super::Target::repeats_work)); as `glimt tune` chose or by
     /// what it costs where `None`.
@@ -50,6 +52,7 @@ impl Gpu {
         let adapter = adapter::choose(&options.device, options.hardware).await?;
         let facts = Facts::from(&adapter);
         let tier = tier(options, &facts)?;
+        let behind = Behind::of(&facts.info);
         let info = facts.info;
         let limits = match tier.has_subgroups() {
             true => facts.limits,
@@ -62,7 +65,7 @@ impl Gpu {
         let (device, queue) = request(&adapter, features, &limits, coop, options.checked).await?;
         let fault = Arc::default();
         keep_errors(&device, &fault);
-        let memory = [adapter::device_memory(&adapter), options.max_memory];
+        let memory = [Heap::of(&adapter).usable(), options.max_memory];
         let memory = memory.into_iter().flatten().min();
         let mut machine = Machine::new(&info, &limits, features);
         let choices = match options.tuned {
@@ -75,6 +78,7 @@ impl Gpu {
             .min(options.max_binding.unwrap_or(u64::MAX));
         target.machine.serial_passes = options.serial_passes.unwrap_or(machine.serial_passes);
         target.packed_halves = false;
+        target.reads_host = features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         target.choices = choices;
         target.asked_to_repeat = options.repeats_work;
         let pipelines = Arc::new(Pipelines::new(&device, &info, features));
@@ -87,6 +91,7 @@ impl Gpu {
             features,
             target,
             memory,
+            behind,
             tier_is_open,
             pipelines,
             lying_clock: Arc::default(),

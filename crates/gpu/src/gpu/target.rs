@@ -2,8 +2,8 @@
 //! for devices that nobody has at hand.
 
 use super::geometry::{Choices, Geometry, Site};
-use super::machine::{Machine, Profile, Repeated};
-use super::{Coop, Tier};
+use super::machine::{self, Machine, Profile, Repeated};
+use super::{Coop, GpuError, Tier};
 use crate::quant::activation::Activation;
 use std::sync::Arc;
 use wgpu::Limits;
@@ -27,6 +27,8 @@ pub struct Target {
     pub coop: Option<Coop>,
     /// Whether halves are multiplied in pairs in tier `subgroup`: the verdict of a trial.
     pub packed_halves: bool,
+    /// Whether shaders read buffers in host memory ([`Buffer::is_host`](super::buffer::Buffer::is_host)).
+    pub reads_host: bool,
     /// How products divide their rows, where something else than the defaults was chosen.
     pub choices: Arc<Choices>,
     /// Whether workgroups repeat small work, where that was asked for ([`GpuOptions::repeats_work`](super::GpuOptions::repeats_work)).
@@ -45,6 +47,7 @@ impl Target {
             offset_alignment: 256,
             coop: None,
             packed_halves: machine.packed_halves,
+            reads_host: tier.has_subgroups(),
             choices: Arc::default(),
             asked_to_repeat: None,
         }
@@ -65,6 +68,22 @@ impl Target {
             coop,
             ..Self::new(name, machine, tier)
         }
+    }
+
+    /// The device of this name by the makers' data sheets, in the tier that it is opened in; `None` where they know no such name.
+    pub fn named(name: &str) -> Option<Self> {
+        let maker = machine::maker(name)?;
+        let tier = match machine::is_integrated(name) {
+            true => Tier::Subgroup,
+            false => Tier::Int8,
+        };
+        let mut of_makers = profiles().into_iter();
+        let of_maker = of_makers.find(|known| (known.machine.profile, known.tier) == (maker, tier));
+        let other = || Self::new(name, Machine::with_cores(maker, 8), tier);
+        let mut target = of_maker.unwrap_or_else(other);
+        name.clone_into(&mut target.name);
+        target.machine.cores = machine::cores(name).unwrap_or(target.machine.cores);
+        Some(target)
     }
 
     /// The target that the kernels were measured on ([`Machine::H200`]).
@@ -102,6 +121,22 @@ impl Target {
     pub fn merge_up_to(&self, activation: Activation) -> u32 {
         let chosen = self.choices.merge_up_to(activation);
         chosen.unwrap_or(self.machine.tuned.merged_slices)
+    }
+
+    /// Refuses a device whose shaders do not read host memory.
+    ///
+    /// # Errors
+    /// [`GpuError::CannotReadHost`].
+    pub fn check_reads_host(&self) -> Result<(), GpuError> {
+        let missing = match (self.tier.has_subgroups(), self.reads_host) {
+            (true, true) => return Ok(()),
+            (true, false) => "buffers that both it and the host reach (MAPPABLE_PRIMARY_BUFFERS)",
+            (false, _) => "the tiers 'subgroup' and 'int8', which alone have kernels for that",
+        };
+        Err(GpuError::CannotReadHost {
+            adapter: self.name.clone(),
+            missing,
+        })
     }
 
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that

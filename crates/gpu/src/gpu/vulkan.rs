@@ -1,9 +1,11 @@
-//! Opening a device of Vulkan whose driver does not compare each access to a buffer with the end of its binding.
+//! What wgpu does not do with Vulkan: asking for the memory that is free, and opening a device whose driver does not compare each access to
+//! a buffer with the end of its binding.
 //!
 //! [`interface`](super::interface) has compared them when a step was recorded, so that glimt's kernels need no comparison of their own. wgpu
 //! asks every driver for them (`robustBufferAccess`), and NVIDIA's spends two instructions on each load.
 
-use ash::ext::{pipeline_robustness, robustness2};
+use super::heap::Heap;
+use ash::ext::{memory_budget, pipeline_robustness, robustness2};
 use ash::vk;
 use wgpu::hal::vulkan::Api;
 use wgpu::{Adapter, DeviceDescriptor};
@@ -71,4 +73,42 @@ pub(super) fn open(
             .create_device_from_hal(opened, descriptor)
             .map_err(|e| e.to_string())
     }))
+}
+
+/// The largest heap that is local to the device. `None` if the adapter is not Vulkan's.
+pub(super) fn heap(adapter: &Adapter) -> Option<Heap> {
+    // SAFETY: the handle is used only while `adapter` lives. Nothing is made or destroyed.
+    let hal = unsafe { adapter.as_hal::<Api>() }?;
+    let (shared, known) = (hal.shared_instance(), hal.physical_device_capabilities());
+    let versions = [
+        shared.instance_api_version(),
+        known.properties().api_version,
+    ];
+    // Software takes its memory from the host, which has other uses for it from one moment to the next.
+    let tells = versions
+        .iter()
+        .all(|version| *version >= vk::API_VERSION_1_1)
+        && known.supports_extension(memory_budget::NAME)
+        && known.properties().device_type != vk::PhysicalDeviceType::CPU;
+    let (instance, device) = (shared.raw_instance(), hal.raw_physical_device());
+    let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut all = vk::PhysicalDeviceMemoryProperties2::default();
+    if tells {
+        all = all.push_next(&mut budget);
+        // SAFETY: the device is the adapter's, of a version that has the function, and has the extension of `budget`.
+        unsafe { instance.get_physical_device_memory_properties2(device, &mut all) };
+    } else {
+        // SAFETY: the device is the adapter's.
+        all.memory_properties = unsafe { instance.get_physical_device_memory_properties(device) };
+    }
+    let memory = all.memory_properties;
+    let heaps = memory.memory_heaps_as_slice().iter().enumerate();
+    let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
+    let free = || budget.heap_budget[index].saturating_sub(budget.heap_usage[index]);
+    Some(Heap {
+        size: Some(heap.size),
+        // A driver that tells nothing leaves the zero.
+        free: tells.then(free).filter(|free| *free > 0),
+    })
 }

@@ -15,7 +15,7 @@ use crate::gpu::machine::geometries::GATE_UP_OF_SEVERAL;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
-use crate::model::Weight;
+use crate::model::{Experts, Weight};
 use crate::quant::activation::Activation;
 
 /// silu(G x) * (U x) with x divided by its root mean square: of the chosen experts one after another, then of the shared one. And the
@@ -23,6 +23,9 @@ use crate::quant::activation::Activation;
 pub struct GpuTokenGateUp<'a> {
     /// G and U of the experts, cut alike, and how they are chosen: what the router's call would do for one token.
     pub experts: Option<([&'a GpuWeight; 2], GpuRouter<'a>)>,
+    /// Whether a dispatch before makes the choice ([`expert_slots`](super::expert_slots)): then the router's ids are read, and number the groups
+    /// of G and U.
+    pub given: bool,
     /// Whether the logits are still to be divided by the root mean square of the input. Partial sums, as
     /// [`PartialLogits`](super::token_matvec::PartialLogits) leaves them, always are.
     pub raw_logits: bool,
@@ -147,7 +150,7 @@ impl Divided for GpuTokenGateUp<'_> {
         }
         let whole = self.whole(target, geometry);
         Ok((0..count)
-            .map(|i| self.piece(target.machine, geometry, &whole, i))
+            .map(|i| self.piece(target, geometry, &whole, i))
             .collect())
     }
 }
@@ -155,19 +158,15 @@ impl Divided for GpuTokenGateUp<'_> {
 impl GpuTokenGateUp<'_> {
     /// The call without any weights.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
-        let (units, lanes) = (self.units(), target.lanes());
+        let units = self.units();
         let call = kernel("token_gate_up", self.activation);
         let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
-            .number("UNITS", units)
-            .number("SQUARES", (2 * units).div_ceil(geometry.threads()))
-            .number("RUN", lanes)
-            .number(
-                "SQUARE_RUNS",
-                (2 * units).min(geometry.threads()).div_ceil(lanes),
-            );
+            .number("UNITS", units);
+        let call = with_rms_in_runs(call, target, geometry.threads(), units);
         // Each thread's share of the logits' sums.
         let beside = match self.partial_sums() {
+            _ if self.given => 0,
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
@@ -177,7 +176,7 @@ impl GpuTokenGateUp<'_> {
     }
 
     /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
-    fn piece(&self, machine: Machine, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+    fn piece(&self, target: &Target, geometry: &Geometry, whole: &Call, i: usize) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
         let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
@@ -188,7 +187,10 @@ impl GpuTokenGateUp<'_> {
         if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
-            call = self.choice(call, machine, geometry, router);
+            call = match self.given {
+                true => given(call, router),
+                false => of_logits(call, target, geometry.threads(), router, self.raw_logits),
+            };
             call = weights_of(call, [["GATE", "GATE_TIMES"], ["UP", "UP_TIMES"]], pair)
                 .number("ROWS", rows)
                 .planes(["eg_q", "eg_s"], g)
@@ -197,11 +199,13 @@ impl GpuTokenGateUp<'_> {
                 .word("first_expert", g.first_row / rows)
                 .word("g_sub", g.sub)
                 .word("u_sub", u.sub);
-            if i == 0 {
+            if i == 0 && !self.given {
                 call = call
                     .bind("ids", &router.ids)
                     .bind("weights", &router.weights)
                     .word("scale", router.experts.weights_scale);
+            }
+            if i == 0 {
                 // The chosen experts may lie in any piece: the first is told to read them all.
                 let read = pair.map(|w| w.bytes_of_rows(u64::from(used * rows)));
                 bytes += read.iter().sum::<u64>();
@@ -232,51 +236,73 @@ impl GpuTokenGateUp<'_> {
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
     }
+}
 
-    /// The call with the choice of experts.
-    fn choice(
-        &self,
-        call: Call,
-        machine: Machine,
-        geometry: &Geometry,
-        router: &GpuRouter<'_>,
-    ) -> Call {
-        let (experts, lanes) = (router.experts, call.variant.consts["RUN"]);
-        let chunks = (experts.count as u32).div_ceil(lanes);
-        let by_lanes = chunks <= machine.tuned.choice_experts && experts.used as u32 <= lanes;
-        let module = match by_lanes {
-            true => "choose_by_lanes",
-            false => "choose_by_threads",
-        };
-        let call = router::choice(call, experts, &router.logits, router.bias.as_ref())
-            .module("CHOICE", module)
-            .flag("RAW_LOGITS", self.raw_logits);
-        let call = match by_lanes {
-            true => call.number("CHUNKS", chunks),
-            false => call,
-        };
-        let partial_sums = router.partial_sums;
-        if partial_sums == 1 {
-            return call
-                .module("LOGITS", "logits_whole")
-                .number("LOGIT_STRIDE", router::logit_stride(experts));
-        }
-        let columns = experts.count as u32 / 4;
-        let phases = geometry.threads() / columns;
-        // Threads of a subgroup that share a column.
-        let even = phases * columns == geometry.threads();
-        let shared = match columns.is_power_of_two() && even {
-            true => (lanes / columns).clamp(1, phases),
-            false => 1,
-        };
-        call.module("LOGITS", "add_partial_logits")
-            .number("RUNS", partial_sums)
-            .number("LOGIT_PHASES", phases)
-            .number("LOGIT_FOLDS", shared.ilog2())
-            .number("LOGIT_SUMMED", phases / shared)
-            .number("RUN_LOADS", partial_sums.div_ceil(phases))
-            .flag("RAGGED_RUNS", !even || !partial_sums.is_multiple_of(phases))
+/// `call` in workgroups of `threads` threads, with what `rms_in_runs` needs of an input of `units` units.
+pub(super) fn with_rms_in_runs(call: Call, target: &Target, threads: u32, units: u32) -> Call {
+    let lanes = target.lanes();
+    call.number("SQUARES", (2 * units).div_ceil(threads))
+        .number("RUN", lanes)
+        .number("SQUARE_RUNS", (2 * units).min(threads).div_ceil(lanes))
+}
+
+/// Whether the first subgroup of a workgroup chooses experts, rather than all threads.
+pub(super) fn chooses_by_lanes(target: &Target, experts: &Experts) -> bool {
+    let (lanes, most) = (target.lanes(), target.machine.tuned.choice_experts);
+    (experts.count as u32).div_ceil(lanes) <= most && experts.used as u32 <= lanes
+}
+
+/// The call with a choice that is given.
+fn given(call: Call, router: &GpuRouter<'_>) -> Call {
+    call.number("EXPERTS", router.experts.count as u32)
+        .number("USED", router.experts.used as u32)
+        .module("LOGITS", "logits_given")
+        .module("CHOICE", "choose_given")
+        .bind("chosen", &router.ids)
+}
+
+/// The call, in workgroups of `threads` threads, with the choice of experts by logits, which may be `raw`.
+pub(super) fn of_logits(
+    call: Call,
+    target: &Target,
+    threads: u32,
+    router: &GpuRouter<'_>,
+    raw: bool,
+) -> Call {
+    let (experts, lanes) = (router.experts, target.lanes());
+    let by_lanes = chooses_by_lanes(target, experts);
+    let module = match by_lanes {
+        true => "choose_by_lanes",
+        false => "choose_by_threads",
+    };
+    let call = router::choice(call, experts, &router.logits, router.bias.as_ref())
+        .module("CHOICE", module)
+        .flag("RAW_LOGITS", raw);
+    let call = match by_lanes {
+        true => call.number("CHUNKS", (experts.count as u32).div_ceil(lanes)),
+        false => call,
+    };
+    let partial_sums = router.partial_sums;
+    if partial_sums == 1 {
+        return call
+            .module("LOGITS", "logits_whole")
+            .number("LOGIT_STRIDE", router::logit_stride(experts));
     }
+    let columns = experts.count as u32 / 4;
+    let phases = threads / columns;
+    // Threads of a subgroup that share a column.
+    let even = phases * columns == threads;
+    let shared = match columns.is_power_of_two() && even {
+        true => (lanes / columns).clamp(1, phases),
+        false => 1,
+    };
+    call.module("LOGITS", "add_partial_logits")
+        .number("RUNS", partial_sums)
+        .number("LOGIT_PHASES", phases)
+        .number("LOGIT_FOLDS", shared.ilog2())
+        .number("LOGIT_SUMMED", phases / shared)
+        .number("RUN_LOADS", partial_sums.div_ceil(phases))
+        .flag("RAGGED_RUNS", !even || !partial_sums.is_multiple_of(phases))
 }
 
 /// `h` = silu(g x) * (u x) with x divided by its root mean square: of the experts `ids` one after another, then of the

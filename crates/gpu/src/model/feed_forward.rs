@@ -53,6 +53,14 @@ pub trait Convert<'a, W, V> {
         Ok([self.weight(a)?, self.weight(b)?])
     }
 
+    /// Converts the routed experts of a layer.
+    fn experts(&mut self, experts: &'a Mlp<W>) -> Result<Mlp<Self::Weight>, Self::Error>
+    where
+        Self: Sized,
+    {
+        experts.convert(self)
+    }
+
     /// Converts a vector.
     fn vector(&mut self, vector: &'a V) -> Result<Self::Vector, Self::Error>;
 }
@@ -66,7 +74,7 @@ impl<W, V> Ffn<W, V> {
         Ok(match self {
             Ffn::Dense(mlp) => Ffn::Dense(mlp.convert(by)?),
             Ffn::Moe(moe) => {
-                let experts = moe.experts.convert(by)?;
+                let experts = by.experts(&moe.experts)?;
                 let shared = moe.shared.as_ref().map(|mlp| mlp.convert(by));
                 let bias = moe.exp_probs_b.as_ref().map(|bias| by.vector(bias));
                 Ffn::Moe(Box::new(Moe {
@@ -81,7 +89,16 @@ impl<W, V> Ffn<W, V> {
 }
 
 impl<W> Mlp<W> {
-    fn convert<'a, V, C: Convert<'a, W, V>>(
+    /// Its weights: gate, up, down.
+    pub fn weights(&self) -> [&W; 3] {
+        [&self.gate, &self.up, &self.down]
+    }
+
+    /// This network with its tensors converted.
+    ///
+    /// # Errors
+    /// The first error of `by`.
+    pub fn convert<'a, V, C: Convert<'a, W, V>>(
         &'a self,
         by: &mut C,
     ) -> Result<Mlp<C::Weight>, C::Error> {

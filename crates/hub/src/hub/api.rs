@@ -9,7 +9,7 @@ use super::http::{Client, Trouble, Wanted, escaped, header};
 use super::{HubError, Sum};
 
 /// Bytes of a file that are read for its architecture. It stands at the beginning of what comes before the weights.
-const HEAD: u64 = 64 << 10;
+pub(super) const HEAD: u64 = 64 << 10;
 /// The longest listing that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
@@ -90,7 +90,10 @@ impl File for Listed {
     }
 }
 
-/// The first bytes of a file; no more than tell its architecture.
+/// Bytes that are read before it is asked whether they are enough.
+const PART: u64 = 1 << 20;
+
+/// The first bytes of a file, at most `most`, until they are `enough`.
 ///
 /// # Errors
 /// The errors of the connection and of the hub.
@@ -99,17 +102,22 @@ pub(super) fn head(
     repo: &str,
     commit: &str,
     name: &str,
+    most: u64,
+    enough: &mut dyn FnMut(&[u8]) -> bool,
 ) -> Result<Vec<u8>, Trouble> {
     let url = file_url(client, repo, commit, name);
     let what = format!("file {name} in {repo}");
-    let mut response = client.ask(&url, &what, Wanted::First(HEAD))?;
+    let mut response = client.ask(&url, &what, Wanted::First(most))?;
     let mut bytes = vec![];
     // A hub without ranges sends all. The rest of that is not read.
-    let mut reader = client.reader(&mut response).take(HEAD);
-    reader
-        .read_to_end(&mut bytes)
-        .map_err(|error| Trouble::reading(&url, &error, ""))?;
-    Ok(bytes)
+    let mut reader = client.reader(&mut response).take(most);
+    loop {
+        let read = reader.by_ref().take(PART).read_to_end(&mut bytes);
+        let read = read.map_err(|error| Trouble::reading(&url, &error, ""))?;
+        if read == 0 || enough(&bytes) {
+            return Ok(bytes);
+        }
+    }
 }
 
 /// Asks what a repository has.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::api::{self, Listing, OfferedFile};
+use super::api::{self, HEAD, Listing, OfferedFile};
 use super::cache::{RepoFolder, length};
 use super::choice::{choose, models};
 use super::download::Download;
@@ -14,6 +14,8 @@ use super::name::no_name;
 use super::{HubError, Name, Settings, space};
 use crate::gguf::Gguf;
 
+/// Bytes in which the table of a file's tensors is looked for. Behind a vocabulary of 150000 tokens it ends before 10 MB.
+const TABLE: u64 = 32 << 20;
 /// How often the list of files is asked for.
 const LIST_TRIES: u32 = 4;
 
@@ -115,17 +117,53 @@ impl<'a> Hub<'a> {
         let Some(first) = offer.files.first() else {
             return Ok(None);
         };
-        let head = || api::head(&self.client, &offer.repo, &offer.commit, &first.name);
-        let bytes = self.patiently(told, head)?;
+        let bytes = self.head(offer, first, HEAD, &mut |_| false, told)?;
         let name = format!("{} of {}", first.name, offer.repo);
         Ok(Gguf::architecture_of(&bytes, &name)?)
+    }
+
+    /// The model of an offer without its bytes: what the table of its tensors tells. `None` of a model in several files, or of one whose
+    /// table does not end in its first [`TABLE`] bytes.
+    ///
+    /// # Errors
+    /// The errors of the connection and of the hub, or [`HubError::Head`].
+    pub fn described(
+        &self,
+        offer: &Offer,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Gguf>, HubError> {
+        let [file] = offer.files.as_slice() else {
+            return Ok(None);
+        };
+        let name = format!("{} of {}", file.name, offer.repo);
+        let mut found = Ok(None);
+        let mut enough = |bytes: &[u8]| {
+            found = Gguf::of_start(bytes, file.size, &name);
+            !matches!(found, Ok(None))
+        };
+        self.head(offer, file, TABLE, &mut enough, told)?;
+        Ok(found?)
+    }
+
+    /// The first bytes of a file, at most `most`, until they are `enough`.
+    fn head(
+        &self,
+        offer: &Offer,
+        file: &OfferedFile,
+        most: u64,
+        enough: &mut dyn FnMut(&[u8]) -> bool,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Vec<u8>, HubError> {
+        let (repo, commit) = (&offer.repo, &offer.commit);
+        let mut ask = || api::head(&self.client, repo, commit, &file.name, most, enough);
+        self.patiently(told, &mut ask)
     }
 
     /// Tries again what passes.
     fn patiently<T>(
         &self,
         told: &mut dyn FnMut(Event<'_>),
-        ask: impl Fn() -> Result<T, Trouble>,
+        mut ask: impl FnMut() -> Result<T, Trouble>,
     ) -> Result<T, HubError> {
         let patience = &self.settings.patience;
         let mut tried = 1;

@@ -16,6 +16,7 @@ use glimt::gpu::target::profiles;
 use glimt::gpu::testing::mutants::with;
 use glimt::gpu::{GpuError, Target, Tier};
 use glimt::models;
+use glimt::recipes::Residence;
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 
 /// Rows of a context that every form of the attention has a dispatch for.
@@ -44,7 +45,8 @@ fn specs() -> Vec<Spec> {
                 packed_halves,
                 ..target.clone()
             };
-            let plan = Plan::of_one(&target, &*model, N_CTX, None).expect("it fits");
+            let plan =
+                Plan::of_one(&target, &*model, Residence::Whole, N_CTX, None).expect("it fits");
             for (_, step) in &plan.steps {
                 let calls = step.resolve().expect("they suit their kernels");
                 found.extend(calls.into_iter().map(|call| call.spec));

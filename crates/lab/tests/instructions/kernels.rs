@@ -141,6 +141,7 @@ pub(crate) fn per_weight(ty: GgmlType) -> [Steps; 7] {
     let gate_up = GpuTokenGateUp {
         tokens: 1,
         experts: Some(([&routed, &routed], router)),
+        given: false,
         raw_logits: false,
         shared: Some([&shared, &shared]),
         activation,

@@ -14,7 +14,7 @@ use glimt::model::{Convert, Weight};
 use glimt::models;
 use glimt::models::mla::{Layer, Model};
 use glimt::quant::GgmlType;
-use glimt::recipes::BatchSizes;
+use glimt::recipes::{BatchSizes, Residence};
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
@@ -109,7 +109,7 @@ fn model(name: ModelName, types: [GgmlType; 2]) -> Model {
 
 /// The step of one token by products of weights.
 fn precomposed(target: &Target, model: &Model) -> Step {
-    let placed = models::Model::place(model, target).expect("it fits");
+    let placed = models::Model::place(model, target, Residence::Whole).expect("it fits");
     let mut weights = placed.weights;
     for pair in Pair::ALL {
         for factors in models::Model::factors(model, pair) {
@@ -131,12 +131,19 @@ fn precomposed(target: &Target, model: &Model) -> Step {
 /// Every step of `model` on `target`.
 fn steps(target: &Target, model: &Model) -> Vec<Step> {
     let what = format!("{} on {}", model.config.name, target.name);
-    let session = Plan::of_one(target, model, N_CTX, None);
+    let session = Plan::of_one(target, model, Residence::Whole, N_CTX, None);
     let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let batch = Plan::new(target, model, BATCH);
+    let batch = Plan::new(target, model, Residence::Whole, BATCH);
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let steps = session.steps.into_iter().chain(batch.steps);
-    let steps = steps.map(|(_, step)| step);
+    let mut steps: Vec<_> = session.steps.into_iter().chain(batch.steps).collect();
+    // Experts in host memory, with slots for some and for none.
+    if target.reads_host {
+        for slots in [0, 20] {
+            let plan = Plan::new(target, model, Residence::Slots(slots), BATCH);
+            steps.extend(plan.unwrap_or_else(|e| panic!("{what}: {e}")).steps);
+        }
+    }
+    let steps = steps.into_iter().map(|(_, step)| step);
     steps.chain([precomposed(target, model)]).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::engine::backend::BackendError;
 use crate::engine::gpu::GpuModel;
 use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, BatchStep, BatchToken, GpuBatch};
 use crate::engine::random::random_tokens;
-use crate::engine::{Serving, check_gpu};
+use crate::engine::{Partly, Serving, check_gpu, partly_of_many};
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::sample;
@@ -34,6 +34,8 @@ pub struct ParallelOptions {
     pub gpu: GpuOptions,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
+    /// Hears of a model whose experts have no room on the GPU.
+    pub on_partly: fn(&Partly),
     /// Tokens of each prompt, of which each is measured.
     pub prompts: Vec<usize>,
     /// Tokens of each answer, likewise.
@@ -118,10 +120,19 @@ fn on_gpu(
         .wait()?,
     );
     let pages = sequences * n_ctx.div_ceil(PAGE as usize);
-    if !options.force {
-        check_gpu(&gpu, &*model, pages * PAGE as usize)?;
+    let mut partly = None;
+    if !options.force && check_gpu(&gpu, &*model, pages * PAGE as usize)?.is_some() {
+        partly = partly_of_many(&gpu, &*model, n_ctx, sequences as u32, pages as u32)?;
     }
-    let loaded = GpuModel::load_for(gpu, Arc::clone(&model), sequences as u32, on_load).wait()?;
+    partly.as_ref().map(options.on_partly);
+    let loaded = GpuModel::load_for(
+        gpu,
+        Arc::clone(&model),
+        Partly::residence_of(partly.as_ref()),
+        sequences as u32,
+        on_load,
+    )
+    .wait()?;
     let weights = Arc::new(loaded);
     let sizes = BatchSizes {
         n_ctx,

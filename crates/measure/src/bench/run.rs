@@ -14,7 +14,8 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    DeviceChoice, EngineError, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial, check_gpu,
+    DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
+    residence,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
@@ -84,6 +85,8 @@ pub enum Event<'a> {
         /// Whether software on the CPU plays a GPU.
         is_software: bool,
     },
+    /// The device has no room for all experts of the model.
+    Partly(&'a Partly),
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
     /// Loading has ended.
@@ -296,9 +299,11 @@ fn on_gpu(
             is_software,
         },
     )?;
-    if !options.force {
-        check_gpu(&gpu, &**model, n_ctx)?;
-    }
+    let mut flow = Ok(());
+    let residence = residence(&gpu, &**model, n_ctx, options.force, &mut |partly| {
+        flow = tell(on_event, Event::Partly(partly));
+    })?;
+    flow?;
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
     let mut flow = Ok(());
@@ -308,8 +313,14 @@ fn on_gpu(
         }
     };
     let choice = options.precompose;
-    let weights =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(model), choice, n_ctx, told);
+    let weights = GpuModel::load_precomposed(
+        Arc::clone(&gpu),
+        Arc::clone(model),
+        residence,
+        choice,
+        n_ctx,
+        told,
+    );
     let weights = Arc::new(weights.wait()?);
     flow?;
     tell(on_event, Event::Loaded)?;

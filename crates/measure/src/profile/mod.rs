@@ -20,13 +20,14 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DeviceChoice, PrecomposeChoice, check_gpu};
+use crate::engine::{DeviceChoice, Partly, PrecomposeChoice, residence};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 use summary::{Head, median};
 
@@ -64,6 +65,8 @@ pub struct ProfileOptions {
     pub precompose: PrecomposeChoice,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
+    /// Hears of a model whose experts have no room on the GPU.
+    pub on_partly: fn(&Partly),
     /// The tokens or the prompt that are timed.
     pub subject: Subject,
     /// Cache rows before them.
@@ -72,8 +75,12 @@ pub struct ProfileOptions {
     pub passes: bool,
 }
 
-/// Opens the GPU, if it has room for the model.
-fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc<Gpu>, BenchError> {
+/// Opens the GPU, if it has room for the model, and decides where the experts lie.
+fn open(
+    options: &ProfileOptions,
+    model: &dyn Model,
+    n_ctx: usize,
+) -> Result<(Arc<Gpu>, Residence), BenchError> {
     let gpu = Arc::new(
         Gpu::open(&GpuOptions {
             tuned: true,
@@ -81,10 +88,9 @@ fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Arc
         })
         .wait()?,
     );
-    if !options.force {
-        check_gpu(&gpu, model, n_ctx)?;
-    }
-    Ok(gpu)
+    let told = &mut |partly: &Partly| (options.on_partly)(partly);
+    let residence = residence(&gpu, model, n_ctx, options.force, told)?;
+    Ok((gpu, residence))
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
@@ -105,7 +111,7 @@ fn on_gpu(
     let model = options.source.load()?;
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let gpu = open(options, &*model, n_ctx)?;
+    let (gpu, residence) = open(options, &*model, n_ctx)?;
     let empty_pass = match Stamps::empty_pass(&gpu).wait() {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -113,8 +119,14 @@ fn on_gpu(
     let peak = read_bandwidth(&gpu)?;
     let waiting = dependent_dispatch(&gpu)?;
     let choice = options.precompose;
-    let weights =
-        GpuModel::load_precomposed(Arc::clone(&gpu), Arc::clone(&model), choice, n_ctx, on_load);
+    let weights = GpuModel::load_precomposed(
+        Arc::clone(&gpu),
+        Arc::clone(&model),
+        residence,
+        choice,
+        n_ctx,
+        on_load,
+    );
     let weights = weights.wait()?;
     let precompose = weights.precomposed.as_ref().map(|p| p.line.clone());
     // In the tier that loading settled for.
@@ -308,6 +320,7 @@ mod tests {
         ] {
             let options = ProfileOptions {
                 force: false,
+                on_partly: |_| {},
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
                 gpu: GpuOptions::default(),
                 precompose: PrecomposeChoice::Off,

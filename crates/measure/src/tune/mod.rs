@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::bench::{BenchError, Source};
 use crate::engine::backend::Backend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
-use crate::engine::{DeviceChoice, TierTrial, check_gpu};
+use crate::engine::{DeviceChoice, Partly, TierTrial, residence};
 use crate::gpu::call::Call;
 use crate::gpu::clock::Clock;
 use crate::gpu::geometry::{Geometry, Made, Site};
@@ -91,6 +91,8 @@ fn nothing_else(asked: bool) -> &'static str {
 
 /// An event while tuning.
 pub enum Event<'a> {
+    /// The device has no room for all experts of the model.
+    Partly(&'a Partly),
     /// Weights are on their way to the device: bytes done, bytes in all.
     Loading(u64, u64),
     /// Loading has ended, and what was measured to choose the tier.
@@ -310,17 +312,19 @@ impl Bench {
             .config()
             .context_length
             .min(DEPTHS[DEPTHS.len() - 1] + 1);
-        if !options.force {
-            let checked = check_gpu(&gpu, &*model, n_ctx).map_err(BenchError::from);
-            checked.map_err(BenchError::of_gpus_alone)?;
-        }
         let mut flow = ControlFlow::Continue(());
+        let residence = residence(&gpu, &*model, n_ctx, options.force, &mut |partly| {
+            flow = on_event(Event::Partly(partly));
+        });
+        let residence = residence.map_err(BenchError::from);
+        let residence = residence.map_err(BenchError::of_gpus_alone)?;
         let told = &mut |done, total| {
             if flow.is_continue() {
                 flow = on_event(Event::Loading(done, total));
             }
         };
-        let weights = Arc::new(GpuModel::load(gpu, Arc::clone(&model), told).wait()?);
+        let weights =
+            Arc::new(GpuModel::load_for(gpu, Arc::clone(&model), residence, 1, told).wait()?);
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
         flow = on_event(Event::Loaded(weights.tier_trial.as_ref()));

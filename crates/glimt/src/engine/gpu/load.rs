@@ -16,7 +16,7 @@ use crate::gpu::tuning::{self, MeasuredTier};
 use crate::gpu::{Gpu, GpuError, Tier};
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,20 +49,22 @@ impl GpuModel {
         model: Arc<dyn Model>,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
-        Self::load_for(gpu, model, 1, progress).await
+        Self::load_for(gpu, model, Residence::Whole, 1, progress).await
     }
 
-    /// Loads like [`load`](Self::load), and chooses the tier for steps with a token of each of `sequences` sequences.
+    /// Loads like [`load`](Self::load), with experts where `residence` says, and chooses the tier for steps with a token of each of `sequences`
+    /// sequences.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).
     pub async fn load_for(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
+        residence: Residence,
         sequences: u32,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
-        let mut model = Self::upload(gpu, model, progress).await?;
+        let mut model = Self::upload(gpu, model, residence, progress).await?;
         if model.gpu.tier_is_open {
             let folder = tuning::folder().ok();
             model.settle_tier(sequences, folder.as_deref()).await?;
@@ -226,6 +228,7 @@ impl GpuModel {
         Self {
             gpu: Arc::new(self.gpu.in_tier(tier)),
             model: Arc::clone(&self.model),
+            residence: self.residence,
             weights: self.weights.clone(),
             tier_trial: None,
             precomposed: None,

@@ -6,15 +6,19 @@ use super::plan::Plan;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 
 /// Bytes that a model and one session take on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
     /// Context length in tokens.
     pub ctx: usize,
-    /// The tensors that decoding reads, as they lie on the device.
+    /// The tensors that decoding reads, as they lie on the device: where experts lie in host memory, their slots.
     pub weights: u64,
+    /// Experts in the memory of the host.
+    pub host: u64,
+    /// Slots of each layer for experts; `None` where all of them lie on the device.
+    pub slots: Option<u32>,
     /// The latent cache of all layers.
     pub cache: u64,
     /// The part of `cache` that one token takes.
@@ -32,14 +36,17 @@ impl MemoryPlan {
     pub fn new(
         target: &Target,
         model: &dyn Model,
+        residence: Residence,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let plan = Plan::of_one(target, model, n_ctx, chunk)?;
+        let plan = Plan::of_one(target, model, residence, n_ctx, chunk)?;
         let [weights, cache, scratch] = plan.bytes;
         Ok(Self {
             ctx: n_ctx,
             weights,
+            host: plan.host,
+            slots: residence.slots(),
             cache,
             cache_per_token: cache / n_ctx.max(1) as u64,
             ubatch: plan.chunk,
@@ -51,14 +58,18 @@ impl MemoryPlan {
     pub fn of_batch(
         target: &Target,
         model: &dyn Model,
+        residence: Residence,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let [weights, cache, scratch] = Plan::new(target, model, sizes)?.bytes;
+        let plan = Plan::new(target, model, residence, sizes)?;
+        let [weights, cache, scratch] = plan.bytes;
         let rows = u64::from(sizes.pages) * u64::from(PAGE);
         let cache_per_token = cache / rows.max(1);
         Ok(Self {
             ctx: sizes.n_ctx,
             weights,
+            host: plan.host,
+            slots: residence.slots(),
             cache,
             cache_per_token,
             ubatch: sizes.tokens,
@@ -72,6 +83,8 @@ impl MemoryPlan {
         Self {
             ctx: n_ctx,
             weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
+            host: 0,
+            slots: None,
             cache: cache_per_token * n_ctx as u64,
             cache_per_token,
             ubatch: 1,
@@ -79,7 +92,7 @@ impl MemoryPlan {
         }
     }
 
-    /// The sum of all bytes of the plan.
+    /// The sum of all bytes of the plan, without those in the memory of the host.
     pub fn total(&self) -> u64 {
         self.weights + self.cache + self.scratch
     }

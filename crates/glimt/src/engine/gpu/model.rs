@@ -5,7 +5,7 @@ use super::random;
 use super::tier_trial::TierTrial;
 use crate::gpu::{Gpu, GpuError};
 use crate::models::Model;
-use crate::recipes::{Placed, Weights};
+use crate::recipes::{Placed, Residence, Rooms, Weights};
 use std::sync::Arc;
 
 /// A model whose weights are on `gpu`, shared by every session.
@@ -14,6 +14,8 @@ pub struct GpuModel {
     pub gpu: Arc<Gpu>,
     /// The model in the file: its configuration and names.
     pub model: Arc<dyn Model>,
+    /// Where its experts lie.
+    pub residence: Residence,
     pub(super) weights: Arc<Weights>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
@@ -22,17 +24,18 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// Uploads every weight, as [`load`](Self::load) does, and leaves the tier as it is.
+    /// Uploads every weight, as [`load_for`](Self::load_for) does, and leaves the tier as it is. The rooms for experts are made, too.
     pub(super) async fn upload(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
+        residence: Residence,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         let Placed {
             weights,
             loader,
             matrices,
-        } = model.place(&gpu)?;
+        } = model.place(&gpu, residence)?;
         let total = loader.bytes();
         let told = &mut |done| progress(done, total);
         loader.fill(&gpu, &matrices, told).await?;
@@ -40,13 +43,34 @@ impl GpuModel {
             random::fill_weights(&gpu, &matrices, told).await?;
         }
         gpu.realise(&weights.body.vectors.buffer).await?;
+        for buffer in weights.body.rooms.iter().flatten().flat_map(Rooms::buffers) {
+            gpu.realise(buffer).await?;
+        }
         gpu.check()?;
         Ok(Self {
+            residence,
             weights: Arc::new(weights),
             tier_trial: None,
             precomposed: None,
             model: Arc::clone(&model),
             gpu,
         })
+    }
+
+    /// How often a token's expert had a slot, and how often it had none, since the model was loaded, in steps of one token of all its
+    /// sessions; `None` where no layer has slots.
+    ///
+    /// # Errors
+    /// The error that the device reports.
+    pub async fn hits_and_misses(&self) -> Result<Option<[u64; 2]>, GpuError> {
+        let rooms = self.weights.body.rooms.iter().flatten();
+        let tables: Vec<_> = rooms.filter_map(Rooms::table).collect();
+        let mut sums = [0; 2];
+        for table in &tables {
+            for (sum, n) in sums.iter_mut().zip(table.hits_and_misses(&self.gpu).await?) {
+                *sum += u64::from(n);
+            }
+        }
+        Ok((!tables.is_empty()).then_some(sums))
     }
 }

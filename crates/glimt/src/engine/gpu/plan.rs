@@ -15,7 +15,7 @@ use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::logit_bias;
 use crate::kernels::sequences::CHOICE;
 use crate::models::Model;
-use crate::recipes::{BatchSizes, FEW, Placed, Sessions, Steps};
+use crate::recipes::{BatchSizes, FEW, Placed, Residence, Rooms, Sessions, Steps, Weights};
 use std::collections::HashSet;
 
 /// The steps of one sequence or several that were planned.
@@ -25,8 +25,11 @@ pub struct Plan {
     /// One token with the choice of the next. Of prompts of one sequence: few tokens, a whole chunk, and its last logits. Of several sequences:
     /// copies of cache rows, tokens of every number that steps are made for, and the choices that follow them.
     pub steps: Vec<(&'static str, Step)>,
-    /// Bytes of weights, of the cache, and of everything else, each buffer counted once.
+    /// Bytes of weights, of the cache, and of everything else, each buffer counted once. Slots of experts are weights, and the room for all
+    /// experts of a layer is among everything else. Buffers in host memory are not counted here.
     pub bytes: [u64; 3],
+    /// Bytes of the experts in host memory.
+    pub host: u64,
     recipes: Steps,
 }
 
@@ -38,10 +41,11 @@ impl Plan {
     pub fn of_one(
         target: &Target,
         model: &dyn Model,
+        residence: Residence,
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
-        let placed = model.place(target)?;
+        let placed = model.place(target, residence)?;
         let sessions = placed.weights.untried(target);
         let chunk = prompt::chunk(target, &sessions, n_ctx, chunk)?;
         let sizes = BatchSizes::of_one(n_ctx, chunk);
@@ -53,8 +57,13 @@ impl Plan {
     /// # Errors
     /// The errors of loading and recording: [`GpuError::UnsupportedSize`], [`GpuError::BindingTooLarge`],
     /// [`GpuError::TierUnsupported`].
-    pub fn new(target: &Target, model: &dyn Model, sizes: BatchSizes) -> Result<Self, GpuError> {
-        let placed = model.place(target)?;
+    pub fn new(
+        target: &Target,
+        model: &dyn Model,
+        residence: Residence,
+        sizes: BatchSizes,
+    ) -> Result<Self, GpuError> {
+        let placed = model.place(target, residence)?;
         let sessions = placed.weights.untried(target);
         Self::of(target, model, &placed, &sessions, sizes)
     }
@@ -113,7 +122,11 @@ impl Plan {
         let used = steps.iter().map(|(_, step)| step);
         Ok(Self {
             chunk: sizes.chunk,
-            bytes: bytes(matrices, &weights.body.vectors, recipes.cache(), used),
+            bytes: bytes(weights, matrices, recipes.cache(), used),
+            host: of(
+                &matrices.iter().flat_map(GpuWeight::buffers).collect(),
+                true,
+            ),
             steps,
             recipes,
         })
@@ -127,22 +140,31 @@ impl Plan {
 
 /// Bytes of weights, of the cache, and of everything else that steps need, each buffer counted once.
 fn bytes<'a>(
-    weights: &[GpuWeight],
-    vectors: &Range,
+    weights: &Weights,
+    matrices: &[GpuWeight],
     cache: &[Range],
     steps: impl Iterator<Item = &'a Step>,
 ) -> [u64; 3] {
-    let of = |buffers: &HashSet<&Buffer>| buffers.iter().map(|buffer| buffer.size()).sum();
-    let pieces = weights.iter().flat_map(|weight| &weight.pieces);
-    let planes = pieces.flat_map(|piece| [&piece.quants.buffer, &piece.scales.buffer]);
-    let mut weights: HashSet<_> = planes.collect();
+    let body = &weights.body;
+    let slots = body.rooms.iter().flatten().flat_map(Rooms::slots);
+    let mut weights: HashSet<_> = matrices
+        .iter()
+        .chain(slots)
+        .flat_map(GpuWeight::buffers)
+        .collect();
     let cache: HashSet<_> = cache.iter().map(|range| &range.buffer).collect();
     let used = steps.flat_map(Step::buffers);
     let (vectors, others): (HashSet<_>, HashSet<_>) = used
         .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))
-        .partition(|buffer| **buffer == vectors.buffer);
+        .partition(|buffer| **buffer == body.vectors.buffer);
     weights.extend(vectors);
-    [of(&weights), of(&cache), of(&others)]
+    [of(&weights, false), of(&cache, false), of(&others, false)]
+}
+
+/// Bytes of those `buffers` that lie in host memory, or on the device.
+fn of(buffers: &HashSet<&Buffer>, host: bool) -> u64 {
+    let there = buffers.iter().filter(|buffer| buffer.is_host() == host);
+    there.map(|buffer| buffer.size()).sum()
 }
 
 pub mod expected;

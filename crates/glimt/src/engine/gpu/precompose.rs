@@ -11,6 +11,7 @@ use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError};
 use crate::model::pairs::Pair;
 use crate::models::Model;
+use crate::recipes::Residence;
 use std::sync::Arc;
 
 /// Rows of the trial's cache: the steps that are timed are those of its middle.
@@ -19,7 +20,8 @@ const ROWS: usize = 512;
 const TOKENS: usize = 16;
 
 impl GpuModel {
-    /// Loads like [`load`](Self::load), with the products that `choice` asks for, for sessions of `n_ctx` tokens.
+    /// Loads like [`load`](Self::load), with experts where `residence` says and the products that `choice` asks for, for sessions of `n_ctx`
+    /// tokens.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load), and before anything is loaded [`GpuError::CannotPrecompose`]. `auto` leaves out what cannot be, and
@@ -27,21 +29,22 @@ impl GpuModel {
     pub async fn load_precomposed(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
+        residence: Residence,
         choice: PrecomposeChoice,
         n_ctx: usize,
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self, GpuError> {
         if choice == Off {
-            return Self::load(gpu, model, progress).await;
+            return Self::load_for(gpu, model, residence, 1, progress).await;
         }
         let mut left_out = String::new();
-        let pairs = possible(&gpu, &*model, choice, n_ctx, &mut left_out)?;
+        let pairs = possible(&gpu, &*model, residence, choice, n_ctx, &mut left_out)?;
         let (mut done, more) = (0, bytes(&*model, &pairs));
         let told = &mut |loaded, all| {
             done = all;
             progress(loaded, all + more);
         };
-        let mut loaded = Self::load(gpu, model, told).await?;
+        let mut loaded = Self::load_for(gpu, model, residence, 1, told).await?;
         let all = done + more;
         let before = loaded.gpu.allocated();
         let mut products = <[Vec<GpuWeight>; 2]>::default();
@@ -145,11 +148,12 @@ fn bytes(model: &dyn Model, pairs: &[Pair]) -> u64 {
 fn possible(
     gpu: &Gpu,
     model: &dyn Model,
+    residence: Residence,
     choice: PrecomposeChoice,
     n_ctx: usize,
     left_out: &mut String,
 ) -> Result<Vec<Pair>, GpuError> {
-    let planned = MemoryPlan::new(gpu, model, n_ctx, None)?.total();
+    let planned = MemoryPlan::new(gpu, model, residence, n_ctx, None)?.total();
     let mut tried = choice.pairs().to_vec();
     tried.sort_by_key(|pair| bytes(model, &[*pair]));
     let mut pairs = vec![];
@@ -195,7 +199,9 @@ mod tests {
         let gguf = ModelSource::Embedded.open().unwrap();
         let model = models::load(Arc::new(gguf)).unwrap();
         let mut gpu = Gpu::open(&GpuOptions::default()).wait().unwrap();
-        let planned = MemoryPlan::new(&gpu, &*model, 100, None).unwrap().total();
+        let planned = MemoryPlan::new(&gpu, &*model, Residence::Whole, 100, None)
+            .unwrap()
+            .total();
         let with = |choice: PrecomposeChoice| planned + bytes(&*model, choice.pairs());
         let smaller = with(Qk).min(with(Vo));
         for (choice, memory, expected) in [
@@ -207,7 +213,7 @@ mod tests {
         ] {
             gpu.memory = Some(memory);
             let mut left_out = String::new();
-            let pairs = possible(&gpu, &*model, choice, 100, &mut left_out);
+            let pairs = possible(&gpu, &*model, Residence::Whole, choice, 100, &mut left_out);
             assert_eq!(pairs.as_ref().ok().map(Vec::len), expected);
             let told = pairs.map_or_else(|e| e.to_string(), |_| left_out);
             let refused = told.contains("use --precompose off");

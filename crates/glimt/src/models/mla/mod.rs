@@ -23,7 +23,7 @@ use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
 use crate::model;
 use crate::model::pairs::{Factors, Pair};
-use crate::recipes::Placed;
+use crate::recipes::{Placed, Residence};
 use std::sync::Arc;
 
 /// The family.
@@ -84,10 +84,11 @@ impl super::Model for Model {
         Ok(Box::new(Reference::new(self, n_ctx)?))
     }
 
-    fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError> {
+    fn place(&self, target: &Target, residence: Residence) -> Result<Placed<'_>, GpuError> {
         check_sizes(&self.config)?;
         Placed::new(
             target,
+            residence,
             &self.config,
             &self.weights,
             |attention, places| attention.convert(places),
@@ -137,7 +138,7 @@ mod tests {
         let refused = |key: &str, change: &dyn Fn(&mut Config)| {
             let mut model = Model::load(Arc::clone(&gguf)).expect("it is supported");
             change(&mut model.config);
-            let placed = models::Model::place(&model, &Target::h200());
+            let placed = models::Model::place(&model, &Target::h200(), Residence::Whole);
             let error = placed.err().expect(key).to_string();
             assert!(
                 error.contains(key) && error.contains("--device cpu"),

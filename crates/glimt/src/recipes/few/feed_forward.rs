@@ -7,13 +7,15 @@ use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_experts::{self, GpuBatchExperts, TILE_WORDS};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
+use crate::kernels::expert_slots::GpuExpertSlots;
+use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::model::{Ffn, Mlp, Moe};
-use crate::recipes::GpuBlock;
+use crate::recipes::Rooms;
 
 /// The experts' logits of each token.
 pub(in crate::recipes) struct RouterLogits {
@@ -25,15 +27,16 @@ pub(in crate::recipes) struct RouterLogits {
 }
 
 impl Few<'_> {
-    /// The stream behind the feed-forward network of a layer, in its place.
+    /// The stream behind the feed-forward network of layer `i`, in its place.
     pub(in crate::recipes) fn feed_forward(
         &mut self,
-        layer: &GpuBlock,
+        i: usize,
         stream: &Stream,
         logits: Option<RouterLogits>,
         next: &Place,
-        is_last: bool,
     ) -> Result<Stream, GpuError> {
+        let body = self.given.body;
+        let (layer, rooms) = (&body.layers[i], body.rooms_of(i));
         match &layer.ffn {
             Ffn::Dense(mlp) => {
                 let h = self.hidden_values(mlp.gate.rows);
@@ -51,10 +54,11 @@ impl Few<'_> {
                     None => self.router_logits(&moe.ffn_gate_inp, &layer.ffn_norm, stream)?,
                 };
                 // The last layer leaves its output in one form for all steps of several, because they share their heads.
+                let is_last = i + 1 == body.layers.len();
                 if !self.one && (is_last || !self.is_apart()) {
-                    return self.experts_in_tiles(moe, stream, logits.logits, next);
+                    return self.experts_in_tiles((moe, rooms), stream, logits.logits, next);
                 }
-                self.experts_apart(moe, stream, logits, next)?;
+                self.experts_apart((moe, rooms), stream, logits, next)?;
             }
         }
         Ok(next.stream(self.given.eps()))
@@ -115,13 +119,15 @@ impl Few<'_> {
     /// in the same grids.
     fn experts_apart(
         &mut self,
-        moe: &Moe<GpuWeight, Range>,
+        (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
         stream: &Stream,
         logits: RouterLogits,
         next: &Place,
     ) -> Result<(), GpuError> {
-        let (experts, config, target) = (&moe.experts, self.given.experts(), self.given.target);
+        let (config, target) = (self.given.experts(), self.given.target);
         let used = config.used as u32;
+        // The places of the experts that the products read.
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.most));
         let (inside, beside) = match self.one {
             true => (moe.shared.as_ref(), None),
             false => (None, moe.shared.as_ref()),
@@ -145,11 +151,15 @@ impl Few<'_> {
             tokens: self.most,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
+            given: rooms.is_some(),
             raw_logits: logits.raw,
             shared: inside.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
             h: h.clone(),
         };
+        if let Some(rooms) = rooms {
+            self.choose_and_fill(&gate_up, &moe.experts, rooms)?;
+        }
         self.calls.extend(gate_up.calls(target)?);
         let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
@@ -166,6 +176,32 @@ impl Few<'_> {
             prepared: next.prepared.output(),
         };
         self.calls.extend(down.calls(target)?);
+        Ok(())
+    }
+
+    /// The choice of the experts that `gate_up` multiplies, and the copies of those that are missing in the places that it reads.
+    fn choose_and_fill(
+        &mut self,
+        gate_up: &GpuTokenGateUp<'_>,
+        host: &Mlp<GpuWeight>,
+        rooms: &Rooms,
+    ) -> Result<(), GpuError> {
+        let config = self.given.experts();
+        let words = 2 * config.used as u64;
+        let fills = self
+            .one
+            .then(|| self.buffer("fills", || Range::words("fills of experts", words)));
+        let chosen = GpuExpertSlots {
+            gate_up,
+            table: rooms.table().filter(|_| self.one),
+            fills: fills.clone(),
+        };
+        self.calls.push(chosen.call(self.given.target)?);
+        let (_, router) = gate_up.experts.as_ref().expect("it multiplies experts");
+        self.calls.extend(match fills {
+            Some(fills) => rooms.fill_of_token(host, config, &fills),
+            None => rooms.fill(host, config, ChosenBy::Ids(router.ids.clone()), self.most),
+        });
         Ok(())
     }
 
@@ -205,16 +241,23 @@ impl Few<'_> {
     /// The experts in tiles of their tokens, then the sum of what they give each token, normed for the next layer.
     fn experts_in_tiles(
         &mut self,
-        moe: &Moe<GpuWeight, Range>,
+        (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
         stream: &Stream,
         logits: Range,
         next: &Place,
     ) -> Result<Stream, GpuError> {
-        let (experts, target) = (&moe.experts, self.given.target);
+        let target = self.given.target;
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.most));
         let used = self.given.experts().used as u32;
         let shared = self.shared_gate_up(moe.shared.as_ref(), stream)?;
         let weights = self.floats("expert weights", used);
         let [by_token, by_slot] = self.choice(moe, logits, &weights)?;
+        if let Some(rooms) = rooms {
+            let chosen = ChosenBy::Tiles(by_slot.list.clone(), by_slot.places);
+            let config = self.given.experts();
+            let fills = rooms.fill(&moe.experts, config, chosen, self.most);
+            self.calls.extend(fills);
+        }
         let h = self.hidden_values(used * experts.gate.rows);
         let gate_up = GpuBatchMatvec {
             up: Some(&experts.up),

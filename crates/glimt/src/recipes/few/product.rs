@@ -128,6 +128,7 @@ impl Few<'_> {
                 tokens: 1,
                 activation: self.activation,
                 experts: None,
+                given: false,
                 raw_logits: false,
                 shared: Some([&mlp.gate, &mlp.up]),
                 x: x.clone(),

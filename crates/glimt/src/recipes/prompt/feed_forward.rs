@@ -4,11 +4,12 @@ use super::{Between, PartialSums, Prompt, Rows};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList};
+use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
 use crate::model::{Ffn, Mlp, Moe};
-use crate::recipes::GpuBlock;
+use crate::recipes::Rooms;
 use crate::recipes::chunk::router_split_k;
 
 /// The output of products by low tiles, or by tall ones where both are recorded and the low list is empty.
@@ -24,7 +25,10 @@ fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
 }
 
 impl Prompt<'_> {
-    pub(in crate::recipes) fn feed_forward(&mut self, layer: &GpuBlock, between: Between) -> Range {
+    /// The stream behind the feed-forward network of layer `i`.
+    pub(in crate::recipes) fn feed_forward(&mut self, i: usize, between: Between) -> Range {
+        let body = self.given.body;
+        let layer = &body.layers[i];
         match &layer.ffn {
             Ffn::Dense(mlp) => {
                 let chunk = self.chunk;
@@ -35,7 +39,7 @@ impl Prompt<'_> {
                 let h = self.plain_input(&chunk.inner, h, mlp.down.cols);
                 self.product(&chunk.after_ffn, &mlp.down, &h, 0, Some(&x))
             }
-            Ffn::Moe(moe) => self.mixture(moe, &layer.ffn_norm, between),
+            Ffn::Moe(moe) => self.mixture((moe, body.rooms_of(i)), &layer.ffn_norm, between),
         }
     }
 
@@ -49,12 +53,24 @@ impl Prompt<'_> {
         self.multiply(&product);
     }
 
-    fn mixture(&mut self, moe: &Moe<GpuWeight, Range>, norm: &Range, between: Between) -> Range {
-        let (experts, shared, chunk) = (&moe.experts, moe.shared.as_ref(), self.chunk);
+    fn mixture(
+        &mut self,
+        (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
+        norm: &Range,
+        between: Between,
+    ) -> Range {
+        let (shared, chunk) = (moe.shared.as_ref(), self.chunk);
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.max_tokens));
         let (d, x) = (experts.down.rows, between.x.clone());
         // The router reads floats in every form.
         let input = self.normed(between, norm, d, true);
         let gathers = self.choice(moe);
+        if let Some(rooms) = rooms {
+            let chosen = ChosenBy::Ids(chunk.expert_ids.clone());
+            let config = self.given.experts();
+            let fills = rooms.fill(&moe.experts, config, chosen, self.max_tokens);
+            self.calls.extend(fills);
+        }
         let used = gathers[0].used;
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill
         // what theirs leave idle at the end. So do products by low and by tall tiles: they write to buffers of their own.

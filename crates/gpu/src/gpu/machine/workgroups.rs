@@ -7,10 +7,16 @@
 pub(crate) const BATCH_COMBINE: u32 = 256;
 /// `copy_rows`, a workgroup for each row.
 pub(crate) const COPY_ROWS: u32 = 64;
+/// `expert_fill`, a workgroup for each part of an expert.
+pub(crate) const EXPERT_FILL: u32 = 256;
+/// Vectors of 16 bytes that a thread of `expert_fill` asks for at once.
+pub(crate) const EXPERT_FILL_LOADS: u32 = 8;
 /// `expert_rows`, a workgroup for each expert.
 pub(crate) const EXPERT_ROWS: u32 = 256;
 /// Slots of which a thread of `expert_rows` asks for the experts at once.
 pub(crate) const EXPERT_SLOTS: u32 = 4;
+/// `expert_sources`, one workgroup.
+pub(crate) const EXPERT_SOURCES: u32 = 256;
 /// `moe_combine`, a thread for each vector of 4 values.
 pub(crate) const MOE_COMBINE: u32 = 128;
 /// `read`, which measures a device's memory.

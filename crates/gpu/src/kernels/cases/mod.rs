@@ -11,7 +11,10 @@ pub(crate) mod batch_matvec;
 pub(crate) mod copy_rows;
 pub(crate) mod embed;
 pub(crate) mod expand_kv;
+pub(crate) mod expert_fill;
 pub(crate) mod expert_rows;
+pub(crate) mod expert_slots;
+pub(crate) mod expert_sources;
 pub(crate) mod gemm;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
@@ -130,6 +133,9 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
             token_matvec::of_slices(),
             token_router::cases(),
             token_gate_up::cases(),
+            expert_slots::cases(),
+            expert_sources::cases(),
+            expert_fill::cases(),
             token_moe_down::cases(),
             token_moe_down::of_several(),
         ],

@@ -43,7 +43,7 @@ pub(crate) struct GateUp {
 }
 
 /// Logits of one token, of which the bits of `flags` say how they choose.
-fn choice_of_one(lab: &Lab<'_>, [count, used, _]: [usize; 3], flags: usize) -> Choice {
+pub(super) fn choice_of_one(lab: &Lab<'_>, [count, used, _]: [usize; 3], flags: usize) -> Choice {
     let gating = [Gating::Sigmoid, Gating::Softmax][flags & 1];
     let config = experts(count, used, gating, flags & 2 != 0);
     let mut logits = lab.distinct(count);
@@ -57,7 +57,7 @@ fn choice_of_one(lab: &Lab<'_>, [count, used, _]: [usize; 3], flags: usize) -> C
 }
 
 /// Logits in partial sums. The last one has all of each logit, except for numbers that cancel.
-fn in_parts(lab: &Lab<'_>, logits: &[f32], partial_sums: usize) -> Vec<f32> {
+pub(super) fn in_parts(lab: &Lab<'_>, logits: &[f32], partial_sums: usize) -> Vec<f32> {
     let count = logits.len();
     let last = (partial_sums - 1) * count;
     let mut all = vec![0.0; last];
@@ -108,6 +108,8 @@ impl GateUp {
             (in_parts(lab, &logits, partial_sums), partial_sums)
         };
         let logits = experts.as_ref().map(|(_, choice)| router(choice));
+        // If nobody cares how logits come, a dispatch before may have chosen.
+        let given = self.logits.is_none() && lab.below(3) == 0;
         let gate_up = |h: Range| GpuTokenGateUp {
             tokens: 1,
             experts: experts
@@ -115,12 +117,16 @@ impl GateUp {
                 .zip(on_gpu.as_ref())
                 .zip(logits.as_ref())
                 .map(|(((_, choice), w), (logits, partial_sums))| {
-                    let router = GpuRouter {
+                    let mut router = GpuRouter {
                         partial_sums: *partial_sums as u32,
                         ..choice.given(lab, logits, 1)
                     };
+                    if given {
+                        router.ids = lab.given(&choice.ids);
+                    }
                     ([&w[0], &w[1]], router)
                 }),
+            given,
             raw_logits: come != Logits::Whole,
             shared: shared.as_ref().map(|w| [&w[0], &w[1]]),
             activation: lab.form(),
@@ -135,6 +141,7 @@ impl GateUp {
             lab.run(gate_up.calls_with(lab.gpu, &geometry)?, state(1, 0))?;
             all.extend(lab.left(&h, None, &twin)?);
             if let Some(((_, choice), (_, found))) = experts.as_ref().zip(gate_up.experts.as_ref())
+                && !given
             {
                 all.extend(choice.compared(lab, found)?);
             }
@@ -224,8 +231,18 @@ impl OfSeveral {
         let mut logits = strided(&logits, &choice.config);
         logits.resize(most * logit_stride(&choice.config) as usize, f32::NAN);
         let on_gpu = lab.load_alike(&pair.each_ref())?;
+        let given = lab.below(3) == 0;
+        let router = || {
+            let mut router = choice.given(lab, &logits, most);
+            if given {
+                let behind = vec![u32::MAX; (most - here) * used];
+                router.ids = lab.given(&[&choice.ids[..], &behind].concat());
+            }
+            router
+        };
         let gate_up = |h: Range| GpuTokenGateUp {
-            experts: Some(([&on_gpu[0], &on_gpu[1]], choice.given(lab, &logits, most))),
+            experts: Some(([&on_gpu[0], &on_gpu[1]], router())),
+            given,
             raw_logits,
             shared: None,
             activation: lab.form(),
@@ -240,7 +257,9 @@ impl OfSeveral {
             let gate_up = gate_up(h.values.clone());
             several.run(lab, gate_up.calls_with(lab.gpu, &geometry)?, most)?;
             all.extend(lab.left(&h, None, &twin)?);
-            if let Some((_, found)) = &gate_up.experts {
+            if let Some((_, found)) = &gate_up.experts
+                && !given
+            {
                 all.extend(choice.compared(lab, found)?);
             }
         }

@@ -1,5 +1,7 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
+mod slots;
+
 use super::*;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
@@ -12,6 +14,7 @@ use crate::kernels::sampling::Sampling;
 use crate::kernels::testing::{Rng, nmse};
 use crate::testing::some;
 use half::f16;
+use std::ops::ControlFlow;
 use std::task::{Context, Poll, Waker};
 
 const N_CTX: usize = 200;

@@ -67,7 +67,36 @@ impl Expected {
 
     /// Tokens per second if the memory gives `gb_per_s` GB per second.
     pub fn tokens_per_s(&self, gb_per_s: f64) -> f64 {
+        1.0 / self.seconds(gb_per_s)
+    }
+
+    /// The same token with the dispatches and the waits of another.
+    pub fn with_waits_of(self, other: &Self) -> Self {
+        Self {
+            dispatches: other.dispatches,
+            waits: other.waits,
+            waiting: other.waiting,
+            ..self
+        }
+    }
+
+    /// Seconds of a token if the memory gives `gb_per_s` GB per second.
+    pub fn seconds(&self, gb_per_s: f64) -> f64 {
         let reading = self.bytes as f64 / (gb_per_s * 1e9);
-        1.0 / (self.waiting + reading.max(self.computing))
+        self.waiting + reading.max(self.computing)
+    }
+}
+
+#[cfg(test)]
+impl Expected {
+    /// A token that reads nothing and waits for so many seconds.
+    pub fn of_waiting(waiting: f64) -> Self {
+        Self {
+            dispatches: 1,
+            waits: 1,
+            bytes: 0,
+            waiting,
+            computing: 0.0,
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::model::{Convert, Weight};
 use crate::models::Model as _;
 use crate::models::mla::{Layer, Model};
 use crate::quant::GgmlType;
-use crate::recipes::{BatchSizes, Steps, Weights};
+use crate::recipes::{BatchSizes, Residence, Steps, Weights};
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use crate::testing::{drawn, drawn_pairs};
 use std::convert::Infallible;
@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 mod chunk;
 mod levels;
+mod slots;
 
 /// Rows of a context that every form of the attention has a dispatch for.
 const N_CTX: usize = 40_000;
@@ -81,7 +82,7 @@ fn retyped(mut model: Model, types: &[GgmlType]) -> Model {
 
 /// The session of `model` on `target`, recorded.
 fn record(target: &Target, model: &Model) -> Plan {
-    let plan = Plan::of_one(target, model, N_CTX, None);
+    let plan = Plan::of_one(target, model, Residence::Whole, N_CTX, None);
     plan.unwrap_or_else(|e| panic!("{}, {}: {e}", model.config.name, target.name))
 }
 
@@ -100,7 +101,7 @@ fn steps(target: &Target, weights: &Weights, sizes: BatchSizes) -> Steps {
 
 /// The steps of a batch of several sequences, for few tokens and for many, with the choice of a token for each.
 fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
-    let placed = model.place(target).expect("it fits");
+    let placed = model.place(target, Residence::Whole).expect("it fits");
     let sizes = BatchSizes {
         n_ctx: 4000,
         pages: 500,
@@ -210,7 +211,8 @@ fn a_sequence_alone_takes_the_dispatches_of_a_session() {
                 .map(|call| (call.kernel, call.when, call.grid))
                 .collect();
             if target.tier.has_subgroups() {
-                let plan = Plan::of_one(&target, &model, 4000, None).expect("it fits");
+                let plan =
+                    Plan::of_one(&target, &model, Residence::Whole, 4000, None).expect("it fits");
                 let token = &plan.steps[0].1.calls;
                 let token: Vec<_> = token
                     .iter()
@@ -236,7 +238,7 @@ fn prompts_in_pages_take_the_dispatches_of_a_session() {
     for name in ModelName::ALL {
         let model = model(name, Recipe::Q4_0);
         for target in profiles() {
-            let placed = model.place(&target).expect("it fits");
+            let placed = model.place(&target, Residence::Whole).expect("it fits");
             let record = |sizes: BatchSizes| {
                 let steps = steps(&target, &placed.weights, sizes);
                 let step = steps.prompt(&target, 1, 512).expect("its shapes suit");
@@ -291,7 +293,8 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_pieces() {
             max_binding: 48 << 20,
             ..target
         };
-        let plan = Plan::of_one(&small, &model, 4096, Some(512)).expect("it fits");
+        let plan =
+            Plan::of_one(&small, &model, Residence::Whole, 4096, Some(512)).expect("it fits");
         for (step, calls) in &plan.steps {
             resolved(&small, step, calls);
         }
@@ -309,7 +312,7 @@ fn weights_that_do_not_fit_one_binding_are_recorded_in_pieces() {
 fn products_of_weights_save_a_token_dispatches() {
     for (target, name) in profiles().iter().zip(ModelName::ALL.into_iter().cycle()) {
         let model = model(name, Recipe::Q8_0);
-        let mut placed = model.place(target).expect("it fits");
+        let mut placed = model.place(target, Residence::Whole).expect("it fits");
         let dispatches = [&[][..], &Pair::ALL].map(|pairs| {
             for pair in pairs {
                 let factors = model.factors(*pair).into_iter();

@@ -12,7 +12,7 @@ use crate::kernels::sequences::PAGE;
 use crate::kernels::testing::Rng;
 use crate::kernels::testing::paged::Paged;
 use crate::models::mla::Model;
-use crate::recipes::{self, BatchSizes, ChunkSize, Placed, Steps};
+use crate::recipes::{self, BatchSizes, ChunkSize, Placed, Residence, Steps};
 use crate::synth::{self, ModelName, SynthOptions};
 use half::f16;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ fn weights(gpu: &Gpu, model: &Model) -> (Weights, recipes::Weights) {
     let mut attention = None;
     let placed = Placed::new(
         gpu,
+        Residence::Whole,
         &model.config,
         &model.weights,
         |attention, places| attention.convert(places),

@@ -8,7 +8,7 @@ use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
 use crate::models::Model as _;
 use crate::models::mla::Model;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 use crate::synth::{self, Recipe, SynthOptions};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
 
 /// The step of one token of `model` on `target`.
 fn record(target: &Target, model: &Model) -> Step {
-    let placed = model.place(target).expect("it fits");
+    let placed = model.place(target, Residence::Whole).expect("it fits");
     let sessions = placed.weights.untried(target);
     let steps = sessions.steps(target, BatchSizes::of_one(16, 1));
     let logits = Range::floats("logits", model.config.vocab_size as u64);

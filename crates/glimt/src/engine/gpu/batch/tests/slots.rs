@@ -1,0 +1,180 @@
+//! Protects experts in host memory: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
+
+use super::*;
+use crate::gpu::Gpu;
+use crate::models;
+use crate::recipes::Residence;
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
+
+/// One way to run a model with slots.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    model: ModelName,
+    tier: Tier,
+    slots: u32,
+    /// Whether workgroups repeat small work.
+    repeats: bool,
+    /// Whether few tokens have workgroups of their own for their experts.
+    apart: bool,
+    /// Whether the weights come from a file; else they are made on the device.
+    file: bool,
+}
+
+impl Way {
+    /// The model on the device, and in host memory with slots; nothing where the adapter cannot run it.
+    fn models(self) -> Option<[Arc<GpuModel>; 2]> {
+        let options = GpuOptions {
+            tier: Some(self.tier),
+            repeats_work: Some(self.repeats),
+            ..GpuOptions::default()
+        };
+        let mut gpu = match Gpu::open(&options).wait() {
+            Ok(gpu) => gpu,
+            Err(GpuError::TierUnsupported { .. }) => return None,
+            Err(e) => panic!("these tests need a GPU adapter: {e}"),
+        };
+        gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
+        let gpu = Arc::new(gpu);
+        let options = SynthOptions {
+            layers: Some(3),
+            ..SynthOptions::default()
+        };
+        let gguf = match self.file {
+            true => {
+                let bytes = synth::in_memory(self.model, Recipe::Q4KM, &options);
+                let bytes = bytes.expect("three layers are fine");
+                crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
+            }
+            false => synth::without_matrices(self.model, Recipe::Q4KM, &options).expect("a plan"),
+        };
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let residences = [Residence::Whole, Residence::Slots(self.slots)];
+        Some(residences.map(|residence| {
+            let (gpu, model) = (Arc::clone(&gpu), Arc::clone(&model));
+            let mut ignore = |_, _| {};
+            let loaded = GpuModel::load_for(gpu, model, residence, 1, &mut ignore);
+            Arc::new(loaded.wait().expect("it fits"))
+        }))
+    }
+
+    /// Compares sessions, and steps of two sequences, whose tokens come one at a time and several at once.
+    fn compare(self, rng: &Rng) {
+        let Some(models) = self.models() else {
+            eprintln!("skipped: {self:?}");
+            return;
+        };
+        let [whole, slots] = models.each_ref().map(|model| {
+            // Both get the same.
+            let mut rng = rng.clone();
+            (session(model, &mut rng), sequences(model, &mut rng))
+        });
+        assert!(whole.0 == slots.0, "a session, {self:?}");
+        assert!(whole.1 == slots.1, "two sequences, {self:?}");
+        let counted = models
+            .each_ref()
+            .map(|model| complete(model.hits_and_misses()).expect("they are there"));
+        let experts = models[0].model.config().experts.as_ref();
+        let used = experts.map_or(0, |experts| experts.used as u32);
+        assert_eq!(counted[0], None, "{self:?}");
+        match counted[1] {
+            None => assert!(self.slots < used, "{self:?}"),
+            Some([hits, misses]) => {
+                // Nothing is there at first.
+                assert!(misses >= u64::from(used), "{misses} misses, {self:?}");
+                assert_eq!((hits + misses) % u64::from(used), 0, "{self:?}");
+                assert!(hits > 0 || self.slots == used, "{self:?}");
+            }
+        }
+    }
+}
+
+/// The bits of the kept logits of a session after each of its calls, and the tokens that it chooses.
+fn session(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
+    let made = GpuBackend::with_chunk(Arc::clone(model), N_CTX, Some(16));
+    let mut session = made.wait().expect("it fits");
+    let (mut ids, mut all) = (vec![], vec![]);
+    // Prompts in chunks, in a step of few tokens and of one token, between answers.
+    for count in [1, 20 + rng.below(8), 2 + rng.below(7), 1] {
+        let before = ids.len();
+        ids.extend((0..count).map(|_| rng.below(500) as u32));
+        let prefilled = session.prefill(&ids[before..], before).wait();
+        prefilled.expect("it computes");
+        all.extend(kept(&session));
+        let context = ids.clone();
+        let on_token = &mut |id| {
+            ids.push(id);
+            ControlFlow::Continue(())
+        };
+        let decoded = session.decode(&context, &Sampling::GREEDY, 6 + rng.below(4), on_token);
+        decoded.wait().expect("it computes");
+        // The cache has no row of the last token.
+        ids.pop();
+        all.extend(&ids[context.len()..]);
+    }
+    all
+}
+
+/// The bits of the logits of two sequences, in steps of one to many tokens.
+fn sequences(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
+    let prompts = [20, 3].map(|n| tokens(n + rng.below(8))[..].to_vec());
+    let mut run = Run::new(rng, model, &prompts, 16);
+    let mut all = vec![];
+    for _ in 0..6 {
+        let counts = [[1, 1], [1, 0], [4, 3], [8, 8], [2, 6], [0, 1]][rng.below(6)];
+        for (_, row) in run.step(&counts) {
+            all.extend(row.iter().map(|v| v.to_bits()));
+        }
+    }
+    // Steps that choose, whatever those before were.
+    for counts in [[40, 40], [1, 1], [0, 1], [1, 1]] {
+        for (_, row) in run.step(&counts.map(|n: usize| n.min(8))) {
+            all.extend(row.iter().map(|v| v.to_bits()));
+        }
+    }
+    all
+}
+
+/// All ways in which the number of slots is one of interest.
+fn ways() -> Vec<Way> {
+    let mut all = vec![];
+    for (model, used, count) in [
+        (ModelName::Tiny, 2, 8),
+        (ModelName::TinyDs2, 3, 8),
+        (ModelName::TinyGlm, 4, 64),
+    ] {
+        for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
+            for tier in [Tier::Subgroup, Tier::Int8] {
+                for flags in 0..8 {
+                    all.push(Way {
+                        model,
+                        tier,
+                        slots,
+                        repeats: flags & 1 == 1,
+                        apart: flags & 2 == 2,
+                        file: flags & 4 == 0,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn experts_in_host_memory_give_the_bits_of_experts_on_the_device() {
+    let small: Vec<_> = ways()
+        .into_iter()
+        .filter(|way| way.model != ModelName::TinyGlm && way.file)
+        .collect();
+    for way in some(&small, 1) {
+        way.compare(&Rng::fresh());
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn experts_in_host_memory_give_the_bits_of_experts_on_the_device_in_every_way() {
+    for way in some(&ways(), 24) {
+        way.compare(&Rng::fresh());
+    }
+}

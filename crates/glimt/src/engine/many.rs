@@ -1,0 +1,319 @@
+//! The room of several sequences: how many rows of the cache they share, where the experts lie, and how many requests the CPU takes in turns.
+
+use super::device::Device;
+use super::error::NoRoom;
+use super::gpu::MemoryPlan;
+use super::gpu::batch::step_tokens;
+use super::gpu::prompt::chunk as prompt_chunk;
+use super::host::{Host, size};
+use super::partly::{Experts, Partly};
+use super::room::{Memory, expected, objection};
+use super::{EngineError, Serving};
+use crate::gpu::Gpu;
+use crate::kernels::sequences::PAGE;
+use crate::models::Model;
+use crate::recipes::{BatchSizes, Residence};
+
+/// The steps of several sequences that have room.
+pub(super) struct Many {
+    /// The sizes of the steps.
+    pub(super) sizes: BatchSizes,
+    /// Where the experts lie, if not on the device with all else.
+    pub(super) partly: Option<Partly>,
+}
+
+/// The model, its device and what is asked for, while the room of several sequences is sought.
+struct Sought<'a> {
+    gpu: &'a Gpu,
+    model: &'a dyn Model,
+    /// The sizes, of which the pages are to be found.
+    sizes: BatchSizes,
+    memory: Memory,
+    /// Pages of the cache that were asked for.
+    asked: Option<usize>,
+    /// Pages of the context of one sequence.
+    of_one: usize,
+    /// The plan with all of the model on the device and a cache for one sequence.
+    whole: MemoryPlan,
+}
+
+/// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
+/// all sequences need at most, or what there is memory for.
+///
+/// # Errors
+/// [`EngineError::NoRoom`] for a cache that was asked for, unless it is to be forced, or what loading the model there would refuse.
+pub(super) fn batch_sizes(
+    device: &Device,
+    model: &dyn Model,
+    n_ctx: usize,
+    serving: Serving,
+    ubatch: Option<u32>,
+    force: bool,
+) -> Result<Option<Many>, EngineError> {
+    let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
+        return Ok(None);
+    };
+    let sessions = model.place(gpu, Residence::Whole)?.weights.untried(gpu);
+    let sizes = BatchSizes {
+        n_ctx,
+        pages: n_ctx.div_ceil(PAGE as usize) as u32,
+        sequences: serving.parallel.min(Serving::MOST),
+        tokens: step_tokens(gpu, &sessions, Serving::MOST),
+        chunk: prompt_chunk(gpu, &sessions, n_ctx, ubatch)?,
+    };
+    let asked = serving.cache_tokens;
+    let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
+    let sought = Sought::new(gpu, model, sizes, asked)?;
+    if !force && let Some(many) = sought.partly()? {
+        return Ok(Some(many));
+    }
+    Ok(Some(Many {
+        sizes: sought.all_resident(force)?,
+        partly: None,
+    }))
+}
+
+/// Where the experts of `model` lie for steps of `sequences` sequences of up to `n_ctx` tokens that share `pages` of a cache: `None` is on the
+/// device with all else.
+///
+/// # Errors
+/// [`EngineError::NoRoom`], or what loading the model there would refuse.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn partly_of_many(
+    gpu: &Gpu,
+    model: &dyn Model,
+    n_ctx: usize,
+    sequences: u32,
+    pages: u32,
+) -> Result<Option<Partly>, EngineError> {
+    let sessions = model.place(gpu, Residence::Whole)?.weights.untried(gpu);
+    let sizes = BatchSizes {
+        n_ctx,
+        pages,
+        sequences,
+        tokens: step_tokens(gpu, &sessions, Serving::MOST),
+        chunk: 0,
+    };
+    let sought = Sought::new(gpu, model, sizes, Some(pages as usize))?;
+    Ok(sought.partly()?.and_then(|many| many.partly))
+}
+
+impl<'a> Sought<'a> {
+    fn new(
+        gpu: &'a Gpu,
+        model: &'a dyn Model,
+        sizes: BatchSizes,
+        asked: Option<usize>,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
+            gpu,
+            model,
+            sizes,
+            memory: Memory::of(gpu),
+            asked,
+            of_one: sizes.n_ctx.div_ceil(PAGE as usize),
+            whole: MemoryPlan::of_batch(gpu, model, Residence::Whole, sizes)?,
+        })
+    }
+
+    fn of_pages(&self, pages: usize) -> BatchSizes {
+        BatchSizes {
+            pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
+            ..self.sizes
+        }
+    }
+
+    fn plan(&self, residence: Residence, pages: usize) -> Result<MemoryPlan, EngineError> {
+        let sizes = self.of_pages(pages);
+        Ok(MemoryPlan::of_batch(
+            self.gpu, self.model, residence, sizes,
+        )?)
+    }
+
+    /// Bytes of a page.
+    fn page(&self) -> u64 {
+        self.whole.cache_per_token.max(1) * u64::from(PAGE)
+    }
+
+    /// Pages of a cache that has one binding for each layer.
+    fn bound(&self) -> usize {
+        let layers = self.model.config().block_count.max(1) as u64;
+        (self.gpu.max_binding.saturating_mul(layers) / self.page()) as usize
+    }
+
+    /// Pages that have room in `has` bytes beside all else of a plan.
+    fn beside(&self, plan: &MemoryPlan, has: u64) -> usize {
+        let others = plan.weights + plan.scratch;
+        let room = (has.saturating_sub(others) / self.page()) as usize;
+        room.min(self.bound())
+    }
+
+    /// Pages that all sequences need at most.
+    fn all(&self) -> usize {
+        self.of_one * self.sizes.sequences as usize
+    }
+
+    /// The sizes if all of the model lies on the device.
+    fn all_resident(&self, force: bool) -> Result<BatchSizes, EngineError> {
+        let (has, bound) = (self.memory.has(), self.bound());
+        let most = |has| self.beside(&self.whole, has);
+        if let Some(pages) = self.asked {
+            let most = has.map_or(bound, most);
+            if pages > most && !(force && pages <= bound) {
+                return Err(self.refusal(pages, &self.whole, most, String::new()));
+            }
+            return Ok(self.of_pages(pages));
+        }
+        // Some is left for what else uses the memory.
+        let most = has.map_or(bound, |has| most(has - has / 10));
+        Ok(self.of_pages(self.all().min(most).max(self.of_one)))
+    }
+
+    /// The room if the model has none on the device beside its cache, but has without its experts. Of what is left there without them, the
+    /// cache gets a quarter, unless something else is asked for or one context takes more.
+    fn partly(&self) -> Result<Option<Many>, EngineError> {
+        let needed = self.asked.unwrap_or(self.of_one);
+        let has = self.memory.has();
+        let Some(has) = has.filter(|has| self.beside(&self.whole, *has) < needed) else {
+            return Ok(None);
+        };
+        let Some(experts) = Experts::of(self.gpu, self.model)? else {
+            return Ok(None);
+        };
+        let Ok(bus) = self.memory.bus(self.gpu) else {
+            return Ok(None);
+        };
+        let Ok(least) = self.plan(Residence::Slots(0), needed) else {
+            return Ok(None);
+        };
+        let most = self.beside(&least, has);
+        if let Some(but) = objection(&least, has, self.memory.host) {
+            return Err(self.refusal(needed, &self.whole, most, but));
+        }
+        let pages = match self.asked {
+            Some(asked) if asked > most => {
+                return Err(self.refusal(asked, &self.whole, most, String::new()));
+            }
+            Some(asked) => asked,
+            None => self.all().min(most / 4).max(self.of_one),
+        };
+        let plan = |slots| self.plan(Residence::Slots(slots), pages);
+        let found = experts.most_slots(&self.whole, has, &plan)?;
+        let Some(found) = found else {
+            return Err(self.refusal(pages, &self.whole, most, String::new()));
+        };
+        let residence = Residence::Slots(found.slots.unwrap_or_default());
+        let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
+        Ok(Some(Many {
+            sizes: self.of_pages(pages),
+            partly: Some(Partly::new(self.gpu, experts, &found, &expected, bus)),
+        }))
+    }
+
+    /// The error that a cache of `pages` has no room beside the rest of a plan, where `most` have.
+    fn refusal(&self, pages: usize, plan: &MemoryPlan, most: usize, but: String) -> EngineError {
+        let cache = self.page() * pages as u64;
+        let bound = self.page() * self.bound() as u64;
+        EngineError::from(Box::new(NoRoom {
+            needed: size(plan.weights + plan.scratch + cache),
+            weights: size(plan.weights),
+            n_ctx: pages * PAGE as usize,
+            cache: size(cache),
+            device: self.gpu.info.name.clone(),
+            has: size(self.memory.has().unwrap_or(bound)),
+            but,
+            advice: match most {
+                0 => "a smaller --parallel or -c takes less".to_owned(),
+                _ => format!("--cache-tokens {} fits", most * PAGE as usize),
+            },
+        }))
+    }
+}
+
+/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
+pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
+    let (Device::Cpu { .. }, true) = (device, serving.turns) else {
+        return 1;
+    };
+    let plan = MemoryPlan::on_cpu(model, n_ctx);
+    let has = Host::here().total.unwrap_or(u64::MAX);
+    // Some is left for what else uses the memory.
+    let left = (has - has / 10).saturating_sub(plan.total() - plan.cache);
+    let sessions = left / plan.cache.max(1);
+    (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ModelSource;
+    use crate::gpu::GpuOptions;
+    use crate::gpu::wait::Wait;
+    use crate::models;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_cache_of_many_takes_what_memory_leaves() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let open = |max_memory| {
+            let options = GpuOptions {
+                max_memory,
+                ..GpuOptions::default()
+            };
+            Arc::new(
+                Gpu::open(&options)
+                    .wait()
+                    .expect("these tests need a GPU adapter"),
+            )
+        };
+        let serving = |cache_tokens| Serving {
+            parallel: 8,
+            cache_tokens,
+            turns: true,
+        };
+        let gpu = open(None);
+        let of_pages = |pages| BatchSizes {
+            n_ctx: 250,
+            pages,
+            sequences: 8,
+            tokens: gpu.machine.tuned.batch_tokens,
+            chunk: 250,
+        };
+        let plan =
+            MemoryPlan::of_batch(&gpu, &*model, Residence::Whole, of_pages(4)).expect("it fits");
+        let found = |gpu: &Arc<Gpu>, cache_tokens| {
+            let device = Device::Gpu(Arc::clone(gpu));
+            let many = batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false);
+            many.map(|many| many.map(|many| many.sizes))
+        };
+        assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
+        // A tenth of the memory is left alone.
+        let page = plan.cache_per_token * u64::from(PAGE);
+        let needed = plan.weights + plan.scratch + 20 * page + page / 2;
+        let small = open(Some(needed * 10 / 9 + 1));
+        assert_eq!(found(&small, None).expect("it fits"), Some(of_pages(20)));
+        let asked = found(&small, Some(1000)).expect("it fits");
+        assert_eq!(asked, Some(of_pages(16)));
+        let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
+        assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
+        let cpu = Device::Cpu { because: None };
+        let none = batch_sizes(&cpu, &*model, 250, serving(None), None, false);
+        assert!(none.expect("there is nothing to refuse").is_none());
+        assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
+        let one = Serving {
+            turns: false,
+            ..serving(None)
+        };
+        assert_eq!(turns(&cpu, &*model, 250, one), 1);
+        let most =
+            Host::here().total.expect("the machine tells it") / model.cache_bytes_per_token();
+        assert_eq!(
+            turns(&cpu, &*model, most as usize, serving(None)),
+            1,
+            "no memory"
+        );
+    }
+}

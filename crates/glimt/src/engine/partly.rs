@@ -1,0 +1,158 @@
+//! A model whose experts have no room on its device: how many of them stay there, and how fast it should be.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::EngineError;
+use super::gpu::MemoryPlan;
+use super::gpu::plan::expected::Expected;
+use super::host::size;
+use crate::gpu::bus::Bus;
+use crate::gpu::machine::memory_speed;
+use crate::gpu::{GpuError, Target};
+use crate::models::Model;
+use crate::recipes::Residence;
+
+/// A part of the names of the tensors that hold experts.
+const EXPERTS: &str = "_exps.";
+
+/// The experts of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Experts {
+    /// Experts of a layer.
+    pub(super) count: u32,
+    /// Experts of a layer that a token uses.
+    pub(super) used: u32,
+    /// Bytes of those that a token uses, over all layers.
+    pub(super) of_token: u64,
+}
+
+impl Experts {
+    /// The experts of `model` as they lie on `target`; `None` where it has none.
+    pub(super) fn of(target: &Target, model: &dyn Model) -> Result<Option<Self>, GpuError> {
+        let Some(experts) = &model.config().experts else {
+            return Ok(None);
+        };
+        let (count, used) = (experts.count as u32, experts.used as u32);
+        let placed = model.place(target, Residence::Whole)?;
+        let all = placed.matrices.iter();
+        let bytes: u64 = all
+            .filter(|matrix| matrix.name.contains(EXPERTS))
+            .map(|matrix| matrix.bytes())
+            .sum();
+        Ok(Some(Self {
+            count,
+            used,
+            of_token: bytes * u64::from(used) / u64::from(count.max(1)),
+        }))
+    }
+
+    /// The most slots with which a plan has room in `has` bytes, and that plan; `None` where not even the plan without slots has. Fewer
+    /// slots than a token uses experts keep none, so then there are none.
+    pub(super) fn most_slots(
+        self,
+        whole: &MemoryPlan,
+        has: u64,
+        plan: &dyn Fn(u32) -> Result<MemoryPlan, EngineError>,
+    ) -> Result<Option<MemoryPlan>, EngineError> {
+        let least = plan(0)?;
+        if least.total() > has {
+            return Ok(None);
+        }
+        let experts = whole.weights.saturating_sub(least.weights);
+        let of_slot = (experts / u64::from(self.count.max(1))).max(1);
+        let most = self.count.saturating_sub(1);
+        // Slots take the same room as their experts elsewhere, but for the ends of buffers.
+        let mut slots = most.min(u32::try_from((has - least.total()) / of_slot).unwrap_or(most));
+        let mut best = None;
+        while slots >= self.used.max(1) && slots <= most {
+            let tried = plan(slots)?;
+            match (tried.total() <= has, &best) {
+                (true, _) => (best, slots) = (Some(tried), slots + 1),
+                (false, Some(_)) => break,
+                (false, None) => slots -= 1,
+            }
+        }
+        Ok(Some(best.unwrap_or(least)))
+    }
+}
+
+/// A model whose experts lie in the memory of the host, with slots for some of them on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Partly {
+    /// Slots of each layer for experts.
+    pub slots: u32,
+    /// Experts of each layer.
+    pub experts: u32,
+    /// Bytes of weights on the device.
+    pub resident: u64,
+    /// Bytes of experts in the memory of the host.
+    pub host: u64,
+    /// The bus between them.
+    pub bus: Bus,
+    /// Tokens per second, computed for experts that are chosen evenly. A router that repeats itself is faster.
+    pub tokens_per_s: f64,
+    /// Whether the speed of the device's memory is not known, so that only the bus and the dispatches take time.
+    pub by_bus_alone: bool,
+}
+
+impl Partly {
+    /// The outcome for the experts of a model, of which a token is `expected` to take so long beside what comes over the bus.
+    pub(super) fn new(
+        target: &Target,
+        experts: Experts,
+        plan: &MemoryPlan,
+        expected: &Expected,
+        bus: Bus,
+    ) -> Self {
+        let slots = plan.slots.unwrap_or(experts.count);
+        let missing = 1.0 - f64::from(slots) / f64::from(experts.count.max(1));
+        let over_bus = missing * experts.of_token as f64 / (bus.gb_per_s() * 1e9);
+        let speed = memory_speed(&target.name);
+        // Memory without end: its reads take no time.
+        let seconds = expected.seconds(speed.unwrap_or(f64::INFINITY)) + over_bus;
+        Self {
+            slots,
+            experts: experts.count,
+            resident: plan.weights,
+            host: plan.host,
+            bus,
+            tokens_per_s: 1.0 / seconds,
+            by_bus_alone: speed.is_none(),
+        }
+    }
+
+    /// Where the experts lie: where `None`, on the device with all else.
+    pub fn residence_of(partly: Option<&Self>) -> Residence {
+        partly.map_or(Residence::Whole, |partly| Residence::Slots(partly.slots))
+    }
+}
+
+impl fmt::Display for Partly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            slots,
+            experts,
+            bus,
+            tokens_per_s,
+            ..
+        } = self;
+        let (resident, host) = (size(self.resident), size(self.host));
+        write!(
+            f,
+            "{resident} of the weights lie on the GPU, with {slots} of {experts} experts of each layer; all experts, {host}, lie in the \
+             machine's memory and come over the bus ({bus}); computed: "
+        )?;
+        match self.by_bus_alone {
+            false => write!(f, "at least {tokens_per_s:.0} tokens/s"),
+            true => write!(
+                f,
+                "{tokens_per_s:.0} tokens/s for the bus and the dispatches alone, since the speed of the GPU's memory is not known"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

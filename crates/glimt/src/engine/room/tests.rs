@@ -1,0 +1,199 @@
+//! Protects the decision where a model lies: whole wherever it has room, else partly, else a refusal with its numbers.
+
+use super::*;
+use crate::engine::ModelSource;
+use crate::models;
+use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use glimt_formats::testing::Rng;
+use std::sync::Arc;
+
+#[test]
+fn the_longest_context_that_fits_is_found() {
+    for limit in [0, 255, 256, 257, 1000, 4096, 5000, 9999, 10_000, 20_000] {
+        let found = longest(10_000, &|n_ctx| Ok(n_ctx <= limit)).expect("it fits or not");
+        let expected = match limit {
+            0..256 => None,
+            256..10_000 => Some(limit / STEP * STEP),
+            _ => Some(10_000),
+        };
+        assert_eq!(found, expected, "{limit}");
+    }
+}
+
+#[test]
+fn a_model_that_thinks_gets_what_has_room() {
+    let gguf = ModelSource::Embedded
+        .open()
+        .expect("it is part of the program");
+    let model = models::load(Arc::new(gguf)).expect("it is supported");
+    let cpu = Device::Cpu { because: None };
+    let place = Place {
+        site: Site::of(&cpu),
+        model: &*model,
+        ubatch: None,
+        has_flag: true,
+    };
+    let context = |thinks| place.default_context(thinks).expect("it has room");
+    // The built-in model was made for no more.
+    assert_eq!([context(true), context(false)], [2048, 2048]);
+    assert!(place.fits(2048, true).expect("it is read in place"));
+    let plan = place.plan(Residence::Whole, 2048);
+    let plan = plan.expect("it is read in place");
+    assert_eq!(plan.cache, model.cache_bytes_per_token() * 2048);
+}
+
+/// A small model with experts.
+fn tiny() -> Arc<dyn Model> {
+    let options = SynthOptions::default();
+    let gguf = without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options).expect("a plan");
+    models::load(Arc::new(gguf)).expect("it is supported")
+}
+
+/// The place of a model in so many bytes of a device and of its host.
+fn place<'a>(
+    model: &'a dyn Model,
+    target: &'a Target,
+    device: u64,
+    behind: Behind,
+    host: Host,
+) -> Place<'a> {
+    let memory = Memory {
+        device: Some(device),
+        behind,
+        host,
+    };
+    Place {
+        site: Site::Gpu(target, memory),
+        model,
+        ubatch: None,
+        has_flag: true,
+    }
+}
+
+const CARD: Behind = Behind::Host(Bus::ASSUMED);
+const N_CTX: usize = 512;
+
+#[test]
+fn a_model_is_whole_wherever_it_has_room_and_else_has_the_most_slots() {
+    let (model, target) = (tiny(), Target::h200());
+    let host = Host::of(64 << 30);
+    let at = |device| place(&*model, &target, device, CARD, host);
+    let plan = |residence| at(0).plan(residence, N_CTX).expect("it is planned");
+    let whole = plan(Residence::Whole).total();
+    for room in [whole, whole + 1, u64::MAX] {
+        assert_eq!(at(room).check(N_CTX).expect("it fits"), None);
+    }
+    let least = plan(Residence::Slots(0));
+    let experts = Experts::of(&target, &*model).expect("they have places");
+    let experts = experts.expect("it has some");
+    assert_eq!(least.host, whole_experts(&model, &target));
+    // The fewest that keep any, one that is drawn, and the most.
+    let drawn = Rng::fresh().below((experts.count - experts.used) as usize);
+    let drawn = experts.used + drawn as u32;
+    for slots in [experts.used, drawn, experts.count - 1] {
+        let needed = plan(Residence::Slots(slots)).total();
+        if needed >= whole {
+            continue;
+        }
+        let found = at(needed).check(N_CTX).expect("it fits partly");
+        let found = found.expect("it is not whole");
+        assert_eq!((found.slots, found.experts), (slots, experts.count));
+        let fewer = at(needed - 1).check(N_CTX).expect("it fits partly");
+        assert!(fewer.is_some_and(|fewer| fewer.slots < slots));
+    }
+    let fewest = at(least.total()).check(N_CTX).expect("the rest fits");
+    assert_eq!(fewest.map(|fewest| fewest.slots), Some(0));
+    assert!(at(least.total() - 1).check(N_CTX).is_err());
+}
+
+/// Bytes of the experts of a model.
+fn whole_experts(model: &Arc<dyn Model>, target: &Target) -> u64 {
+    let experts = Experts::of(target, &**model).expect("they have places");
+    let experts = experts.expect("it has some");
+    experts.of_token * u64::from(experts.count) / u64::from(experts.used)
+}
+
+/// The sentence that refuses a place.
+fn refused(place: &Place<'_>) -> String {
+    let refused = place.check(N_CTX).expect_err("it has no room");
+    refused.to_string()
+}
+
+#[test]
+fn refusals_tell_what_is_missing() {
+    let (model, target) = (tiny(), Target::h200());
+    let host = Host::of(64 << 30);
+    let at = |device, behind, host| place(&*model, &target, device, behind, host);
+    let of = |residence| at(0, CARD, host).plan(residence, N_CTX).expect("a plan");
+    let (whole, least) = (of(Residence::Whole), of(Residence::Slots(0)));
+    let told = refused(&at(least.total() - 1, CARD, host));
+    for expected in [
+        format!("take {} in all", size(whole.total())),
+        format!(
+            "{} are needed there without any expert",
+            size(least.total())
+        ),
+    ] {
+        assert!(told.contains(&expected), "{expected}: {told}");
+    }
+    // The machine has a byte less than the experts take, beside the tenth that is left to others.
+    let scarce = |bytes: u64| Host {
+        total: Some(1 << 30),
+        available: Some(bytes * 10 / 9),
+    };
+    let enough = at(least.total(), CARD, scarce(least.host + 10)).check(N_CTX);
+    assert!(enough.expect("it fits").is_some());
+    let told = refused(&at(least.total(), CARD, scarce(least.host - 10)));
+    let expected = format!(
+        "its experts, {}, have no room in the machine's memory",
+        size(least.host)
+    );
+    assert!(told.contains(&expected), "{expected}: {told}");
+    let told = refused(&at(1 << 20, CARD, host));
+    assert!(told.contains("a smaller model would"), "{told}");
+    let short = at(0, CARD, host)
+        .plan(Residence::Whole, STEP)
+        .expect("a plan");
+    let told = refused(&at(
+        short.total() - short.weights / 2,
+        Behind::Unified,
+        host,
+    ));
+    assert!(
+        told.contains("a quantisation of 2."),
+        "half of its bits: {told}"
+    );
+    let told = refused(&at(whole.total() - 1, Behind::Browser, host));
+    assert!(told.contains("a browser's shaders"), "{told}");
+    let plain = Target {
+        reads_host: false,
+        tier: crate::gpu::Tier::Plain,
+        ..target.clone()
+    };
+    let whole = place(&*model, &plain, 0, CARD, host);
+    let whole = whole.plan(Residence::Whole, N_CTX).expect("a plan").total();
+    let told = refused(&place(&*model, &plain, whole - 1, CARD, host));
+    assert!(told.contains("the tiers 'subgroup' and 'int8'"), "{told}");
+}
+
+#[test]
+fn a_mac_is_told_how_to_give_its_gpu_more_where_it_has_more() {
+    let model = tiny();
+    let mac = Target::named("Apple M4 Pro").expect("it is known");
+    let needed = |host| {
+        let place = place(&*model, &mac, 1 << 20, Behind::Unified, host);
+        let whole = place.plan(Residence::Whole, N_CTX).expect("a plan");
+        (whole.total(), refused(&place))
+    };
+    let (bytes, told) = needed(Host::of(24 << 30));
+    let expected = format!(
+        "sudo sysctl iogpu.wired_limit_mb={}` gives the GPU enough until the next start",
+        bytes.div_ceil(1 << 20)
+    );
+    assert!(told.contains(&expected), "{expected}: {told}");
+    // Such a machine has no room beside its system.
+    let (_, told) = needed(Host::of(3 << 30));
+    assert!(!told.contains("sysctl"), "{told}");
+    let (_, told) = needed(Host::default());
+    assert!(!told.contains("sysctl"), "{told}");
+}

@@ -1,0 +1,168 @@
+//! Cases of the choice of experts that have places: of one token after the other, whose experts take slots, and of several tokens.
+
+use super::Case;
+use super::lab::{Compared, Lab, state};
+use super::places::Several;
+use super::prepared::Normed;
+use super::router::{Choice, experts};
+use super::token_gate_up::{choice_of_one, in_parts};
+use crate::gpu::GpuError;
+use crate::gpu::memory::GpuWeight;
+use crate::kernels::expert_slots::{GpuExpertSlots, Table, expert_slots};
+use crate::kernels::router::{GpuRouter, strided};
+use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::model::Gating;
+use crate::quant::GgmlType;
+
+/// Columns of the weights, of which nobody reads any.
+const COLS: usize = 256;
+
+/// The product whose choice is made.
+fn product<'a>(
+    lab: &Lab<'_>,
+    pair: &'a [GpuWeight],
+    router: GpuRouter<'a>,
+    x: &Normed,
+    raw_logits: bool,
+) -> GpuTokenGateUp<'a> {
+    GpuTokenGateUp {
+        tokens: router.max_tokens,
+        experts: Some(([&pair[0], &pair[1]], router)),
+        given: true,
+        raw_logits,
+        shared: None,
+        activation: lab.form(),
+        x: x.input(lab),
+        h: lab.room(0),
+    }
+}
+
+/// A pair of weights for `count` experts.
+fn pair(lab: &Lab<'_>, count: usize) -> Result<Vec<GpuWeight>, GpuError> {
+    let weight = lab.weight(GgmlType::Q4_0, [count, 32, COLS]);
+    lab.load_alike(&[&weight, &weight])
+}
+
+/// Tokens one after the other, in a step. All logits come alike: whole, raw or in parts.
+fn compare(
+    lab: &Lab<'_>,
+    [count, used]: [usize; 2],
+    slots: Option<usize>,
+    tokens: usize,
+) -> Result<Vec<Compared>, GpuError> {
+    let (raw, flags) = (lab.below(2) == 1, lab.below(8));
+    let partial_sums = match raw && count.is_multiple_of(4) {
+        true => 1 + lab.below(20),
+        false => 1,
+    };
+    let x = Normed::new(lab, 1, COLS);
+    let factor = if raw { x.root(0) } else { 1.0 };
+    let choices: Vec<_> = (0..tokens)
+        .map(|_| choice_of_one(lab, [count, used, 0], flags))
+        .collect();
+    let pair = pair(lab, count)?;
+    let table = slots.map(|slots| Table::new(count as u32, slots as u32));
+    let (mut calls, mut found) = (vec![], vec![]);
+    for choice in &choices {
+        let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();
+        let logits = in_parts(lab, &logits, partial_sums);
+        let router = GpuRouter {
+            partial_sums: partial_sums as u32,
+            ..choice.given(lab, &logits, 1)
+        };
+        let of = [
+            router.ids.clone(),
+            router.weights.clone(),
+            lab.words(2 * used),
+        ];
+        let gate_up = product(lab, &pair, router, &x, raw);
+        let chosen = GpuExpertSlots {
+            gate_up: &gate_up,
+            table: table.as_ref(),
+            fills: Some(of[2].clone()),
+        };
+        calls.push(chosen.call(lab.gpu)?);
+        found.push(of);
+    }
+    lab.run(calls, state(1, 0))?;
+    let mut words = vec![0; 4 + 2 * count + slots.unwrap_or(0)];
+    let mut all = vec![];
+    for (choice, [ids, weights, fills]) in choices.iter().zip(&found) {
+        let (places, copied) = match slots {
+            Some(_) => expert_slots(&mut words, &choice.ids, count),
+            None => {
+                let places: Vec<u32> = (0..used as u32).collect();
+                let copied = choice
+                    .ids
+                    .iter()
+                    .zip(&places)
+                    .map(|(id, place)| [*id, *place]);
+                (places.clone(), copied.collect())
+            }
+        };
+        all.push(lab.same(ids, &places)?);
+        all.push(lab.same(fills, &copied)?);
+        all.push(lab.floats(weights, &choice.weights, super::router::LIMIT)?);
+    }
+    if let Some(table) = &table {
+        all.push(lab.same(&table.words, &words)?);
+    }
+    Ok(all)
+}
+
+/// Several tokens, whose ids are experts.
+fn compare_several(lab: &Lab<'_>, [count, used]: [usize; 2]) -> Result<Vec<Compared>, GpuError> {
+    let several = Several::new(lab);
+    let Several { here, most } = several;
+    let gating = [Gating::Sigmoid, Gating::Softmax][lab.below(2)];
+    let config = experts(count, used, gating, lab.below(2) == 0);
+    let x = Normed::new(lab, most, COLS);
+    let raw = lab.below(2) == 1;
+    let choice = Choice::new(&config, here, None, || lab.distinct(count), |_, _| true);
+    let mut logits = choice.logits.clone();
+    if raw {
+        for (t, own) in logits.chunks_mut(count).enumerate() {
+            own.iter_mut().for_each(|logit| *logit *= x.root(t));
+        }
+    }
+    let behind = vec![f32::NAN; (most - here) * count];
+    let logits = strided(&[logits, behind].concat(), &config);
+    let pair = pair(lab, count)?;
+    let gate_up = product(lab, &pair, choice.given(lab, &logits, most), &x, raw);
+    let chosen = GpuExpertSlots {
+        gate_up: &gate_up,
+        table: None,
+        fills: None,
+    };
+    several.run(lab, vec![chosen.call(lab.gpu)?], most)?;
+    let router = gate_up.experts.as_ref().map(|(_, router)| router);
+    let found = router.map(|router| choice.compared(lab, router));
+    Ok(found.transpose()?.into_iter().flatten().collect())
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    // GLM-4.7-Flash, DeepSeek-V2-Lite, DeepSeek-V3, and sizes that fill nothing.
+    let sizes = [[64, 4], [64, 6], [256, 8], [5, 2]];
+    let mut all = vec![];
+    for [count, used] in sizes {
+        let name = |slots: &str| format!("{used} of {count} experts, {slots}");
+        // Enough tokens for a decay.
+        let tokens = if count == 64 { 70 } else { 9 };
+        let any = Case::new(name("slots"), move |lab| {
+            let slots = used + lab.below(count + 1 - used);
+            compare(lab, [count, used], Some(slots), tokens)
+        });
+        all.push(any.verified_if(used == 4));
+        let least = Case::new(name("as few slots as can be"), move |lab| {
+            compare(lab, [count, used], Some(used), 9)
+        });
+        all.push(least);
+        all.push(Case::new(name("no slots"), move |lab| {
+            compare(lab, [count, used], None, 3)
+        }));
+        all.push(Case::new(name("several tokens"), move |lab| {
+            compare_several(lab, [count, used])
+        }));
+    }
+    all
+}

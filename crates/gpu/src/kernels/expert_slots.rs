@@ -1,0 +1,206 @@
+//! The choice of experts that lie in host memory, where each has its place on the device, and what must be copied there first.
+
+use super::token::{self, Divided};
+use super::token_gate_up::{GpuTokenGateUp, chooses_by_lanes, of_logits, with_rms_in_runs};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent};
+use crate::gpu::{Gpu, GpuError, Target};
+
+/// The source of a fill that copies nothing.
+pub const NONE: u32 = u32::MAX;
+/// The count of one choice of an expert.
+const COUNTED: u32 = 1 << 16;
+/// Tokens from one decay of the counts to the next.
+const PERIOD: u32 = 64;
+/// The factor of a decay, a fraction.
+const DECAY: [u32; 2] = [7, 10];
+/// Words of a table before those of the experts.
+const HEAD: usize = 4;
+
+/// The table of a layer's slots, as `expert_slots.wgsl` describes its words.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The words. They begin with zeros: no slot has an expert.
+    pub words: Range,
+    /// The number of slots.
+    pub slots: u32,
+}
+
+impl Table {
+    /// A new table of `slots` slots for `experts` experts.
+    pub fn new(experts: u32, slots: u32) -> Self {
+        let words = HEAD as u64 + u64::from(2 * experts + slots);
+        Self {
+            words: Range::words("table of slots", words),
+            slots,
+        }
+    }
+
+    /// How often an expert that was chosen had a slot, and how often it had none.
+    ///
+    /// # Errors
+    /// The error that the device reports.
+    pub async fn hits_and_misses(&self, gpu: &Gpu) -> Result<[u32; 2], GpuError> {
+        let Range { buffer, offset, .. } = &self.words;
+        let head: Vec<u32> = gpu.read(buffer, *offset, 4 * HEAD as u64).await?;
+        Ok([head[1], head[2]])
+    }
+}
+
+/// The choice of a product that does not choose ([`GpuTokenGateUp::given`]), by as many threads and in the same way as if it did.
+pub struct GpuExpertSlots<'a> {
+    /// The product. Its router's `ids` and weights are written here. The ids are experts for several tokens, and places for one.
+    pub gate_up: &'a GpuTokenGateUp<'a>,
+    /// The slots that are the places of one token; without them the places are the ranks.
+    pub table: Option<&'a Table>,
+    /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill()) is to copy.
+    pub fills: Option<Range>,
+}
+
+impl GpuExpertSlots<'_> {
+    /// The dispatch.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] if the tier has no geometry for the product.
+    ///
+    /// # Panics
+    /// If the product has no experts, or a table has too few slots for those of a token.
+    pub fn call(&self, target: &Target) -> Result<Call, GpuError> {
+        let gate_up = self.gate_up;
+        let (pair, router) = gate_up.experts.as_ref().expect("the product of experts");
+        let [count, used] = [router.experts.count, router.experts.used].map(|n| n as u32);
+        // The sums of the logits and of the squares depend on the number of threads.
+        let threads = token::geometry(target, &gate_up.site())?.threads();
+        let mut call = Call::new("expert_slots").number("WG", threads);
+        call = of_logits(call, target, threads, router, gate_up.raw_logits)
+            .flag("SEVERAL", gate_up.tokens > 1)
+            .word("scale", router.experts.weights_scale)
+            .bind("ids", &router.ids)
+            .bind("weights", &router.weights)
+            .bind_some("fills", self.fills.as_ref());
+        if !chooses_by_lanes(target, router.experts) {
+            call = call.number("LANES", 1);
+        }
+        if gate_up.raw_logits {
+            let (squares, eps) = gate_up.x.rms.as_ref().expect("raw logits have a norm");
+            let units = pair[0].cols / 32;
+            call = with_rms_in_runs(call, target, threads, units)
+                .number("UNITS", units)
+                .bind("squares", squares)
+                .word("eps", *eps);
+        }
+        if let Some(table) = self.table {
+            assert!(
+                (used..=count).contains(&table.slots) && gate_up.tokens == 1,
+                "{} slots for {used} of {count} experts of {} tokens",
+                table.slots,
+                gate_up.tokens
+            );
+            call = call
+                .number("SLOTS", table.slots)
+                .number("COUNTED", COUNTED)
+                .number("PERIOD", PERIOD)
+                .number("DECAY_TIMES", DECAY[0])
+                .number("DECAY_BY", DECAY[1])
+                .bind("table", &table.words);
+        }
+        Ok(call.grid([Extent::Tokens, Extent::N(1), Extent::N(1)]))
+    }
+}
+
+/// The places of the `chosen` experts of one token among the slots of `table`, and the pairs (source, place) of what is to be copied, of
+/// `experts` experts. The table then tells of them.
+///
+/// # Panics
+/// If fewer slots than chosen experts are in the table.
+pub fn expert_slots(
+    table: &mut [u32],
+    chosen: &[u32],
+    experts: usize,
+) -> (Vec<u32>, Vec<[u32; 2]>) {
+    let (head, rest) = table.split_at_mut(HEAD);
+    let (slot_of, rest) = rest.split_at_mut(experts);
+    let (counts, expert_in) = rest.split_at_mut(experts);
+    let is_chosen = |held: u32| held > 0 && chosen.contains(&(held - 1));
+    let mut fills = vec![];
+    for &expert in chosen {
+        let kept = slot_of[expert as usize];
+        if kept > 0 {
+            fills.push([NONE, kept - 1]);
+            continue;
+        }
+        let free = expert_in
+            .iter()
+            .enumerate()
+            .filter(|(_, held)| !is_chosen(**held));
+        // The first one among equals.
+        let order = |(_, held): &(usize, &u32)| (**held > 0).then(|| counts[**held as usize - 1]);
+        let (slot, _) = free.min_by_key(order).expect("a slot for each");
+        let old = std::mem::replace(&mut expert_in[slot], expert + 1);
+        if old > 0 {
+            slot_of[old as usize - 1] = 0;
+        }
+        slot_of[expert as usize] = slot as u32 + 1;
+        fills.push([expert, slot as u32]);
+    }
+    for expert in chosen {
+        counts[*expert as usize] += COUNTED;
+    }
+    head[0] += 1;
+    if head[0].is_multiple_of(PERIOD) {
+        counts
+            .iter_mut()
+            .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
+    }
+    let misses = fills.iter().filter(|[source, _]| *source != NONE).count() as u32;
+    head[1] += chosen.len() as u32 - misses;
+    head[2] += misses;
+    (fills.iter().map(|[_, place]| *place).collect(), fills)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::testing::{some_waves, token_gpus};
+    use crate::kernels::cases::expert_slots::cases;
+    use crate::kernels::testing::{Rng, agree, agree_everywhere};
+
+    #[test]
+    fn the_gpu_keeps_the_experts_that_its_twin_keeps() {
+        agree(token_gpus(), |_| cases());
+        agree_everywhere(&some_waves(), |_| cases());
+    }
+
+    #[test]
+    fn experts_that_are_chosen_often_stay_and_a_change_of_topic_forgets_them() {
+        let (experts, slots) = (16, 6);
+        let mut table = vec![0; HEAD + 2 * experts + slots];
+        let mut rng = Rng::fresh();
+        // Two experts come again and again, beside any others.
+        let mut missed = [0, 0];
+        for (topic, often) in [[3, 7], [8, 1]].into_iter().enumerate() {
+            for token in 0..200 {
+                let other = loop {
+                    let other = rng.below(experts) as u32;
+                    if !often.contains(&other) {
+                        break other;
+                    }
+                };
+                let (places, fills) =
+                    expert_slots(&mut table, &[often[0], other, often[1]], experts);
+                for (place, expert) in places.iter().zip([often[0], other, often[1]]) {
+                    assert_eq!(table[HEAD + 2 * experts + *place as usize], expert + 1);
+                    assert_eq!(table[HEAD + expert as usize], place + 1);
+                }
+                let of_often = [fills[0], fills[2]];
+                let missing = of_often.iter().filter(|[source, _]| *source != NONE);
+                missed[topic] += missing.count();
+                assert!(token < 100 || fills[0][0] == NONE, "token {token}");
+            }
+        }
+        // Both are missed once. After the change of topic they may be missed a few times more, until their counts are the higher ones.
+        assert_eq!(missed[0], 2);
+        assert!(missed[1] < 20, "{missed:?}");
+        assert_eq!(table[1] + table[2], 2 * 200 * 3);
+    }
+}

@@ -1,0 +1,88 @@
+//! Which experts a step of several tokens needs, and where each of them lies.
+
+use super::batch_experts::TILE_WORDS;
+use super::expert_rows::tile_extent;
+use super::expert_slots::{NONE, Table};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::machine::workgroups::EXPERT_SOURCES as WG;
+
+/// The source of an expert that slot 0 keeps; the next slots follow.
+pub const KEPT: u32 = 1 << 31;
+
+/// The experts that the tokens of a step chose.
+#[derive(Debug, Clone)]
+pub enum ChosenBy {
+    /// The experts of each token, (tokens, used).
+    Ids(Range),
+    /// The tiles of [`batch_experts`](super::batch_experts) with so many places.
+    Tiles(Range, u32),
+}
+
+/// A list of all experts of a layer: where [`expert_fill`](super::expert_fill()) finds those that a token chose.
+pub struct GpuExpertSources<'a> {
+    /// The experts that the tokens chose.
+    pub chosen: ChosenBy,
+    /// The number of experts.
+    pub experts: u32,
+    /// Experts of a token.
+    pub used: u32,
+    /// The slots that keep some experts.
+    pub table: Option<&'a Table>,
+    /// The pairs (source, expert), (experts, 2) u32.
+    pub fills: Range,
+}
+
+impl GpuExpertSources<'_> {
+    /// The dispatch.
+    pub fn call(&self) -> Call {
+        let &Self { experts, used, .. } = self;
+        let call = Call::new("expert_sources")
+            .number("WG", WG)
+            .number("EXPERTS", experts)
+            .bind("fills", &self.fills)
+            .bind_some("table", self.table.map(|table| &table.words))
+            .grid([Extent::N(1), Extent::N(1), Extent::N(1)]);
+        match &self.chosen {
+            ChosenBy::Ids(ids) => call
+                .number("USED", used)
+                .word("tokens", Word::Tokens)
+                .bind("ids", ids),
+            ChosenBy::Tiles(tiles, places) => {
+                let covered = tile_extent(used, *places, experts);
+                call.number("TILE_WORDS", TILE_WORDS)
+                    .word("covered", Word::Workgroups(covered))
+                    .bind("tiles", tiles)
+            }
+        }
+    }
+}
+
+/// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts.
+///
+/// # Panics
+/// If an id is not below the number of experts.
+pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&[u32]>) -> Vec<[u32; 2]> {
+    let mut fills: Vec<_> = (0..experts as u32).map(|expert| [NONE, expert]).collect();
+    for &id in ids {
+        let slot = table.map_or(0, |table| table[4 + id as usize]);
+        fills[id as usize][0] = match slot {
+            0 => id,
+            kept => KEPT + kept - 1,
+        };
+    }
+    fills
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::testing::gpus;
+    use crate::kernels::cases::expert_sources::cases;
+    use crate::kernels::testing::agree_everywhere;
+
+    #[test]
+    fn the_gpu_finds_each_expert_where_its_twin_does() {
+        agree_everywhere(gpus(), |_| cases());
+    }
+}

@@ -1,0 +1,133 @@
+//! Protects models that a GPU has no room for: what is told of them, and that their text is the same.
+
+use super::{error_line, failure, json, run, stderr, stdout, text};
+
+/// The built-in model on a card of so much memory.
+fn inspect(memory: &str, more: &[&str]) -> Vec<String> {
+    let card = [
+        "inspect",
+        "--gpu",
+        "nvidia rtx 4070",
+        "--gpu-memory",
+        memory,
+    ];
+    let args = [&card[..], more].concat();
+    args.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
+    let page = |memory, more: &[&str]| {
+        let args = inspect(memory, more);
+        text(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let whole = page("12GiB", &["--host-memory", "32G"]);
+    assert!(whole.contains("on RTX 4070: enough"), "{whole}");
+    assert!(
+        whole.contains("resident     all of it; computed: "),
+        "{whole}"
+    );
+    let partly = page("54M", &["--host-memory", "32G", "--bus", "3x8"]);
+    for expected in [
+        "resident     partly: ",
+        " of 8 experts of each layer; all experts, 4.5 MiB, lie in the machine's memory",
+        "(PCIe 3 x8); computed: at least ",
+    ] {
+        assert!(partly.contains(expected), "{expected}: {partly}");
+    }
+    let found = json(&page("54M", &["--json"]));
+    let slots = found["memory"]["slots"].as_u64().expect("it has some");
+    assert!((2..8).contains(&slots), "{slots}");
+    assert_eq!(found["partly"]["slots"], slots);
+    assert_eq!(found["memory"]["host"], found["partly"]["host"]);
+    assert_eq!(
+        found["computed_tokens_per_s"],
+        found["partly"]["tokens_per_s"]
+    );
+    assert_eq!(found["gpu"], "RTX 4070");
+}
+
+#[test]
+fn inspect_refuses_what_fits_no_part_of_a_machine() {
+    let refused = |memory, more: &[&str]| {
+        let args = inspect(memory, more);
+        let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(1), "{memory}");
+        error_line(stderr(&output)).to_owned()
+    };
+    let told = refused("30M", &["-c", "1024"]);
+    assert!(
+        told.contains("are needed there without any expert"),
+        "{told}"
+    );
+    let told = refused("54M", &["-c", "1024", "--host-memory", "3G"]);
+    assert!(
+        told.contains("have no room in the machine's memory"),
+        "{told}"
+    );
+}
+
+#[test]
+fn sizes_buses_and_names_that_mean_nothing_are_refused() {
+    for (args, expected) in [
+        (
+            &["inspect", "--gpu-memory", "8"][..],
+            "such as 8G or 10.5GiB",
+        ),
+        (&["generate", "--gpu-memory", "-8G", "x"], "such as 8G"),
+        (&["bench", "--gpu-memory", "0G"], "no memory at all"),
+        (&["inspect", "--bus", "4x3"], "such as 4x16"),
+        (
+            &["inspect", "--gpu", "Voodoo 2", "--gpu-memory", "12M"],
+            "it knows H200, ",
+        ),
+        (&["inspect", "--gpu", "RTX 4070"], "--gpu-memory <SIZE>"),
+    ] {
+        let told = failure(args, 2);
+        assert!(told.contains(expected), "{args:?}: {told}");
+    }
+}
+
+/// Needs an adapter; a software one will do.
+#[test]
+fn a_gpu_without_room_for_all_experts_gives_the_same_text_and_says_so() {
+    let listing = run(&["devices", "--json"]);
+    let adapters = &json(stdout(&listing))["adapters"];
+    if adapters
+        .get(0)
+        .is_none_or(|adapter| adapter["kind"] != "software")
+    {
+        eprintln!("skipped: the sizes are those of a software adapter");
+        return;
+    }
+    let generate = |more: &[&str]| {
+        let usual = [
+            "generate", "--device", "0", "--tier", "subgroup", "-n", "4", "--temp", "0", "Hello",
+        ];
+        let output = run(&[&usual[..], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", stderr(&output));
+        (stdout(&output).to_owned(), stderr(&output).to_owned())
+    };
+    let (whole, told) = generate(&[]);
+    assert!(!told.contains("experts"), "{told}");
+    let (partly, told) = generate(&["--gpu-memory", "34M"]);
+    assert_eq!(partly, whole);
+    assert!(
+        told.contains("of 8 experts of each layer; all experts"),
+        "{told}"
+    );
+    let (_, quiet) = generate(&["--gpu-memory", "34M", "-q"]);
+    assert!(!quiet.contains("experts"), "{quiet}");
+    let plain = [
+        "generate",
+        "--device",
+        "0",
+        "--tier",
+        "plain",
+        "--gpu-memory",
+        "30M",
+        "Hello",
+    ];
+    let told = failure(&plain, 1);
+    assert!(told.contains("the tiers 'subgroup' and 'int8'"), "{told}");
+}

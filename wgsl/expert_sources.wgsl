@@ -1,0 +1,65 @@
+// Lists for each expert of a layer whether a token of the step chose it, and where expert_fill finds it.
+//
+// ids (tokens, USED), or tiles of batch_experts (tiles, TILE_WORDS) of (expert, -, slots, ...) -> fills (EXPERTS) of (source, expert). The source is
+// KEPT + the slot of an expert that has one in `table`, else the expert, and NONE for an expert that nobody chose.
+// Division: one workgroup. Its threads share the ids or the tiles, then each takes experts.
+// Bound by: latency.
+#number WG EXPERTS  // threads of a workgroup, experts of a layer
+#ifdef ids
+#number USED  // experts of a token
+#word tokens?: u32
+#read ids?: array<u32> @words(TOKENS * USED)             // (tokens, USED)
+#else
+#number TILE_WORDS  // words of a tile
+#word covered?: u32  // tiles that the grids of the products cover
+#read tiles?: array<u32> @words(TILE_WORDS * p.covered)  // (tiles, TILE_WORDS)
+#endif
+#read table?: array<u32> @words(4 + EXPERTS)            // of expert_slots
+#write fills: array<vec2<u32>> @words(2 * EXPERTS)      // (EXPERTS)
+const NONE = 0xffffffffu;
+const KEPT = 0x80000000u;
+var<workgroup> wanted: array<atomic<u32>, EXPERTS>;
+
+// Ids, or tiles.
+fn entries() -> u32 {
+#ifdef ids
+  return p.tokens * USED;
+#else
+  return p.covered;
+#endif
+}
+
+// The expert of entry i, an id or a tile; EXPERTS of a tile without slots.
+fn expert_of(i: u32) -> u32 {
+#ifdef ids
+  return ids[i];
+#else
+  return select(EXPERTS, tiles[TILE_WORDS * i], tiles[TILE_WORDS * i + 2u] > 0u);
+#endif
+}
+
+#main
+  var e = t;
+  loop {
+    if (e >= EXPERTS) { break; }
+    atomicStore(&wanted[e], 0u);
+    e += WG;
+  }
+  workgroupBarrier();
+  var i = t;
+  loop {
+    if (i >= entries()) { break; }
+    let expert = expert_of(i);
+    if (expert < EXPERTS) { atomicStore(&wanted[expert], 1u); }
+    i += WG;
+  }
+  workgroupBarrier();
+  e = t;
+  loop {
+    if (e >= EXPERTS) { break; }
+    let slot = table_at(4u + e);
+    let source = select(KEPT + slot - 1u, e, slot == 0u);
+    fills[e] = vec2(select(NONE, source, atomicLoad(&wanted[e]) == 1u), e);
+    e += WG;
+  }
+}
