@@ -103,6 +103,20 @@ impl Rooms {
         }
     }
 
+    /// The copies that fill the slots in the beginning: each gets the expert of its number, as the table has it.
+    pub(crate) fn first_fill(&self, host: &Mlp<GpuWeight>) -> Vec<Call> {
+        let Some(Slots { experts, table }) = &self.slots else {
+            return vec![];
+        };
+        let pairs: Vec<u32> = (0..table.slots).flat_map(|slot| [slot, slot]).collect();
+        let copies = Copies {
+            fills: &Range::whole(&Buffer::with("first experts", &pairs)),
+            entries: table.slots,
+            expected: f64::from(table.slots),
+        };
+        copies.calls(host, None, experts)
+    }
+
     /// The copies of the experts of one token that lie in host memory alone, as `fills` has them.
     pub(super) fn fill_of_token(
         &self,

@@ -2,7 +2,7 @@
 
 use super::token::{self, Divided};
 use super::token_gate_up::{GpuTokenGateUp, chooses_by_lanes, of_logits, with_rms_in_runs};
-use crate::gpu::buffer::Range;
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::{Gpu, GpuError, Target};
 
@@ -20,7 +20,7 @@ const HEAD: usize = 4;
 /// The table of a layer's slots, as `expert_slots.wgsl` describes its words.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// The words. They begin with zeros: no slot has an expert.
+    /// The words. In the beginning each slot holds the expert of its number, and no expert was chosen.
     pub words: Range,
     /// The number of slots.
     pub slots: u32,
@@ -29,9 +29,11 @@ pub struct Table {
 impl Table {
     /// A new table of `slots` slots for `experts` experts.
     pub fn new(experts: u32, slots: u32) -> Self {
-        let words = HEAD as u64 + u64::from(2 * experts + slots);
         Self {
-            words: Range::words("table of slots", words),
+            words: Range::whole(&Buffer::with(
+                "table of slots",
+                &first_words(experts, slots),
+            )),
             slots,
         }
     }
@@ -45,6 +47,14 @@ impl Table {
         let head: Vec<u32> = gpu.read(buffer, *offset, 4 * HEAD as u64).await?;
         Ok([head[1], head[2]])
     }
+}
+
+/// The words of a new table.
+pub(super) fn first_words(experts: u32, slots: u32) -> Vec<u32> {
+    let slot_of = (0..experts).map(|e| if e < slots { e + 1 } else { 0 });
+    let counts = (0..experts).map(|_| 0);
+    let head = [0; HEAD].into_iter();
+    head.chain(slot_of).chain(counts).chain(1..=slots).collect()
 }
 
 /// The choice of a product that does not choose ([`GpuTokenGateUp::given`]), by as many threads and in the same way as if it did.

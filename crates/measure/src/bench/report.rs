@@ -123,6 +123,10 @@ pub struct Row {
     pub clock: Option<&'static str>,
     /// Milliseconds of the longest submission of a prompt, as far as the host could see.
     pub longest_submission_ms: Option<f64>,
+    /// Slots of each layer on the GPU for experts that lie in the machine's memory; none if all experts lie on the GPU.
+    pub expert_slots: Option<u32>,
+    /// The share of chosen experts that had a slot when decoding them; none without slots.
+    pub expert_hits: Option<f64>,
 }
 
 impl Row {

@@ -21,6 +21,7 @@ use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -349,6 +350,10 @@ fn on_gpu(
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),
+            expert_slots: match weights.residence {
+                Residence::Whole => None,
+                Residence::Slots(slots) => Some(slots),
+            },
             ..base_row(options, &**model)
         };
         run_tests(options, &mut backend, &**model, &row, on_event)?;
@@ -429,26 +434,36 @@ fn run_tests(
             generate: test.generate.min(WARM_UP),
             ..*test
         };
-        measure(backend, &warm_up, vocab)?;
+        let slots = base.expert_slots.is_some();
+        let mut draws = 0;
+        let mut choice = || {
+            draws += u64::from(slots);
+            tokens_of(draws)
+        };
+        measure(backend, &warm_up, vocab, &choice())?;
         while began.elapsed() < WARM_UP_TIME {
-            measure(backend, &warm_up, vocab)?;
+            measure(backend, &warm_up, vocab, &choice())?;
         }
         let test_time = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
         if let Some(gpu) = backend.gpu() {
             gpu.take_host_time();
             gpu.take_longest_submission();
         }
+        let before = hits(backend)?;
         let mut samples = vec![];
         while samples.len() < options.repetitions {
             tell(on_event, Event::Repetition(samples.len()))?;
-            samples.push(measure(backend, test, vocab)?);
+            samples.push(measure(backend, test, vocab, &choice())?);
         }
+        let now = hits(backend)?;
+        let [found, missed] = [0, 1].map(|i| (now[i] - before[i]) as f64);
         let mut row = Row {
             n_prompt: test.prompt,
             n_gen: test.generate,
             n_depth: test.depth,
             test_time,
             statistics: Statistics::of(&samples, test.tokens()),
+            expert_hits: (found + missed > 0.0).then(|| found / (found + missed)),
             ..base.clone()
         };
         if let Some(gpu) = backend.gpu() {
@@ -464,6 +479,25 @@ fn run_tests(
         tell(on_event, Event::Row(&row))?;
     }
     Ok(())
+}
+
+/// The choice of a generation's tokens: greedy, or for a draw other than 0 any tokens of the vocabulary alike often. Greedy tokens of random
+/// weights repeat each other, and then experts that have slots are chosen more often than others.
+fn tokens_of(draw: u64) -> Sampling {
+    Sampling {
+        temperature: if draw > 0 { 1e4 } else { 0.0 },
+        seed: draw,
+        ..Sampling::GREEDY
+    }
+}
+
+/// How often experts had a slot so far, and how often they had none.
+fn hits(backend: &mut dyn Measured) -> Result<[u64; 2], BenchError> {
+    let found = match backend.gpu() {
+        Some(gpu) => gpu.model().hits_and_misses().wait()?,
+        None => None,
+    };
+    Ok(found.unwrap_or_default())
 }
 
 /// Adds to a row the bytes that the tokens of a generation read, and the time that they waited.
@@ -508,12 +542,13 @@ fn idle(steps: &[[f64; 2]]) -> Option<f64> {
     (steps.len() > 1 && last > first).then(|| (1.0 - busy / (last - first)).max(0.0))
 }
 
-/// The time of one repetition. Of a generation, it begins when the first token is known, which is chosen from logits that
+/// The time of one repetition, whose tokens `sampling` chooses. Of a generation, it begins when the first token is known, which is chosen from logits that
 /// are there, and ends with the last: each token in it was computed.
 pub(crate) fn measure(
     backend: &mut dyn Backend,
     test: &Test,
     vocab: usize,
+    sampling: &Sampling,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
     let tokens = random_tokens(test.prompt.max(1), vocab);
@@ -524,10 +559,10 @@ pub(crate) fn measure(
     let context = (test.depth + test.prompt).max(1);
     backend.prefill(&tokens, context - tokens.len()).wait()?;
     let mut times = Vec::with_capacity(test.generate + 1);
-    // Backends look at the ids in the context only to repeat less, which greedy choice does not do.
+    // Backends look at the ids in the context only to repeat less, which `sampling` does not ask for.
     let limit = test.generate + 1;
     backend
-        .decode(&vec![0; context], &Sampling::GREEDY, limit, &mut |_| {
+        .decode(&vec![0; context], sampling, limit, &mut |_| {
             times.push(Instant::now());
             ControlFlow::Continue(())
         })

@@ -20,7 +20,7 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DeviceChoice, Partly, PrecomposeChoice, residence};
+use crate::engine::{DeviceChoice, Partly, PrecomposeChoice, Sampling, residence};
 use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
@@ -218,8 +218,9 @@ fn without_us(
     vocab: usize,
     repetitions: usize,
 ) -> Result<f64, BenchError> {
-    measure(backend, test, vocab)?;
-    let times = (0..repetitions).map(|_| Ok(measure(backend, test, vocab)?.as_secs_f64() * 1e6));
+    measure(backend, test, vocab, &Sampling::GREEDY)?;
+    let times = (0..repetitions)
+        .map(|_| Ok(measure(backend, test, vocab, &Sampling::GREEDY)?.as_secs_f64() * 1e6));
     Ok(median(times.collect::<Result<_, BenchError>>()?))
 }
 

@@ -117,6 +117,11 @@ impl GpuBackend {
         self.batch.token.decode.levels(&self.state(pos, 1))
     }
 
+    /// The model.
+    pub fn model(&self) -> &GpuModel {
+        &self.batch.model
+    }
+
     /// Tokens of a prompt that are computed at once: fewer than asked for where a dispatch took too long.
     pub fn chunk(&self) -> u32 {
         self.batch.prompt.at_most()

@@ -3,7 +3,10 @@
 use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
-use crate::gpu::{Gpu, GpuError};
+use crate::gpu::call::State;
+use crate::gpu::record::Recording;
+use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::model::Ffn;
 use crate::models::Model;
 use crate::recipes::{Placed, Residence, Rooms, Weights};
 use std::sync::Arc;
@@ -46,6 +49,7 @@ impl GpuModel {
         for buffer in weights.body.rooms.iter().flatten().flat_map(Rooms::buffers) {
             gpu.realise(buffer).await?;
         }
+        fill_slots(&gpu, &weights).await?;
         gpu.check()?;
         Ok(Self {
             residence,
@@ -73,4 +77,20 @@ impl GpuModel {
         }
         Ok((!tables.is_empty()).then_some(sums))
     }
+}
+
+/// Copies experts to the slots of each layer, so that the first prompt finds them there. The time is that of their bytes over the bus.
+async fn fill_slots(gpu: &Gpu, weights: &Weights) -> Result<(), GpuError> {
+    let layers = weights.body.layers.iter().zip(&weights.body.rooms);
+    for (layer, rooms) in layers {
+        let (Ffn::Moe(moe), Some(rooms)) = (&layer.ffn, rooms) else {
+            continue;
+        };
+        let calls = rooms.first_fill(&moe.experts);
+        if !calls.is_empty() {
+            let recording = Recording::new(gpu, &Step::of(Most::token(1), calls)).await?;
+            recording.submit(gpu, &State::default());
+        }
+    }
+    gpu.done().await
 }

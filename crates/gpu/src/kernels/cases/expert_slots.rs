@@ -8,7 +8,7 @@ use super::router::{Choice, experts};
 use super::token_gate_up::{choice_of_one, in_parts};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::expert_slots::{GpuExpertSlots, Table, expert_slots};
+use crate::kernels::expert_slots::{GpuExpertSlots, Table, expert_slots, first_words};
 use crate::kernels::router::{GpuRouter, strided};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::model::Gating;
@@ -85,7 +85,7 @@ fn compare(
         found.push(of);
     }
     lab.run(calls, state(1, 0))?;
-    let mut words = vec![0; 4 + 2 * count + slots.unwrap_or(0)];
+    let mut words = first_words(count as u32, slots.unwrap_or(0) as u32);
     let mut all = vec![];
     for (choice, [ids, weights, fills]) in choices.iter().zip(&found) {
         let (places, copied) = match slots {
