@@ -135,8 +135,15 @@ fn steps(target: &Target, model: &Model) -> Vec<Step> {
     let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
     let batch = Plan::new(target, model, Residence::Whole, BATCH);
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let steps = session.steps.into_iter().chain(batch.steps);
-    let steps = steps.map(|(_, step)| step);
+    let mut steps: Vec<_> = session.steps.into_iter().chain(batch.steps).collect();
+    // Experts in host memory, with slots for some and for none.
+    if target.reads_host {
+        for slots in [0, 20] {
+            let plan = Plan::new(target, model, Residence::Slots(slots), BATCH);
+            steps.extend(plan.unwrap_or_else(|e| panic!("{what}: {e}")).steps);
+        }
+    }
+    let steps = steps.into_iter().map(|(_, step)| step);
     steps.chain([precomposed(target, model)]).collect()
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 mod chunk;
 mod levels;
+mod slots;
 
 /// Rows of a context that every form of the attention has a dispatch for.
 const N_CTX: usize = 40_000;
