@@ -53,7 +53,7 @@ pub struct GpuExpertSlots<'a> {
     pub gate_up: &'a GpuTokenGateUp<'a>,
     /// The slots that are the places of one token; without them the places are the ranks.
     pub table: Option<&'a Table>,
-    /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill()) is to copy.
+    /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill) is to copy.
     pub fills: Option<Range>,
 }
 

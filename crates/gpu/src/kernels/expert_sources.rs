@@ -19,7 +19,7 @@ pub enum ChosenBy {
     Tiles(Range, u32),
 }
 
-/// A list of all experts of a layer: where [`expert_fill`](super::expert_fill()) finds those that a token chose.
+/// A list of all experts of a layer: where [`expert_fill`](super::expert_fill) finds those that a token chose.
 pub struct GpuExpertSources<'a> {
     /// The experts that the tokens chose.
     pub chosen: ChosenBy,
