@@ -206,23 +206,28 @@ impl Inspect {
             gpu: machine.name().map(str::to_owned),
             adapter: machine.adapter(),
         };
-        if let (Some(path), Some(uses)) = (&self.svg, &uses) {
+        self.show(&report, uses.as_ref())?;
+        tried.map(drop)
+    }
+
+    /// Shows the report and the uses of the memory, as the flags ask for them.
+    fn show(&self, report: &Report, uses: Option<&Uses>) -> Result<(), CliError> {
+        if let (Some(path), Some(uses)) = (&self.svg, uses) {
             let has = report.available.map(|has| (report.device(), has));
             let picture = uses.svg(&report.model.config().name, has);
             Picture::begin(path)?.finish(&picture, "memory by kind of tensor")?;
         }
         if self.json {
-            output::json(&report)?;
-            return tried.map(drop);
+            return output::json(report);
         }
-        output::page(&page(&report))?;
+        output::page(&page(report))?;
         if let Some(uses) = uses
             && (self.bars || io::stdout().is_terminal())
         {
             // They are coloured, and their names are glimt's own.
             output::print(&format!("\n{}", uses.bars(&Terminal::of_stdout())))?;
         }
-        tried.map(drop)
+        Ok(())
     }
 }
 

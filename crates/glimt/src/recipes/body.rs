@@ -7,7 +7,7 @@ use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
-use crate::model::{Block, Config, Convert, Transformer};
+use crate::model::{Block, Config, Convert, Ffn, Transformer};
 use std::convert::Infallible;
 
 /// A block without its attention.
@@ -69,7 +69,12 @@ impl Body {
             layer
         });
         let layers: Vec<_> = layers.collect();
-        let rooms = Rooms::of(target, residence, config.experts.as_ref(), &layers)?;
+        let experts = layers.iter().map(|layer: &GpuBlock| match &layer.ffn {
+            Ffn::Dense(_) => None,
+            Ffn::Moe(moe) => Some(&moe.experts),
+        });
+        let experts: Vec<_> = experts.collect();
+        let rooms = Rooms::of(target, residence, config.experts.as_ref(), &experts)?;
         let Ok(output_norm) = all.vector(&output_norm);
         let body = Self {
             config: config.clone(),

@@ -1,6 +1,5 @@
 //! Where the experts of a model lie: on the device, or in host memory with rooms for some of them on the device.
 
-use super::GpuBlock;
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
@@ -8,7 +7,7 @@ use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
 use crate::kernels::expert_slots::Table;
 use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
-use crate::model::{Experts, Ffn, Mlp};
+use crate::model::{Experts, Mlp};
 use crate::quant::GgmlType;
 use crate::quant::repack::ROW_STEP;
 use std::collections::HashMap;
@@ -54,7 +53,7 @@ pub struct Slots {
 }
 
 impl Rooms {
-    /// The rooms of each layer; `None` for layers without experts, and nothing where no experts lie in host memory.
+    /// The rooms of each layer, of which these are the experts if it has some; nothing where no experts lie in host memory.
     ///
     /// # Errors
     /// [`GpuError::CannotReadHost`], [`GpuError::BindingTooLarge`] for experts of a layer that no binding has room for, and
@@ -63,7 +62,7 @@ impl Rooms {
         target: &Target,
         residence: Residence,
         config: Option<&Experts>,
-        layers: &[GpuBlock],
+        layers: &[Option<&Mlp<GpuWeight>>],
     ) -> Result<Vec<Option<Self>>, GpuError> {
         let (Residence::Slots(slots), Some(config)) = (residence, config) else {
             return Ok(vec![]);
@@ -72,20 +71,20 @@ impl Rooms {
         let slots = slots.min(config.count as u32);
         let slots = (slots >= config.used as u32).then_some(slots);
         let mut staging = Staging::default();
-        let rooms = layers.iter().map(|layer| match &layer.ffn {
-            Ffn::Dense(_) => Ok(None),
-            Ffn::Moe(moe) => {
-                for weight in moe.experts.weights() {
-                    check(target, weight)?;
-                }
-                Ok(Some(Self {
-                    slots: slots.map(|n| Slots {
-                        experts: rooms_of(&moe.experts, |_, w| w.room("slots of experts", n)),
-                        table: Table::new(config.count as u32, n),
-                    }),
-                    staging: rooms_of(&moe.experts, |which, w| staging.of(which, w)),
-                }))
+        let rooms = layers.iter().map(|experts| {
+            let Some(experts) = experts else {
+                return Ok(None);
+            };
+            for weight in experts.weights() {
+                check(target, weight)?;
             }
+            Ok(Some(Self {
+                slots: slots.map(|n| Slots {
+                    experts: rooms_of(experts, |_, w| w.room("slots of experts", n)),
+                    table: Table::new(config.count as u32, n),
+                }),
+                staging: rooms_of(experts, |which, w| staging.of(which, w)),
+            }))
         });
         rooms.collect()
     }

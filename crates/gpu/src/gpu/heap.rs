@@ -29,7 +29,11 @@ fn told(adapter: &Adapter) -> Option<Heap> {
     if let Some(heap) = by_dxgi(adapter) {
         return Some(heap);
     }
-    super::vulkan::heap(adapter)
+    let (size, free) = super::vulkan::heap(adapter)?;
+    Some(Heap {
+        size: Some(size),
+        free,
+    })
 }
 
 #[cfg(windows)]

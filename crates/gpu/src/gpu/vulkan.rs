@@ -4,7 +4,6 @@
 //! [`interface`](super::interface) has compared them when a step was recorded, so that glimt's kernels need no comparison of their own. wgpu
 //! asks every driver for them (`robustBufferAccess`), and NVIDIA's spends two instructions on each load.
 
-use super::heap::Heap;
 use ash::ext::{memory_budget, pipeline_robustness, robustness2};
 use ash::vk;
 use wgpu::hal::vulkan::Api;
@@ -75,8 +74,9 @@ pub(super) fn open(
     }))
 }
 
-/// The largest heap that is local to the device. `None` if the adapter is not Vulkan's.
-pub(super) fn heap(adapter: &Adapter) -> Option<Heap> {
+/// Bytes of the largest heap that is local to the device, and of it those that are free, if the driver tells. `None` if the adapter is not
+/// Vulkan's.
+pub(super) fn heap(adapter: &Adapter) -> Option<(u64, Option<u64>)> {
     // SAFETY: the handle is used only while `adapter` lives. Nothing is made or destroyed.
     let hal = unsafe { adapter.as_hal::<Api>() }?;
     let (shared, known) = (hal.shared_instance(), hal.physical_device_capabilities());
@@ -106,9 +106,6 @@ pub(super) fn heap(adapter: &Adapter) -> Option<Heap> {
     let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
     let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
     let free = || budget.heap_budget[index].saturating_sub(budget.heap_usage[index]);
-    Some(Heap {
-        size: Some(heap.size),
-        // A driver that tells nothing leaves the zero.
-        free: tells.then(free).filter(|free| *free > 0),
-    })
+    // A driver that tells nothing leaves the zero.
+    Some((heap.size, tells.then(free).filter(|free| *free > 0)))
 }

@@ -117,9 +117,29 @@ pub fn expert_fill(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Most;
     use crate::gpu::testing::gpus;
+    use crate::gpu::testing::unmade_weight;
     use crate::kernels::cases::expert_fill::cases;
     use crate::kernels::testing::agree_everywhere;
+    use crate::kernels::testing::bounds::needs_every_byte;
+    use crate::quant::GgmlType;
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        for ty in [GgmlType::Q4_0, GgmlType::Q6_K, GgmlType::Q8_0] {
+            let host = unmade_weight(ty, 1, 8, 256).room("host", 5);
+            let fill = GpuExpertFill {
+                host: &host,
+                kept: Some(&host.room("kept", 2)),
+                to: &host.room("to", 3),
+                fills: Range::words("fills", 2 * 6),
+                entries: 6,
+                expected: 0.0,
+            };
+            needs_every_byte(&fill.call(), Most::token(1));
+        }
+    }
 
     #[test]
     fn the_gpu_copies_what_its_twin_copies() {

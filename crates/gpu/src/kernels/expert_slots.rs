@@ -63,7 +63,7 @@ pub struct GpuExpertSlots<'a> {
     pub gate_up: &'a GpuTokenGateUp<'a>,
     /// The slots that are the places of one token; without them the places are the ranks.
     pub table: Option<&'a Table>,
-    /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill()) is to copy.
+    /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill) is to copy.
     pub fills: Option<Range>,
 }
 
@@ -171,14 +171,61 @@ pub fn expert_slots(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::testing::{some_waves, token_gpus};
+    use crate::gpu::Most;
+    use crate::gpu::testing::{some_waves, token_gpus, unmade_weight};
     use crate::kernels::cases::expert_slots::cases;
+    use crate::kernels::cases::router::experts;
+    use crate::kernels::router::GpuRouter;
+    use crate::kernels::testing::bounds::needs_every_byte;
     use crate::kernels::testing::{Rng, agree, agree_everywhere};
+    use crate::kernels::token::TokenInput;
+    use crate::model::Gating;
+    use crate::quant::GgmlType;
+    use crate::quant::activation::Activation;
 
     #[test]
     fn the_gpu_keeps_the_experts_that_its_twin_keeps() {
         agree(token_gpus(), |_| cases());
         agree_everywhere(&some_waves(), |_| cases());
+    }
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        let pair = unmade_weight(GgmlType::Q4_0, 8, 32, 64);
+        let config = experts(8, 4, Gating::Sigmoid, true);
+        let table = Table::new(8, 4);
+        let room = |name| Range::floats(name, 0);
+        let gate_up = GpuTokenGateUp {
+            tokens: 1,
+            experts: Some((
+                [&pair, &pair],
+                GpuRouter {
+                    logits: Range::floats("logits", 8),
+                    partial_sums: 1,
+                    bias: Some(Range::floats("bias", 8)),
+                    experts: &config,
+                    max_tokens: 1,
+                    ids: Range::words("ids", 4),
+                    weights: Range::floats("weights", 4),
+                },
+            )),
+            given: true,
+            raw_logits: true,
+            shared: None,
+            activation: Activation::Bytes,
+            x: TokenInput {
+                values: room("x"),
+                rms: Some((Range::floats("squares", 4), 1e-5)),
+            },
+            h: room("h"),
+        };
+        let chosen = GpuExpertSlots {
+            gate_up: &gate_up,
+            table: Some(&table),
+            fills: Some(Range::words("fills", 8)),
+        };
+        let call = chosen.call(&Target::h200()).expect("its shape suits");
+        needs_every_byte(&call, Most::token(1));
     }
 
     #[test]

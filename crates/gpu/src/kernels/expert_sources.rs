@@ -19,7 +19,7 @@ pub enum ChosenBy {
     Tiles(Range, u32),
 }
 
-/// A list of all experts of a layer: where [`expert_fill`](super::expert_fill()) finds those that a token chose.
+/// A list of all experts of a layer: where [`expert_fill`](super::expert_fill) finds those that a token chose.
 pub struct GpuExpertSources<'a> {
     /// The experts that the tokens chose.
     pub chosen: ChosenBy,
@@ -77,9 +77,34 @@ pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&[u32]>) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Most;
     use crate::gpu::testing::gpus;
     use crate::kernels::cases::expert_sources::cases;
     use crate::kernels::testing::agree_everywhere;
+    use crate::kernels::testing::bounds::needs_every_byte;
+
+    #[test]
+    fn every_index_lies_in_its_buffer() {
+        let (tokens, used, experts) = (6, 2, 8u32);
+        let table = Table {
+            words: Range::words("table", 4 + 8),
+            slots: 3,
+        };
+        let tiles = u32::div_ceil(tokens * used, 4) + experts;
+        for chosen in [
+            ChosenBy::Ids(Range::words("ids", 12)),
+            ChosenBy::Tiles(Range::words("tiles", u64::from(TILE_WORDS * tiles)), 4),
+        ] {
+            let sources = GpuExpertSources {
+                chosen,
+                experts,
+                used,
+                table: Some(&table),
+                fills: Range::words("fills", 16),
+            };
+            needs_every_byte(&sources.call(), Most { tokens, context: 9 });
+        }
+    }
 
     #[test]
     fn the_gpu_finds_each_expert_where_its_twin_does() {

@@ -118,15 +118,8 @@ fn on_gpu(
     };
     let peak = read_bandwidth(&gpu)?;
     let waiting = dependent_dispatch(&gpu)?;
-    let choice = options.precompose;
-    let weights = GpuModel::load_precomposed(
-        Arc::clone(&gpu),
-        Arc::clone(&model),
-        residence,
-        choice,
-        n_ctx,
-        on_load,
-    );
+    let (of, choice) = (Arc::clone(&model), options.precompose);
+    let weights = GpuModel::load_precomposed(gpu, of, residence, choice, n_ctx, on_load);
     let weights = weights.wait()?;
     let precompose = weights.precomposed.as_ref().map(|p| p.line.clone());
     // In the tier that loading settled for.
