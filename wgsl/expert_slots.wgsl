@@ -8,6 +8,7 @@
 // chosen, in units of 1 / COUNTED; of each slot 1 + its expert, or 0. Every PERIOD tokens the counts are multiplied by DECAY_TIMES / DECAY_BY. A
 // missing expert takes the slot whose expert has the lowest count and is not chosen now, the lowest slot among equals, and before these an
 // empty one.
+// routing: with it, each token takes the next of TRACED choices of experts instead of its own, with the weights of its own.
 // Division: a workgroup per token, with as many threads as token_gate_up has for the choice. A thread holds an expert and a slot.
 // Bound by: latency. Each thread of a slot reads the counts of all others from workgroup memory.
 #number WG EXPERTS USED  // threads of a workgroup, experts of a layer, experts of a token
@@ -40,6 +41,13 @@ fn logit_scale() -> f32 { return 1.0; }
 #ifdef table
 #number SLOTS COUNTED PERIOD  // slots of the layer, the count of one choice, tokens between decays
 #number DECAY_TIMES DECAY_BY  // the factor of a decay
+#read routing?: array<u32> @words(ROUTED)   // (TRACED, USED)
+#ifdef routing
+#number TRACED  // tokens of the trace
+#length ROUTED TRACED * USED
+#else
+#length ROUTED 1
+#endif
 const SLOT_OF = 4u;
 const COUNT_OF = SLOT_OF + EXPERTS;
 const EXPERT_IN = COUNT_OF + EXPERTS;
@@ -122,6 +130,10 @@ fn missing(n: u32) -> u32 {
   choose(0u, true, t, subgroup, subgroups, lane_id, subgroup_size);
   workgroupBarrier();
 #ifdef table
+#ifdef routing
+  if (t < USED) { chosen[t] = routing[(tokens - 1u) % TRACED * USED + t]; }
+  workgroupBarrier();
+#endif
   // What others may write in the table is read from workgroup memory from here on.
   let key = key_of(expert_in[min(t, SLOTS - 1u)]);
   if (t < SLOTS) { keys[t] = key; }

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -15,7 +16,7 @@ use super::output::{self, note, write_error};
 use super::picture::Picture;
 use crate::bench::{
     self, BenchError, BenchOptions, Columns, Event, Format, MOST_PARALLEL, ParallelOptions,
-    ParallelRow, Row, Source, Where, Writer,
+    ParallelRow, Routing, Row, Source, Where, Writer,
 };
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, Tier};
 use crate::pictures::terminal::{self, Terminal};
@@ -78,11 +79,17 @@ pub(super) struct Bench {
     #[arg(long = "pg", value_name = "P,N", value_parser = bench::pair)]
     pairs: Vec<(usize, usize)>,
     /// Instead measure N sequences at once, as llama-batched-bench does: N prompts of -p tokens, then -n tokens of each
-    #[arg(long, value_name = "N,..", value_parser = bench::counts, conflicts_with_all = ["pairs", "depths", "svg", "bars", "choice", "chunks", "repetitions"])]
+    #[arg(long, value_name = "N,..", value_parser = bench::counts, conflicts_with_all = ["pairs", "depths", "svg", "bars", "choice", "chunks", "repetitions", "routing"])]
     parallel: Vec<Numbers>,
     /// Depths: tokens in the context before each test [default: 0]
     #[arg(short = 'd', long = "n-depth", value_name = "N,..", value_parser = bench::counts)]
     depths: Vec<Numbers>,
+    /// Have decoded tokens choose experts by this trace: an array (tokens, layers, used) of bytes, as numpy.save writes it
+    ///
+    /// Random weights choose experts as if by dice. The choices of a real router repeat more, and then slots of --gpu-memory hold
+    /// more of them. Layers of the trace repeat, each time later in the text.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    routing: Option<PathBuf>,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: u16,
@@ -203,6 +210,8 @@ impl Bench {
         let (sources, devices) = (self.sources()?, self.devices());
         let columns = self.columns(sources.len(), &devices);
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
+        let routing = self.routing.as_deref().map(Routing::read).transpose()?;
+        let routing = routing.map(Arc::new);
         let repetitions = u64::from(self.repetitions);
         let mut shown = Shown::new(io::stdout(), self.output, columns, repetitions);
         shown.by_layers = !self.gpu_layers.is_empty();
@@ -220,6 +229,7 @@ impl Bench {
                 gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
                 chunks: self.chunks.concat(),
+                routing: routing.clone(),
                 force: self.force,
                 repetitions: usize::from(self.repetitions),
             };

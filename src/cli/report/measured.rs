@@ -76,6 +76,7 @@ pub(super) fn bench(
             },
             precompose: Default::default(),
             chunks: vec![],
+            routing: None,
             force: subject.force,
             repetitions: sizes.repetitions,
         };

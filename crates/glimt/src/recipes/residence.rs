@@ -5,7 +5,7 @@ use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
-use crate::kernels::expert_slots::Table;
+use crate::kernels::expert_slots::{Routing, Table};
 use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Mlp};
 use crate::quant::GgmlType;
@@ -41,6 +41,8 @@ pub struct Rooms {
     pub slots: Option<Slots>,
     /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
     pub staging: Mlp<GpuWeight>,
+    /// A trace of choices that decoded tokens take instead of their own, to measure by.
+    pub routing: Option<Routing>,
 }
 
 /// The slots of a layer.
@@ -84,6 +86,7 @@ impl Rooms {
                     table: Table::new(config.count as u32, n),
                 }),
                 staging: rooms_of(experts, |which, w| staging.of(which, w)),
+                routing: None,
             }))
         });
         rooms.collect()

@@ -5,6 +5,7 @@ use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Residence, Steps, chu
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target};
+use crate::kernels::expert_slots::Routing;
 use crate::kernels::gemm::Form;
 use crate::model::{Config, Transformer};
 use std::convert::Infallible;
@@ -65,6 +66,24 @@ impl Weights {
     /// instead of their factors.
     pub fn products(&mut self) -> &mut [Vec<GpuWeight>; 2] {
         &mut self.body.products
+    }
+
+    /// Has decoded tokens of sessions that are made from now on take choices of experts from a trace, `trace` of each layer with slots by its
+    /// number among these. Whether a layer has slots.
+    pub fn route(&mut self, trace: impl Fn(usize) -> Vec<u32>) -> bool {
+        let used = self
+            .body
+            .config
+            .experts
+            .as_ref()
+            .map_or(0, |experts| experts.used);
+        let layers = self.body.rooms.iter_mut().flatten();
+        let mut any = false;
+        for (i, rooms) in layers.filter(|rooms| rooms.slots.is_some()).enumerate() {
+            rooms.routing = Some(Routing::new(&trace(i), used));
+            any = true;
+        }
+        any
     }
 
     /// Sessions whose kernels trials on the device choose.

@@ -49,6 +49,28 @@ impl Table {
     }
 }
 
+/// A trace of choices of experts, to measure by.
+#[derive(Debug, Clone)]
+pub struct Routing {
+    choices: Range,
+    /// Tokens of the trace.
+    tokens: u32,
+}
+
+impl Routing {
+    /// The trace `choices` (tokens, used).
+    ///
+    /// # Panics
+    /// If it has no token.
+    pub fn new(choices: &[u32], used: usize) -> Self {
+        assert!(choices.len() >= used, "{} choices", choices.len());
+        Self {
+            choices: Range::whole(&Buffer::with("routing", choices)),
+            tokens: (choices.len() / used) as u32,
+        }
+    }
+}
+
 /// The words of a new table.
 pub(super) fn first_words(experts: u32, slots: u32) -> Vec<u32> {
     let slot_of = (0..experts).map(|e| if e < slots { e + 1 } else { 0 });
@@ -63,6 +85,8 @@ pub struct GpuExpertSlots<'a> {
     pub gate_up: &'a GpuTokenGateUp<'a>,
     /// The slots that are the places of one token; without them the places are the ranks.
     pub table: Option<&'a Table>,
+    /// A trace of which each token takes the next choice instead of its own; only with a table.
+    pub routing: Option<&'a Routing>,
     /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill) is to copy.
     pub fills: Option<Range>,
 }
@@ -113,6 +137,9 @@ impl GpuExpertSlots<'_> {
                 .number("DECAY_TIMES", DECAY[0])
                 .number("DECAY_BY", DECAY[1])
                 .bind("table", &table.words);
+            if let Some(Routing { choices, tokens }) = self.routing {
+                call = call.number("TRACED", *tokens).bind("routing", choices);
+            }
         }
         Ok(call.grid([Extent::Tokens, Extent::N(1), Extent::N(1)]))
     }
@@ -222,6 +249,7 @@ mod tests {
         let chosen = GpuExpertSlots {
             gate_up: &gate_up,
             table: Some(&table),
+            routing: Some(&Routing::new(&[0; 8], 4)),
             fills: Some(Range::words("fills", 8)),
         };
         let call = chosen.call(&Target::h200()).expect("its shape suits");

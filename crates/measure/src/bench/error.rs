@@ -44,6 +44,9 @@ pub enum BenchError {
         "--synthetic makes the weights on a GPU and has none for the CPU reference; write a file with glimt synth"
     )]
     SyntheticOnCpu,
+    /// A trace of choices of experts that cannot be replayed.
+    #[error("--routing: {0}")]
+    Routing(String),
     /// `profile` looks into a GPU.
     #[error("the CPU reference has no kernels to profile; choose a GPU with --device")]
     ProfileOnCpu,

@@ -9,6 +9,7 @@ mod parallel;
 mod picture;
 mod plan;
 mod report;
+mod routing;
 mod run;
 mod source;
 
@@ -19,6 +20,7 @@ pub use picture::{bars, svg};
 pub use plan::{Test, counts, pair, tests};
 pub use report::{Columns, Format, Row, Statistics, Writer};
 pub use report::{build, quoted, rate};
+pub use routing::Routing;
 pub use run::{BenchOptions, Event, Where, run};
 pub(crate) use run::{backend_name, driver, measure, n_ctx};
 pub use source::Source;

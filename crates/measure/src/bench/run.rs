@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::report::{Row, Statistics, build};
+use super::routing::Routing;
 use super::source::{Source, describe};
 use super::{BenchError, Test};
 use crate::engine::backend::{Backend, BackendError};
@@ -69,6 +70,8 @@ pub struct BenchOptions {
     pub precompose: PrecomposeChoice,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
+    /// The choices of experts that decoded tokens take instead of their own.
+    pub routing: Option<Arc<Routing>>,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// The number of times that each test is repeated.
@@ -322,8 +325,12 @@ fn on_gpu(
         n_ctx,
         told,
     );
-    let weights = Arc::new(weights.wait()?);
+    let mut weights = weights.wait()?;
     flow?;
+    if let Some(routing) = &options.routing {
+        routing.replay(&mut weights)?;
+    }
+    let weights = Arc::new(weights);
     tell(on_event, Event::Loaded)?;
     // In the tier that loading settled for.
     let gpu = Arc::clone(&weights.gpu);
@@ -593,6 +600,7 @@ mod tests {
             gpu: GpuOptions::default(),
             precompose: PrecomposeChoice::Off,
             chunks: vec![],
+            routing: None,
             force: false,
             repetitions: 1,
         };

@@ -61,6 +61,12 @@ impl GpuModel {
         })
     }
 
+    /// Has decoded tokens take choices of experts from a trace, as [`Weights::route`] does; false where no layer has slots, or sessions share
+    /// the model already.
+    pub fn route(&mut self, trace: impl Fn(usize) -> Vec<u32>) -> bool {
+        Arc::get_mut(&mut self.weights).is_some_and(|weights| weights.route(trace))
+    }
+
     /// How often a token's expert had a slot, and how often it had none, since the model was loaded, in steps of one token of all its
     /// sessions; `None` where no layer has slots.
     ///

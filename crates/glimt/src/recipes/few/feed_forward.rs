@@ -194,6 +194,7 @@ impl Few<'_> {
         let chosen = GpuExpertSlots {
             gate_up,
             table: rooms.table().filter(|_| self.one),
+            routing: rooms.routing.as_ref().filter(|_| self.one),
             fills: fills.clone(),
         };
         self.calls.push(chosen.call(self.given.target)?);

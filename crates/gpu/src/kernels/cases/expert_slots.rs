@@ -8,7 +8,7 @@ use super::router::{Choice, experts};
 use super::token_gate_up::{choice_of_one, in_parts};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::expert_slots::{GpuExpertSlots, Table, expert_slots, first_words};
+use crate::kernels::expert_slots::{GpuExpertSlots, Routing, Table, expert_slots, first_words};
 use crate::kernels::router::{GpuRouter, strided};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::model::Gating;
@@ -62,6 +62,13 @@ fn compare(
         .collect();
     let pair = pair(lab, count)?;
     let table = slots.map(|slots| Table::new(count as u32, slots as u32));
+    // A trace with other choices, by lot. It ends before the tokens do, and begins again.
+    let trace: Option<Vec<u32>> = (slots.is_some() && lab.below(2) == 0).then(|| {
+        let choices =
+            (0..tokens.div_ceil(2)).map(|_| choice_of_one(lab, [count, used, 0], flags).ids);
+        choices.flatten().collect()
+    });
+    let routing = trace.as_ref().map(|trace| Routing::new(trace, used));
     let (mut calls, mut found) = (vec![], vec![]);
     for choice in &choices {
         let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();
@@ -79,6 +86,7 @@ fn compare(
         let chosen = GpuExpertSlots {
             gate_up: &gate_up,
             table: table.as_ref(),
+            routing: routing.as_ref(),
             fills: Some(of[2].clone()),
         };
         calls.push(chosen.call(lab.gpu)?);
@@ -87,9 +95,13 @@ fn compare(
     lab.run(calls, state(1, 0))?;
     let mut words = first_words(count as u32, slots.unwrap_or(0) as u32);
     let mut all = vec![];
-    for (choice, [ids, weights, fills]) in choices.iter().zip(&found) {
+    for (i, (choice, [ids, weights, fills])) in choices.iter().zip(&found).enumerate() {
+        let traced = trace
+            .as_ref()
+            .map(|trace| &trace[i % (trace.len() / used) * used..][..used]);
+        let chosen = traced.unwrap_or(&choice.ids);
         let (places, copied) = match slots {
-            Some(_) => expert_slots(&mut words, &choice.ids, count),
+            Some(_) => expert_slots(&mut words, chosen, count),
             None => {
                 let places: Vec<u32> = (0..used as u32).collect();
                 let copied = choice
@@ -132,6 +144,7 @@ fn compare_several(lab: &Lab<'_>, [count, used]: [usize; 2]) -> Result<Vec<Compa
     let chosen = GpuExpertSlots {
         gate_up: &gate_up,
         table: None,
+        routing: None,
         fills: None,
     };
     several.run(lab, vec![chosen.call(lab.gpu)?], most)?;
