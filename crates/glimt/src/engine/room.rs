@@ -328,7 +328,7 @@ impl Place<'_> {
         })
     }
 
-    /// The context where none is asked for. A model that may think gets the longest one that has room, up to [`THINKING_CONTEXT`]. No part
+    /// The context where none is asked for. A model that may think gets the longest one that has room, up to 32768 tokens. No part
     /// of the model leaves the device for the sake of a context longer than the usual one.
     ///
     /// # Errors

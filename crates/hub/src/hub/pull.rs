@@ -123,7 +123,7 @@ impl<'a> Hub<'a> {
     }
 
     /// The model of an offer without its bytes: what the table of its tensors tells. `None` of a model in several files, or of one whose
-    /// table does not end in its first [`TABLE`] bytes.
+    /// table does not end in its first 32 MiB.
     ///
     /// # Errors
     /// The errors of the connection and of the hub, or [`HubError::Head`].
