@@ -102,7 +102,8 @@ pub fn quantize_activation(x: &[f32]) -> Vec<Q8Unit> {
         .collect()
 }
 
-fn quantize_half(values: &[f32; HALF]) -> ([i8; HALF], f32) {
+#[inline(always)]
+pub(super) fn quantize_half(values: &[f32; HALF]) -> ([i8; HALF], f32) {
     let largest = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
     if largest < SMALLEST {
         return ([0; HALF], 0.0);
