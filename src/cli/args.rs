@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::error::CliError;
 use super::lookup;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
+use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier};
 use crate::recipes::MAX_CHUNK;
 
 /// Under what the help lists flags of sampling, and those of devices and memory.
@@ -159,6 +159,17 @@ pub(super) struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.device.kernels.cpu_products()
+    }
+
+    /// These with exact products on the CPU, unless others are asked for.
+    pub(super) fn be_exact(&mut self) {
+        let products = &mut self.device.kernels.cpu_products;
+        products.get_or_insert(Products::Exact);
+    }
+
     /// A flag that only kernels of a GPU can follow, if one was given.
     pub(super) fn asks_for_gpu(&self) -> Option<String> {
         let kernels = &self.device.kernels;
@@ -180,6 +191,10 @@ pub(super) struct KernelArgs {
     /// for GPUs of NVIDIA, AMD and Apple, else off]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
+    /// How the CPU multiplies: exact (f32, the reference of the tests and of verify) or quick (activations rounded to bytes) [default:
+    /// quick; of logits: exact]
+    #[arg(long, value_name = "PRODUCTS", hide_short_help = true, help_heading = DEVICE)]
+    cpu_products: Option<Products>,
     #[command(flatten)]
     checked: CheckedArgs,
 }
@@ -194,6 +209,11 @@ pub(super) struct CheckedArgs {
 }
 
 impl KernelArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.cpu_products.unwrap_or_default()
+    }
+
     /// The first of these flags that was given, of which only kernels of a GPU can follow any.
     pub(super) fn asks_for_gpu(
         &self,

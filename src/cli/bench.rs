@@ -209,6 +209,7 @@ impl Bench {
                 tiers: self.tiers.clone(),
                 gpu: self.kernels.options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
+                cpu_products: self.kernels.cpu_products(),
                 chunks: self.chunks.concat(),
                 force: self.force,
                 repetitions: usize::from(self.repetitions),

@@ -36,6 +36,7 @@ pub(super) fn open_for(
     let options = EngineOptions {
         gpu: engine.device.options(),
         precompose: engine.precompose.choice.unwrap_or_default(),
+        cpu_products: engine.cpu_products(),
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,

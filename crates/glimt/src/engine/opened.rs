@@ -7,7 +7,9 @@ use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
 use super::recommended::Recommended;
-use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
+use super::{
+    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, context_length, room,
+};
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
@@ -31,6 +33,7 @@ pub struct Opened {
     turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
+    pub(super) cpu_products: Products,
     /// The products of weights that were asked for.
     pub(super) precompose: PrecomposeChoice,
 }
@@ -122,6 +125,7 @@ impl Opened {
             n_ctx,
             ubatch,
             device,
+            cpu_products: options.cpu_products,
             precompose: options.precompose,
         })
     }
@@ -214,7 +218,7 @@ impl Opened {
     /// The name of the device.
     pub fn device_name(&self) -> String {
         match &self.device {
-            Device::Cpu { .. } => "CPU reference".to_owned(),
+            Device::Cpu { .. } => self.cpu_products.device(),
             Device::Gpu(gpu) => format!(
                 "{} ({}, tier {})",
                 gpu.info.name,

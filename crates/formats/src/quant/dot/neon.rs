@@ -29,6 +29,24 @@ fn inside_dotprod<S: Simd>(simd: S, work: impl Work) {
     work.run(simd);
 }
 
+/// The sums of four products each: an intrinsic that is not stable yet.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn sdot(codes: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sums = vdupq_n_s32(0);
+    // SAFETY: it reads and writes nothing but these registers, and the function has the feature.
+    unsafe {
+        asm!(
+            "sdot {sums:v}.4s, {codes:v}.16b, {x:v}.16b",
+            sums = inout(vreg) sums,
+            codes = in(vreg) codes,
+            x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
 /// Instructions of the set that a method's `self` proves. Memory is read and written through references to arrays of the registers' lengths.
 macro_rules! instructions {
     ($($body:tt)*) => {{
@@ -66,16 +84,7 @@ impl<const DOT: bool> Neon<DOT> {
         instructions! {
             let (codes, x) = (vreinterpretq_s8_u8(codes), vld1q_s8(x.as_ptr()));
             let sums = if DOT {
-                let mut sums = vdupq_n_s32(0);
-                // The intrinsic is not stable yet.
-                asm!(
-                    "sdot {sums:v}.4s, {codes:v}.16b, {x:v}.16b",
-                    sums = inout(vreg) sums,
-                    codes = in(vreg) codes,
-                    x = in(vreg) x,
-                    options(pure, nomem, nostack, preserves_flags),
-                );
-                sums
+                sdot(codes, x)
             } else {
                 let low = vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(x)));
                 let high = vpaddlq_s16(vmull_high_s8(codes, x));
