@@ -115,6 +115,11 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.kernels.cpu_products()
+    }
+
     /// Whether the device was named by `--gpu-layers`, beside which there can be no `--device`.
     pub(super) fn is_by_layers(&self) -> bool {
         self.gpu_layers.is_some()
@@ -161,7 +166,7 @@ pub(super) struct EngineArgs {
 impl EngineArgs {
     /// How the CPU multiplies.
     pub(super) fn cpu_products(&self) -> Products {
-        self.device.kernels.cpu_products()
+        self.device.cpu_products()
     }
 
     /// These with exact products on the CPU, unless others are asked for.

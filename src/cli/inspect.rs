@@ -77,7 +77,10 @@ struct Report {
     memory: Option<MemoryPlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// The adapter that it would run on; `None` is the CPU reference.
+    /// The name of the CPU, as it multiplies.
+    #[serde(skip)]
+    cpu: String,
+    /// The adapter that it would run on; `None` is the CPU.
     adapter: Option<AdapterSummary>,
     /// Bytes of memory there, where anything tells.
     available: Option<u64>,
@@ -102,7 +105,7 @@ impl Report {
     /// The device on which the model would run.
     fn device(&self) -> &str {
         let adapter = self.adapter.as_ref();
-        adapter.map_or("CPU reference", |adapter| adapter.name.as_str())
+        adapter.map_or(&self.cpu, |adapter| &adapter.name)
     }
 }
 
@@ -174,6 +177,7 @@ impl Inspect {
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
             available: engine::available(adapter.as_ref().and_then(|adapter| adapter.memory)),
+            cpu: self.device.cpu_products().device(),
             adapter,
         };
         if let (Some(path), Some(uses)) = (&self.svg, &uses) {

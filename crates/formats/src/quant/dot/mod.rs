@@ -114,7 +114,7 @@ impl Instructions {
     /// The set's name.
     pub fn name(self) -> &'static str {
         match self.0 {
-            Set::Portable(_) => "portable",
+            Set::Portable(_) => "plain code",
             #[cfg(target_arch = "x86_64")]
             Set::Avx2(_) => "AVX2",
             #[cfg(target_arch = "x86_64")]
@@ -203,11 +203,9 @@ impl Work for Quantize<'_> {
             block.scaled_sums.fill(0.0);
             for (i, values) in halves.iter().enumerate() {
                 let (quantised, scale) = quantize_half(values);
-                // Zero, or no number where a value is none.
-                let faults: f32 = values.iter().map(|v| v * 0.0).sum();
                 let sum: i32 = quantised.iter().map(|&code| i32::from(code)).sum();
                 codes[HALF * i..HALF * (i + 1)].copy_from_slice(&quantised);
-                block.scales[i] = scale + faults;
+                block.scales[i] = scale;
                 block.scaled_sums[i] = scale * sum as f32;
             }
         }

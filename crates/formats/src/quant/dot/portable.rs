@@ -60,9 +60,16 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn dot(self, codes: [u8; 64], x: &[i8; 64], _wide: bool) -> [f32; 16] {
-        // Codes that are not wide are below 64, so all are signed bytes.
-        let products: [i32; 64] = from_fn(|i| i32::from(codes[i] as i8) * i32::from(x[i]));
-        from_fn(|i| products[4 * i..4 * i + 4].iter().sum::<i32>() as f32)
+        // Codes that are not wide are below 64, so all are signed bytes. Four sums of four with the same scale are one here.
+        let mut sums = [0.0; 16];
+        for quarter in 0..4 {
+            let mut sum = 0;
+            for i in 16 * quarter..16 * quarter + 16 {
+                sum += i32::from(codes[i] as i8) * i32::from(x[i]);
+            }
+            sums[4 * quarter] = sum as f32;
+        }
+        sums
     }
 
     #[inline(always)]

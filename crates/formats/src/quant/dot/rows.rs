@@ -144,11 +144,36 @@ impl<B: Packed<N>, const N: usize> Add for Blocks<B, N> {
     }
 }
 
-/// Rows of floats: 32 weights are two registers, widened once for all inputs.
+/// Rows of floats: as many as four registers, or two at the end of a row, are widened once for all inputs. Their products are summed apart
+/// before they join the sum of the row, so that the next do not wait for it.
 macro_rules! floats {
     ($name:ident, $bytes:literal, $widen:ident) => {
         #[derive(Clone, Copy)]
         struct $name;
+
+        impl $name {
+            #[inline(always)]
+            fn group<S: Simd, const N: usize>(
+                simd: S,
+                weights: &[[u8; $bytes]; N],
+                first: usize,
+                inputs: &[Input<'_>],
+                sums: &mut [S::Floats; TILE],
+            ) {
+                let mut values = [simd.splat(0.0); N];
+                for (value, weights) in values.iter_mut().zip(weights) {
+                    *value = simd.$widen(weights);
+                }
+                for (x, sum) in inputs.iter().zip(sums) {
+                    let x = &x.floats.as_chunks::<FLOATS>().0[first..first + N];
+                    let mut products = simd.mul(values[0], simd.floats(&x[0]));
+                    for i in 1..N {
+                        products = simd.fma(values[i], simd.floats(&x[i]), products);
+                    }
+                    *sum = simd.add(*sum, products);
+                }
+            }
+        }
 
         impl Add for $name {
             #[inline(always)]
@@ -159,14 +184,13 @@ macro_rules! floats {
                 inputs: &[Input<'_>],
                 sums: &mut [S::Floats; TILE],
             ) {
-                let (pairs, _) = row.as_chunks::<$bytes>().0.as_chunks::<2>();
-                for (i, [first, second]) in pairs.iter().enumerate() {
-                    let (first, second) = (simd.$widen(first), simd.$widen(second));
-                    for (x, sum) in inputs.iter().zip(&mut *sums) {
-                        let (x, _) = x.floats.as_chunks::<FLOATS>();
-                        *sum = simd.fma(first, simd.floats(&x[2 * i]), *sum);
-                        *sum = simd.fma(second, simd.floats(&x[2 * i + 1]), *sum);
-                    }
+                let (registers, _) = row.as_chunks::<$bytes>();
+                let (fours, rest) = registers.as_chunks::<4>();
+                for (i, weights) in fours.iter().enumerate() {
+                    Self::group(simd, weights, 4 * i, inputs, sums);
+                }
+                if let ([weights], _) = rest.as_chunks::<2>() {
+                    Self::group(simd, weights, 4 * fours.len(), inputs, sums);
                 }
             }
         }
