@@ -125,6 +125,8 @@ fn perplexity_agrees_with_llama_perplexity() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/perplexity.txt");
     let args = [
         "perplexity",
+        "--cpu-products",
+        "exact",
         "--device",
         "cpu",
         "-c",

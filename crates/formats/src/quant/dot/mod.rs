@@ -14,7 +14,6 @@ mod types;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use std::array::from_fn;
 use std::sync::OnceLock;
 
 use super::activation::quantize_half;
@@ -221,9 +220,10 @@ impl ByteBlock {
     };
 
     /// The values that it stands for.
-    pub fn values(&self) -> [f32; SUPER_BLOCK] {
+    #[cfg(test)]
+    fn values(&self) -> [f32; SUPER_BLOCK] {
         let codes = self.codes.as_flattened();
-        from_fn(|i| self.scales[i / HALF] * f32::from(codes[i]))
+        std::array::from_fn(|i| self.scales[i / HALF] * f32::from(codes[i]))
     }
 }
 

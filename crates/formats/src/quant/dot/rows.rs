@@ -119,6 +119,10 @@ impl<B: Packed<N>, const N: usize> Blocks<B, N> {
             let x = &x.bytes[index];
             let scales = simd.mul(scales, simd.floats(&x.scales));
             let mut products = simd.mul(offsets, simd.floats(&x.scaled_sums));
+            #[expect(
+                clippy::needless_range_loop,
+                reason = "registers are no array in memory"
+            )]
             for quarter in 0..4 {
                 let dots = simd.dot(codes[quarter], &x.codes[quarter], B::WIDE);
                 products = simd.fma(dots, simd.spread(scales, quarter), products);
