@@ -10,7 +10,7 @@ use super::error::CliError;
 use super::lookup;
 use super::size::size;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Tier};
+use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier};
 use crate::recipes::MAX_CHUNK;
 
 /// Under what the help lists flags of sampling, and those of devices and memory.
@@ -129,6 +129,11 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.kernels.cpu_products()
+    }
+
     /// Whether the device was named by `--gpu-layers`, beside which there can be no `--device`.
     pub(super) fn is_by_layers(&self) -> bool {
         self.gpu_layers.is_some()
@@ -174,6 +179,17 @@ pub(super) struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.device.cpu_products()
+    }
+
+    /// These with exact products on the CPU, unless others are asked for.
+    pub(super) fn be_exact(&mut self) {
+        let products = &mut self.device.kernels.cpu_products;
+        products.get_or_insert(Products::Exact);
+    }
+
     /// A flag that only kernels of a GPU can follow, if one was given.
     pub(super) fn asks_for_gpu(&self) -> Option<String> {
         let kernels = &self.device.kernels;
@@ -195,6 +211,10 @@ pub(super) struct KernelArgs {
     /// for GPUs of NVIDIA, AMD and Apple, else off]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
+    /// How the CPU multiplies: exact (f32, the reference of the tests and of verify) or quick (activations rounded to bytes) [default:
+    /// quick; of logits: exact]
+    #[arg(long, value_name = "PRODUCTS", hide_short_help = true, help_heading = DEVICE)]
+    cpu_products: Option<Products>,
     #[command(flatten)]
     checked: CheckedArgs,
 }
@@ -209,6 +229,11 @@ pub(super) struct CheckedArgs {
 }
 
 impl KernelArgs {
+    /// How the CPU multiplies.
+    pub(super) fn cpu_products(&self) -> Products {
+        self.cpu_products.unwrap_or_default()
+    }
+
     /// The first of these flags that was given, of which only kernels of a GPU can follow any.
     pub(super) fn asks_for_gpu(
         &self,

@@ -228,6 +228,7 @@ impl Bench {
                 tiers: self.tiers.clone(),
                 gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
+                cpu_products: self.kernels.cpu_products(),
                 chunks: self.chunks.concat(),
                 routing: routing.clone(),
                 force: self.force,

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::error::CliError;
 use super::output::{self, bytes, note};
+use crate::engine::Products;
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
 use crate::gpu::wait::Wait;
@@ -20,10 +21,10 @@ Examples:
   glimt generate --device nvidia \"...\"
   glimt generate --device cpu \"...\"
 
-The adapters stand in the order in which --device auto prefers them; the CPU reference is used when it is asked for, or \
+The adapters stand in the order in which --device auto prefers them; the CPU is used when it is asked for, or \
 when there is no GPU: no adapter at all, or only software.";
 
-/// List every GPU adapter, and the CPU reference
+/// List every GPU adapter, and the CPU
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Devices {
@@ -46,7 +47,7 @@ impl Devices {
     }
 }
 
-/// The paragraphs of these adapters and of the CPU reference.
+/// The paragraphs of these adapters and of the CPU.
 pub(super) fn page(adapters: &[AdapterSummary]) -> String {
     let mut text = String::new();
     for adapter in adapters {
@@ -55,10 +56,11 @@ pub(super) fn page(adapters: &[AdapterSummary]) -> String {
     text + &cpu()
 }
 
-/// The paragraph of the CPU reference.
+/// The paragraph of the CPU.
 pub(super) fn cpu() -> String {
     let threads = count(rayon::current_num_threads(), "thread");
-    format!("cpu: CPU reference\n    {threads}, f32\n")
+    let device = Products::default().device();
+    format!("cpu: {device}\n    {threads}\n")
 }
 
 /// Appends the paragraph of one adapter. Writing into a `String` cannot fail.

@@ -88,7 +88,10 @@ struct Report {
     /// The GPU that was named, if one was.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<String>,
-    /// The adapter that it would run on; `None` is the CPU reference.
+    /// The name of the CPU, as it multiplies.
+    #[serde(skip)]
+    cpu: String,
+    /// The adapter that it would run on; `None` is the CPU.
     adapter: Option<AdapterSummary>,
     /// Bytes of memory there, where anything tells.
     available: Option<u64>,
@@ -116,7 +119,7 @@ impl Report {
         self.gpu
             .as_ref()
             .or(adapter)
-            .map_or("CPU reference", |name| name)
+            .map_or(&self.cpu, |name| name)
     }
 }
 
@@ -204,6 +207,7 @@ impl Inspect {
             partly,
             computed_tokens_per_s: computed,
             gpu: machine.name().map(str::to_owned),
+            cpu: self.device.cpu_products().device(),
             adapter: machine.adapter(),
         };
         self.show(&report, uses.as_ref())?;

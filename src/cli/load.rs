@@ -36,6 +36,7 @@ pub(super) fn open_for(
     let options = EngineOptions {
         gpu: engine.device.options(),
         precompose: engine.precompose.choice.unwrap_or_default(),
+        cpu_products: engine.cpu_products(),
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
@@ -61,14 +62,14 @@ pub(super) fn open_for(
     Ok(opened)
 }
 
-/// Tells that a flag has software take the place of the CPU reference.
+/// Tells that a flag has software take the place of the CPU.
 pub(super) fn leaves_cpu(flag: &str, adapter: &str) {
     note(format_args!(
-        "no GPU found: for {flag} this leaves the CPU reference, which is faster, and runs on software ({adapter})"
+        "no GPU found: for {flag} this leaves the CPU, which is faster, and runs on software ({adapter})"
     ));
 }
 
-/// Why the CPU reference is taken, and what else there is. `by_layers` says whether `--gpu-layers` stands where `--device` would.
+/// Why the CPU is taken, and what else there is. `by_layers` says whether `--gpu-layers` stands where `--device` would.
 pub(super) fn no_gpu(error: &GpuError, by_layers: bool) -> String {
     let place = match by_layers {
         true => "in place of --gpu-layers, ",
@@ -76,9 +77,9 @@ pub(super) fn no_gpu(error: &GpuError, by_layers: bool) -> String {
     };
     match error {
         GpuError::OnlySoftware { found } => format!(
-            "no GPU found, only software ({found}): running on the CPU reference, which is faster; {place}--device 0 takes the software"
+            "no GPU found, only software ({found}): running on the CPU, which is faster; {place}--device 0 takes the software"
         ),
-        _ => "no GPU adapter found: running on the CPU reference; if this machine has a GPU, install its driver".to_owned(),
+        _ => "no GPU adapter found: running on the CPU; if this machine has a GPU, install its driver".to_owned(),
     }
 }
 

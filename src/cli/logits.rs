@@ -65,9 +65,10 @@ struct Position {
 }
 
 impl Logits {
-    pub(super) fn run(&self) -> Result<(), CliError> {
+    pub(super) fn run(&mut self) -> Result<(), CliError> {
         let is_text = self.tokens.is_empty();
         let input = is_text.then(|| self.text.input("text")).transpose()?;
+        self.engine.be_exact();
         let opened = load::open(&self.model, &self.engine, &self.ctx)?;
         let tokens = match input {
             Some(input) => {

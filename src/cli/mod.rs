@@ -300,7 +300,7 @@ fn run() -> Result<(), CliError> {
         Command::Inspect(command) => command.run(),
         Command::Devices(command) => command.run(),
         Command::Tokenize(command) => command.run(),
-        Command::Logits(command) => command.run(),
+        Command::Logits(mut command) => command.run(),
         Command::Perplexity(command) => command.run(),
         Command::Synth(command) => command.run(),
         Command::Bench(command) => command.run(),

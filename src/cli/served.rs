@@ -86,11 +86,9 @@ impl ServedArgs {
         }
         if engine.tier().is_none() {
             match engine.turns() {
-                1 => note(format_args!(
-                    "the CPU reference answers one request at a time, slowly"
-                )),
+                1 => note(format_args!("the CPU answers one request at a time")),
                 turns => note(format_args!(
-                    "the CPU reference answers up to {turns} requests in turns, slowly"
+                    "the CPU answers up to {turns} requests in turns"
                 )),
             }
         }

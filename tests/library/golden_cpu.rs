@@ -6,6 +6,7 @@ use crate::golden::{
     FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load,
     random_below, random_tokens,
 };
+use glimt::engine::Products;
 use glimt::engine::Wait;
 use glimt::engine::backend::{Backend, BackendError};
 use glimt::engine::cpu::CpuBackend;
@@ -20,7 +21,7 @@ const NMSE: f64 = 1e-7;
 const CONTRAST: f64 = 5e-5;
 
 fn backend(model: &Arc<Model>, n_ctx: usize) -> CpuBackend {
-    CpuBackend::new(model.clone(), n_ctx).expect("a small cache")
+    CpuBackend::new(model.clone(), Products::Exact, n_ctx).expect("a small cache")
 }
 
 fn embedded() -> Arc<Model> {

@@ -11,5 +11,6 @@ pub mod gguf;
 pub mod plural;
 pub mod quant;
 pub mod random;
+pub mod team;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

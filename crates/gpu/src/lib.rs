@@ -10,4 +10,4 @@ pub mod model;
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use glimt_formats::testing;
-pub(crate) use glimt_formats::{files, gguf, plural, quant, random};
+pub(crate) use glimt_formats::{files, gguf, plural, quant, random, team};

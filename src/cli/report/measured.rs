@@ -75,6 +75,7 @@ pub(super) fn bench(
                 ..GpuOptions::default()
             },
             precompose: Default::default(),
+            cpu_products: Default::default(),
             chunks: vec![],
             routing: None,
             force: subject.force,

@@ -13,6 +13,7 @@ use crate::golden::{
 };
 use crate::testing::{drawn, some};
 use glimt::engine::PrecomposeChoice;
+use glimt::engine::Products;
 use glimt::engine::backend::{Answer, Backend, BackendError, OnPrompt, OnRow, OnToken};
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::gpu::{GpuBackend, GpuModel};
@@ -278,7 +279,7 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     let gpus = tiers();
     for ty in some(GgmlType::ALL, 6) {
         let model = Arc::new(requantised(&model, ty));
-        let mut cpu = CpuBackend::new(model.clone(), 16).expect("a small cache");
+        let mut cpu = CpuBackend::new(model.clone(), Products::Exact, 16).expect("a small cache");
         let expected = all_logits(&mut cpu, &tokens, &[]);
         // The fastest tier: the kernels' own tests take every type through every tier.
         let gpu = gpus.last().expect("at least one tier");

@@ -161,7 +161,7 @@ fn a_prompt_can_be_stopped_between_its_parts() {
 fn a_model_cut_by_the_binding_limit_gives_the_same_logits() {
     let model = embedded();
     let tokens = random_tokens(6);
-    let mut cpu = CpuBackend::new(model.clone(), 16).expect("a small cache");
+    let mut cpu = CpuBackend::new(model.clone(), Products::Exact, 16).expect("a small cache");
     let expected = all_logits(&mut cpu, &tokens, &[]);
     let options = GpuOptions {
         max_binding: Some(150_000),

@@ -82,7 +82,7 @@ fn errors_and_pages_are_broken_between_words() {
             "can be fetched",
         ),
         (&["inspect", "--device", "cpu"], "normalised and"),
-        (&["devices"], "CPU reference"),
+        (&["devices"], "CPU with "),
     ] {
         for variables in [&[][..], &[("CLICOLOR_FORCE", "1")], &[("NO_COLOR", "1")]] {
             let (text, _) = shown(args, home.path(), variables);

@@ -59,16 +59,13 @@ fn bench_draws_its_rows_and_a_pipe_gets_the_table_alone() {
     assert!(table[0].ends_with("| longest ms |"), "{table:?}");
     // Before the first row.
     let notes = stderr(&output);
-    assert!(
-        notes.starts_with("device: CPU reference (CPU)\n"),
-        "{notes}"
-    );
+    assert!(notes.starts_with("device: CPU with "), "{notes}");
     assert!(notes.contains("speed.svg"), "{notes}");
     let drawn = fs::read_to_string(&path).expect("it was written");
     assert_svg(&drawn);
     // A line for pp3 and one for tg2, each with its sample in the legend.
     assert_eq!(drawn.matches("<polyline").count(), 4);
-    for expected in ["Tales 16M", "CPU reference", "pp3", "tg2"] {
+    for expected in ["Tales 16M", "CPU with", "pp3", "tg2"] {
         assert!(drawn.contains(expected), "{expected}: {drawn}");
     }
     assert_eq!(names(folder.path()), ["speed.svg"]);

@@ -60,11 +60,11 @@ fn the_cpu_reference_has_a_whole_report() {
     }
     for (name, expected) in [
         ("machine", concat!("glimt ", env!("CARGO_PKG_VERSION"))),
-        ("devices", "cpu: CPU reference"),
+        ("devices", "cpu: CPU with "),
         ("verify", "$ glimt verify --device cpu\n"),
         ("verify", "the CPU reference: "),
         ("bench", "$ glimt bench -p 64 -n 16 -r 1 --device cpu\n"),
-        ("bench", "| CPU reference "),
+        ("bench", "| CPU with "),
         ("token", "left out: the CPU reference has no kernels"),
         ("prompt", "left out: "),
         ("expected", "left out: "),
@@ -175,10 +175,7 @@ fn sections_are_repeated_by_their_commands() {
     let output = run(&[&args[..], &["--only", "machine"]].concat());
     let report = stdout(&output);
     assert_eq!(sections(report).len(), 4, "{report}");
-    for (name, expected) in [
-        ("bench", "| CPU reference "),
-        ("devices", "cpu: CPU reference"),
-    ] {
+    for (name, expected) in [("bench", "| CPU with "), ("devices", "cpu: CPU with ")] {
         let again = repeated(section(report, name));
         assert!(again.contains(expected), "{name}: {again}");
     }

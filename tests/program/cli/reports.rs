@@ -125,6 +125,8 @@ fn perplexity_agrees_with_llama_perplexity() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/perplexity.txt");
     let args = [
         "perplexity",
+        "--cpu-products",
+        "exact",
         "--device",
         "cpu",
         "-c",
@@ -186,7 +188,10 @@ fn inspect_tells_the_model_and_its_memory() {
 fn inspect_tells_the_memory_of_the_device_that_generate_takes() {
     let page = |args: &[&str]| text(&[&["inspect", "--ctx", "100"], args].concat());
     let on_cpu = page(&["--device", "cpu"]);
-    assert!(on_cpu.contains("on CPU reference: enough"), "{on_cpu}");
+    assert!(
+        on_cpu.contains("on CPU with ") && on_cpu.contains(": enough"),
+        "{on_cpu}"
+    );
     let output = run(&["generate", "--raw", "-n", "1", "-c", "100", "Hello"]);
     let told = stderr(&output);
     let device = told.split("device: ").nth(1).expect("the device is told");
@@ -202,7 +207,7 @@ fn inspect_tells_the_memory_of_the_device_that_generate_takes() {
 
 #[test]
 fn devices_lists_the_cpu_reference() {
-    assert!(text(&["devices"]).contains("cpu: CPU reference"));
+    assert!(text(&["devices"]).contains("cpu: CPU with "));
     let listing = json(&text(&["devices", "--json"]));
     assert_eq!(listing["cpu"]["device"], "cpu");
     let adapters = listing["adapters"].as_array().expect("a list");

@@ -102,13 +102,19 @@ pub fn quantize_activation(x: &[f32]) -> Vec<Q8Unit> {
         .collect()
 }
 
-fn quantize_half(values: &[f32; HALF]) -> ([i8; HALF], f32) {
-    let largest = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+/// Codes and scale of 16 values. The scale is no number, or infinite, where a value is.
+#[inline(always)]
+pub(super) fn quantize_half(values: &[f32; HALF]) -> ([i8; HALF], f32) {
+    // As integers, floats without their signs have the same order, above which are infinity and what is no number. And sums of a value
+    // below 2^22 with this one have it as a whole number in their lowest bits.
+    const WHOLE: f32 = 12_582_912.0;
+    let bits = values.map(|v| v.abs().to_bits());
+    let largest = f32::from_bits(bits.into_iter().fold(0, u32::max));
     if largest < SMALLEST {
         return ([0; HALF], 0.0);
     }
     let inverse = 127.0 / largest;
-    let codes = values.map(|v| (v * inverse).round_ties_even() as i8);
+    let codes = values.map(|v| (v * inverse + WHOLE).to_bits() as i8);
     (codes, largest / 127.0)
 }
 

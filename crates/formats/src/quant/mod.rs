@@ -5,6 +5,7 @@
 pub mod activation;
 mod block;
 mod blocks;
+pub mod dot;
 mod float;
 pub mod halves;
 mod iq4;

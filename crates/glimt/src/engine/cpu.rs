@@ -14,6 +14,7 @@ use super::backend::{
 use super::random::cache_values;
 use crate::gpu::pending::may_block;
 use crate::kernels::logit_bias::{Biases, logit_bias};
+use crate::kernels::products::Products;
 use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
 use crate::models::{Model, OutOfMemory, Reference};
@@ -24,12 +25,13 @@ const CHUNK: usize = 256;
 /// Rows of logits computed together: a row is the whole vocabulary, 0.6 MB for GLM-4.7-Flash.
 const HEAD_CHUNK: usize = 32;
 
-/// A model on the CPU: what every other backend is held against.
+/// A model on the CPU: with exact products, what every other backend is held against.
 ///
 /// Results do not depend on how tokens are split into calls or chunks, bit for bit. Where an event loop polls a call, a thread of its own
 /// computes, and ends before the next token or block of layers if the call is dropped.
 pub struct CpuBackend {
     model: Arc<dyn Model>,
+    products: Products,
     work: Arc<Mutex<Work>>,
     n_ctx: usize,
     biases: Biases,
@@ -61,11 +63,15 @@ impl CpuBackend {
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`] if the cache cannot be allocated.
-    pub fn new(model: Arc<dyn Model>, n_ctx: usize) -> Result<Self, BackendError> {
+    pub fn new(
+        model: Arc<dyn Model>,
+        products: Products,
+        n_ctx: usize,
+    ) -> Result<Self, BackendError> {
         let config = model.config();
         let (vocab_size, embedding_length) = (config.vocab_size, config.embedding_length);
         let reference = Arc::clone(&model)
-            .reference(n_ctx)
+            .reference(products, n_ctx)
             .map_err(|OutOfMemory { bytes }| BackendError::OutOfMemory { n_ctx, bytes })?;
         Ok(CpuBackend {
             work: Arc::new(Mutex::new(Work {
@@ -78,6 +84,7 @@ impl CpuBackend {
                 next: 0,
             })),
             model,
+            products,
             n_ctx,
             biases: Biases::default(),
         })
@@ -280,7 +287,7 @@ impl Backend for CpuBackend {
     fn branch(&self, rows: usize) -> Answer<'_, Box<dyn Backend>> {
         Box::pin(async move {
             check_rows(rows, self.n_ctx)?;
-            let branch = Self::new(Arc::clone(&self.model), self.n_ctx)?;
+            let branch = Self::new(Arc::clone(&self.model), self.products, self.n_ctx)?;
             let (mut to, from) = (branch.work(), self.work());
             let values = rows * from.row();
             let pairs = to.reference.cache().iter_mut();
@@ -355,7 +362,7 @@ mod tests {
     #[test]
     fn a_prompt_is_told_block_by_block_and_ends_between_two_blocks() {
         let model = models::load(Arc::new(small_model())).expect("it is supported");
-        let mut backend = CpuBackend::new(model, 600).expect("there is memory");
+        let mut backend = CpuBackend::new(model, Products::Quick, 600).expect("there is memory");
         let tokens: Vec<u32> = (3..303).collect();
         let mut told = vec![];
         let all = &mut |done| {
@@ -392,7 +399,10 @@ mod tests {
     #[test]
     fn an_event_loop_goes_on_while_a_thread_computes() {
         let model = models::load(Arc::new(small_model())).expect("it is supported");
-        let backend = || CpuBackend::new(Arc::clone(&model), 600).expect("there is memory");
+        let backend = || {
+            let model = Arc::clone(&model);
+            CpuBackend::new(model, Products::Quick, 600).expect("there is memory")
+        };
         let (mut waited, mut polled) = (backend(), backend());
         let tokens: Vec<u32> = (3..60).collect();
         let decoded = |backend: &mut CpuBackend, wait: &dyn Fn(Answer<'_, ()>), limit| {

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 pub use crate::kernels::logit_bias::Biases;
+pub use crate::kernels::products::Products;
 pub use crate::kernels::sampling::{self, Sampling};
 pub use device::adapter;
 pub use error::{EngineError, NoRoom};
@@ -129,6 +130,8 @@ pub struct EngineOptions {
     pub gpu: GpuOptions,
     /// The weights of which a GPU gets products besides.
     pub precompose: PrecomposeChoice,
+    /// How a CPU multiplies.
+    pub cpu_products: Products,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
@@ -268,7 +271,11 @@ impl Engine {
     pub async fn session(&self) -> Result<Session, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend> = match &self.0.weights {
-            None => Box::new(CpuBackend::new(Arc::clone(&self.0.opened.model), n_ctx)?),
+            None => {
+                let (model, products) =
+                    (Arc::clone(&self.0.opened.model), self.0.opened.cpu_products);
+                Box::new(CpuBackend::new(model, products, n_ctx)?)
+            }
             Some(weights) => {
                 let weights = Arc::clone(weights);
                 Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)

@@ -9,7 +9,9 @@ use super::device::Device;
 use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
-use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
+use super::{
+    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, context_length, room,
+};
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
@@ -35,6 +37,7 @@ pub struct Opened {
     turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
+    pub(super) cpu_products: Products,
     /// The products of weights that were asked for.
     pub(super) precompose: PrecomposeChoice,
 }
@@ -132,6 +135,7 @@ impl Opened {
             n_ctx,
             ubatch,
             device,
+            cpu_products: options.cpu_products,
             precompose: options.precompose,
         })
     }
@@ -229,7 +233,7 @@ impl Opened {
     /// The name of the device.
     pub fn device_name(&self) -> String {
         match &self.device {
-            Device::Cpu { .. } => "CPU reference".to_owned(),
+            Device::Cpu { .. } => self.cpu_products.device(),
             Device::Gpu(gpu) => format!(
                 "{} ({}, tier {})",
                 gpu.info.name,

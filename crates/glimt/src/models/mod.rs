@@ -13,6 +13,7 @@ use half::f16;
 
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::products::Products;
 use crate::model::pairs::{Factors, Pair};
 use crate::model::{Config, ModelError};
 use crate::recipes::{Placed, Residence};
@@ -98,7 +99,11 @@ pub trait Model: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`OutOfMemory`] where the cache has no room.
-    fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn Reference>, OutOfMemory>;
+    fn reference(
+        self: Arc<Self>,
+        products: Products,
+        n_ctx: usize,
+    ) -> Result<Box<dyn Reference>, OutOfMemory>;
 
     /// The places of its weights on a device, and of its experts as `residence` says.
     ///
@@ -117,7 +122,7 @@ pub struct OutOfMemory {
 /// The listener to the number of blocks of a forward pass that are done.
 pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
-/// The forward pass on the CPU: the twins of the kernels, composed, with a cache.
+/// The forward pass on the CPU: the twins of the kernels, composed, with a cache, and with products of one kind or the other.
 pub trait Reference: Send + Sync {
     /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
     /// Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then

@@ -73,11 +73,13 @@ pub fn attention(
 }
 
 mod form;
+mod quick;
 pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 #[cfg(any(test, feature = "testing"))]
 pub use form::untried_forms;
 pub use form::{Cut, Form, Seen, cut_context, cut_sequences};
+pub use quick::attend;
 
 /// Rows of a tile: a slice is a multiple of it.
 const TILE: usize = WG / LANES * ROWS;

@@ -1,7 +1,7 @@
 //! Matrix times matrix: the products of a prompt, for many tokens at once.
 //!
-//! Their twins are those of the products of few tokens: [`matvec`](super::products::matvec), [`gate_up`](super::products::gate_up)
-//! and, for an expert's second half, [`matvec`](super::products::matvec) again.
+//! Their twins are those of the products of few tokens: [`matvec`](super::products::Products::matvec), [`gate_up`](super::products::Products::gate_up)
+//! and, for an expert's second half, [`matvec`](super::products::Products::matvec) again.
 
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::model::Weight;
 use crate::quant::dequantize_row;
-use rayon::prelude::*;
+use crate::team::Team;
 
 /// Independent partial sums per dot product: two SSE or one AVX register, and a shorter chain of roundings than one sum.
 const LANES: usize = 8;
@@ -13,12 +13,16 @@ const LANES: usize = 8;
 /// Rows multiplied at once, so that an input is loaded once for all of them.
 const ROWS: usize = 4;
 
-/// Weights per parallel task: enough to hide what handing a task to a thread costs (a few microseconds).
-const TASK_WEIGHTS: usize = 32 * 1024;
+/// The fewest weights of a task: enough to hide what handing it to a thread costs (a part of a microsecond).
+const TASK_WEIGHTS: usize = 16 * 1024;
 
-/// The number of rows of `cols` weights that make one parallel task: at least 4, a multiple of 4.
-fn task_rows(cols: usize) -> usize {
+/// Tasks for each thread, so that one that is late leaves the others something to do meanwhile.
+const TASKS: usize = 4;
+
+/// The number of rows of `cols` weights that make one task of `rows` in all: a multiple of 4.
+fn task_rows(cols: usize, rows: usize, threads: usize) -> usize {
     (TASK_WEIGHTS / cols.max(1))
+        .max(rows / (TASKS * threads))
         .next_multiple_of(ROWS)
         .max(ROWS)
 }
@@ -81,9 +85,12 @@ pub(super) fn normed<'a>(x: &'a [f32], norm: Option<(&[f32], f32)>) -> Cow<'a, [
 
 /// RMS norm of every row of `x` (T, w.len()), row after row in the result.
 pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
-    x.chunks_exact(w.len())
-        .flat_map(|row| rms_norm(row, w, eps))
-        .collect()
+    let mut out = vec![0.0; x.len()];
+    let rows = x.chunks_exact(w.len()).zip(out.chunks_exact_mut(w.len()));
+    Team::all().each(rows.collect(), |(row, out)| {
+        out.copy_from_slice(&rms_norm(row, w, eps));
+    });
+    out
 }
 
 /// Products of some rows of a weight with a batch of inputs, (rows, inputs): w\[group\]\[rows\] . inputs.
@@ -115,37 +122,49 @@ pub fn rows_dot(w: &Weight, group: usize, rows: Range<usize>, inputs: &[&[f32]])
 }
 
 /// The inputs that a group of a weight multiplies.
-pub(super) struct Batch<'a> {
+pub(super) struct Batch {
     /// The head or the expert.
     pub group: usize,
-    pub inputs: Vec<&'a [f32]>,
-    /// The beginnings of the rows of each input's product in the output.
+    /// The numbers of the inputs.
+    pub inputs: Vec<usize>,
+    /// The number of each input's product in the output, in rows of a group.
     pub places: Vec<usize>,
 }
 
-/// All `rows` rows of each batch in `out`: `products` makes (rows, inputs) of a batch and some rows, each task as many as
-/// [`task_rows`] says of `cols` columns.
+/// Some rows of a batch's products.
+struct Task<'a> {
+    batch: &'a Batch,
+    rows: Range<usize>,
+    /// The rows of each input.
+    out: Vec<&'a mut [f32]>,
+}
+
+/// All `rows` rows of each batch in `out`: `products` makes some rows of each input of a batch, in tasks for the threads of a team.
 pub(super) fn in_tasks(
-    batches: &[Batch<'_>],
+    batches: &[Batch],
     [rows, cols]: [usize; 2],
     out: &mut [f32],
-    products: impl Fn(&Batch<'_>, Range<usize>) -> Vec<f32> + Sync,
+    products: impl Fn(&Batch, Range<usize>, &mut [&mut [f32]]) + Sync,
 ) {
-    let block = task_rows(cols).min(rows);
-    let of = |batch| (0..rows).step_by(block).map(move |first| (batch, first));
-    let tasks: Vec<(&Batch<'_>, usize)> = batches.iter().flat_map(of).collect();
-    // A task writes (row, input), so that none writes between another's rows.
-    let made: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|&(batch, first)| products(batch, first..(first + block).min(rows)))
-        .collect();
-    for (&(batch, first), made) in tasks.iter().zip(&made) {
-        for (i, row) in made.chunks_exact(batch.places.len()).enumerate() {
-            for (place, y) in batch.places.iter().zip(row) {
-                out[place + first + i] = *y;
-            }
+    let team = Team::all();
+    let block = task_rows(cols, batches.len() * rows, team.threads()).min(rows);
+    let mut places: Vec<Option<&mut [f32]>> = out.chunks_mut(rows).map(Some).collect();
+    let mut tasks = vec![];
+    for batch in batches {
+        let taken = batch.places.iter().map(|&place| places[place].take());
+        let mut rest: Vec<&mut [f32]> = taken.map(Option::unwrap_or_default).collect();
+        for first in (0..rows).step_by(block) {
+            let rows = first..(first + block).min(rows);
+            let out = rest
+                .iter_mut()
+                .filter_map(|out| out.split_off_mut(..rows.len()));
+            let out = out.collect();
+            tasks.push(Task { batch, rows, out });
         }
     }
+    team.each(tasks, |mut task| {
+        products(task.batch, task.rows, &mut task.out)
+    });
 }
 
 #[cfg(test)]

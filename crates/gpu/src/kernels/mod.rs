@@ -1,9 +1,9 @@
 //! Every operation of the models as a pair: a WGSL kernel and its CPU twin of the same name.
 //!
-//! The twins are plain f32 Rust, threaded with rayon: the oracle of every kernel test, and of `glimt verify` on a user's device. The
-//! reference of a family of models composes some of them to the whole forward pass, which `--device cpu` runs. The twins of kernels that
-//! measure or count are in their tests. A result does not depend on how many tokens one call holds: each output is the same sequence of
-//! additions in any batch.
+//! The twins are plain f32 Rust on all threads: the oracle of every kernel test, and of `glimt verify` on a user's device. The
+//! reference of a family of models composes some of them to the whole forward pass, which `--device cpu` runs, there with quick
+//! [`products`]. The twins of kernels that measure or count are in their tests. A result does not depend on how many tokens one call
+//! holds: each output is the same sequence of additions in any batch.
 
 pub mod attention;
 mod attention_coop;

@@ -5,7 +5,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::machine::workgroups::MOE_COMBINE as WG;
 
-/// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::products::moe_down).
+/// The sum over a token's slots and the residual on the device, in the order of additions of [`moe_down`](super::products::Products::moe_down).
 pub struct GpuMoeCombine {
     /// The output of each slot, (tokens, used, rows).
     pub slots: Range,
@@ -47,7 +47,7 @@ impl GpuMoeCombine {
 }
 
 /// `out` (T, rows) = residual (T, rows) + sum over s of weights (T, used)\[t\]\[s\] * slots (T, used, rows)\[t\]\[s\], in the
-/// order of additions of [`moe_down`](super::products::moe_down).
+/// order of additions of [`moe_down`](super::products::Products::moe_down).
 ///
 /// # Panics
 /// If a size does not fit the others.

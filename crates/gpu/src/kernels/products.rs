@@ -1,10 +1,46 @@
 //! Products as the CPU computes them, for any type of weights and any number of tokens: the twins of the kernels that multiply are made of
 //! these, and so is the reference.
 
+use std::ops::Range;
+use std::str::FromStr;
+
 use super::expert_rows::slots_by_expert;
 use super::linear::{Batch, in_tasks, normed, rows_dot};
 use super::moe_combine::moe_combine;
 use crate::model::Weight;
+use crate::quant::dot::{ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
+use crate::team::Team;
+
+named! {
+    /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way.
+    #[derive(Default)]
+    pub enum Products {
+        /// By f32, of exactly dequantised weights: the twins of the kernels, to which everything else is compared.
+        Exact = "exact",
+        /// By integers: activations are rounded to bytes, as in the tier [`Int8`](crate::gpu::Tier::Int8). The result depends on the
+        /// instructions that the processor has ([`Instructions`]), but not on the number of threads.
+        #[default]
+        Quick = "quick",
+    }
+}
+
+impl Products {
+    /// The name of the CPU as a device.
+    pub fn device(self) -> String {
+        match self {
+            Self::Exact => "CPU reference".to_owned(),
+            Self::Quick => format!("CPU with {}", Instructions::best().name()),
+        }
+    }
+}
+
+impl FromStr for Products {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::named(name).ok_or_else(|| format!("{name:?} is neither exact nor quick"))
+    }
+}
 
 /// The surroundings of a product: how the input lies, what happens to it first, what is added last.
 #[derive(Debug, Clone, Copy)]
@@ -52,69 +88,69 @@ impl<'a> MatvecOptions<'a> {
     }
 }
 
-/// `out` (T, groups * rows): out\[t\]\[g\]\[r\] = w\[g\]\[r\] . norm(x\[t * x_stride + g * x_group_stride ..\]\[..cols\]) + residual.
-///
-/// # Panics
-/// If a size does not fit the others: sizes come from a checked `Model`, never from input.
-pub fn matvec(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>, out: &mut [f32]) {
-    let rows = w.groups * w.rows;
-    assert_eq!(
-        out.len(),
-        n_tokens * rows,
-        "output of {} for {n_tokens} tokens",
-        w.name
-    );
-    if n_tokens == 0 {
-        return;
+/// The inputs of a product, as weights are multiplied by them.
+struct Inputs<'a> {
+    rows: Vec<&'a [f32]>,
+    /// The blocks of each row; none where nothing is multiplied by bytes.
+    bytes: Vec<ByteBlock>,
+    products: Products,
+}
+
+impl<'a> Inputs<'a> {
+    /// Rows for `weights`, rounded to bytes where one of these is multiplied by such.
+    fn new(products: Products, rows: Vec<&'a [f32]>, weights: &[&Weight]) -> Self {
+        let by_bytes = products == Products::Quick && weights.iter().any(|w| takes_bytes(w.ty));
+        let blocks = rows.first().map_or(1, |row| byte_blocks(row.len()));
+        let mut bytes = vec![];
+        if by_bytes {
+            bytes.resize(rows.len() * blocks, ByteBlock::ZERO);
+            let items = rows.iter().zip(bytes.chunks_mut(blocks)).collect();
+            let instructions = Instructions::best();
+            Team::all().each(items, |(row, to)| instructions.quantize(row, to));
+        }
+        Self {
+            rows,
+            bytes,
+            products,
+        }
     }
-    let stride = options.x_stride;
-    let x = match options.norm {
-        None => x,
-        Some(_) => {
-            let one = (w.groups, stride) == (1, w.cols);
-            assert!(one, "norm before {}: one contiguous input", w.name);
-            &x[..n_tokens * w.cols]
+
+    /// Some rows of `w` times the inputs of a batch.
+    fn multiply(&self, w: &Weight, batch: &Batch, rows: Range<usize>, out: &mut [&mut [f32]]) {
+        if self.products == Products::Exact {
+            let inputs: Vec<&[f32]> = batch.inputs.iter().map(|&i| self.rows[i]).collect();
+            let made = rows_dot(w, batch.group, rows, &inputs);
+            for (r, row) in made.chunks_exact(inputs.len()).enumerate() {
+                out.iter_mut().zip(row).for_each(|(out, y)| out[r] = *y);
+            }
+            return;
         }
-    };
-    let x = normed(x, options.norm);
-    let tokens = 0..n_tokens;
-    let batch = |group: usize| {
-        let input = |t: usize| &x[t * stride + group * options.x_group_stride..][..w.cols];
-        Batch {
-            group,
-            inputs: tokens.clone().map(input).collect(),
-            places: tokens.clone().map(|t| t * rows + group * w.rows).collect(),
-        }
-    };
-    let batches: Vec<_> = (0..w.groups).map(batch).collect();
-    in_tasks(&batches, [w.rows, w.cols], out, |batch, rows| {
-        rows_dot(w, batch.group, rows, &batch.inputs)
-    });
-    if let Some(residual) = options.residual {
-        assert_eq!(residual.len(), out.len(), "residual of {}", w.name);
-        out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+        let blocks = self.bytes.len() / self.rows.len();
+        let input = |&i: &usize| Input {
+            floats: self.rows[i],
+            bytes: &self.bytes[i * blocks..][..blocks],
+        };
+        let inputs: Vec<Input<'_>> = batch.inputs.iter().map(input).collect();
+        let rows = Rows {
+            ty: w.ty,
+            cols: w.cols,
+            bytes: w.rows_bytes(batch.group, rows),
+        };
+        Instructions::best().multiply(rows, &inputs, out);
     }
 }
 
 /// The products of a batch by expert, so that an expert's rows are read once: slot (token * used + rank) of the (T, used) choices reads
-/// `cols` values of `x` from `input(slot)` on, and has `rows` values of the output.
-pub(super) fn by_expert<'a>(
-    slots: &[Vec<usize>],
-    [rows, cols]: [usize; 2],
-    x: &'a [f32],
-    input: impl Fn(usize) -> usize,
-) -> Vec<Batch<'a>> {
+/// the input of number `input(slot)`.
+fn by_expert(slots: Vec<Vec<usize>>, input: impl Fn(usize) -> usize) -> Vec<Batch> {
     let chosen = slots
-        .iter()
+        .into_iter()
         .enumerate()
         .filter(|(_, slots)| !slots.is_empty());
-    let batch = |(group, slots): (usize, &Vec<usize>)| Batch {
+    let batch = |(group, slots): (usize, Vec<usize>)| Batch {
         group,
-        inputs: slots
-            .iter()
-            .map(|slot| &x[input(*slot)..][..cols])
-            .collect(),
-        places: slots.iter().map(|slot| slot * rows).collect(),
+        inputs: slots.iter().map(|slot| input(*slot)).collect(),
+        places: slots,
     };
     chosen.map(batch).collect()
 }
@@ -124,269 +160,167 @@ pub(super) fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
-/// `out` (T, used, ff) = silu(gate\[e\] norm(x\[t\])) * (up\[e\] norm(x\[t\])), with e = ids\[t\]\[s\].
-///
-/// `x` is (T, cols), `norm` the weight and epsilon of the RMS norm before. `ids` (T, used) names the expert of each slot;
-/// without it there is one group and used is 1.
-///
-/// # Panics
-/// If a size does not fit the others or an id is not below the number of experts.
-pub fn gate_up(
-    gate: &Weight,
-    up: &Weight,
-    x: &[f32],
-    n_tokens: usize,
-    norm: Option<(&[f32], f32)>,
-    ids: Option<&[u32]>,
-    out: &mut [f32],
-) {
-    assert_eq!(
-        (gate.groups, gate.rows, gate.cols),
-        (up.groups, up.rows, up.cols),
-        "{} and {}",
-        gate.name,
-        up.name
-    );
-    if n_tokens == 0 {
-        return;
+impl Products {
+    /// `out` (T, groups * rows): out\[t\]\[g\]\[r\] = w\[g\]\[r\] . norm(x\[t * x_stride + g * x_group_stride ..\]\[..cols\]) + residual.
+    ///
+    /// # Panics
+    /// If a size does not fit the others: sizes come from a checked `Model`, never from input.
+    pub fn matvec(
+        self,
+        w: &Weight,
+        x: &[f32],
+        n_tokens: usize,
+        options: MatvecOptions<'_>,
+        out: &mut [f32],
+    ) {
+        let rows = w.groups * w.rows;
+        assert_eq!(
+            out.len(),
+            n_tokens * rows,
+            "output of {} for {n_tokens} tokens",
+            w.name
+        );
+        if n_tokens == 0 {
+            return;
+        }
+        let (stride, group_stride) = (options.x_stride, options.x_group_stride);
+        let x = match options.norm {
+            None => x,
+            Some(_) => {
+                let one = (w.groups, stride) == (1, w.cols);
+                assert!(one, "norm before {}: one contiguous input", w.name);
+                &x[..n_tokens * w.cols]
+            }
+        };
+        let x = normed(x, options.norm);
+        // Inputs of a token that are the same for all groups are one.
+        let distinct = if group_stride == 0 { 1 } else { w.groups };
+        let input = |i: usize| &x[i / distinct * stride + i % distinct * group_stride..][..w.cols];
+        let inputs = (0..n_tokens * distinct).map(input).collect();
+        let inputs = Inputs::new(self, inputs, &[w]);
+        let batch = |group: usize| Batch {
+            group,
+            inputs: (0..n_tokens)
+                .map(|t| t * distinct + group % distinct)
+                .collect(),
+            places: (0..n_tokens).map(|t| t * w.groups + group).collect(),
+        };
+        let batches: Vec<_> = (0..w.groups).map(batch).collect();
+        in_tasks(&batches, [w.rows, w.cols], out, |batch, rows, out| {
+            inputs.multiply(w, batch, rows, out);
+        });
+        if let Some(residual) = options.residual {
+            assert_eq!(residual.len(), out.len(), "residual of {}", w.name);
+            out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+        }
     }
-    let (rows, cols) = (gate.rows, gate.cols);
-    let fits = norm.is_none_or(|(weight, _)| weight.len() == cols);
-    assert!(fits, "norm before {}", gate.name);
-    let x = normed(&x[..n_tokens * cols], norm);
-    let slots = match ids {
-        Some(ids) => slots_by_expert(ids, gate.groups),
-        None => vec![(0..n_tokens).collect()],
-    };
-    let used = ids.map_or(1, |ids| ids.len() / n_tokens);
-    assert_eq!(
-        out.len(),
-        n_tokens * used * rows,
-        "output of {} for {n_tokens} tokens",
-        gate.name
-    );
 
-    let sizes = [rows, cols];
-    let batches = by_expert(&slots, sizes, &x, |slot| slot / used * cols);
-    in_tasks(&batches, sizes, out, |batch, rows| {
-        let [mut gates, ups] =
-            [gate, up].map(|w| rows_dot(w, batch.group, rows.clone(), &batch.inputs));
-        let pairs = gates.iter_mut().zip(ups);
-        pairs.for_each(|(g, u)| *g = silu(*g) * u);
-        gates
-    });
-}
+    /// `out` (T, used, ff) = silu(gate\[e\] norm(x\[t\])) * (up\[e\] norm(x\[t\])), with e = ids\[t\]\[s\].
+    ///
+    /// `x` is (T, cols), `norm` the weight and epsilon of the RMS norm before. `ids` (T, used) names the expert of each slot;
+    /// without it there is one group and used is 1.
+    ///
+    /// # Panics
+    /// If a size does not fit the others or an id is not below the number of experts.
+    pub fn gate_up(
+        self,
+        [gate, up]: [&Weight; 2],
+        x: &[f32],
+        n_tokens: usize,
+        norm: Option<(&[f32], f32)>,
+        ids: Option<&[u32]>,
+        out: &mut [f32],
+    ) {
+        assert_eq!(
+            (gate.groups, gate.rows, gate.cols),
+            (up.groups, up.rows, up.cols),
+            "{} and {}",
+            gate.name,
+            up.name
+        );
+        if n_tokens == 0 {
+            return;
+        }
+        let (rows, cols) = (gate.rows, gate.cols);
+        let fits = norm.is_none_or(|(weight, _)| weight.len() == cols);
+        assert!(fits, "norm before {}", gate.name);
+        let x = normed(&x[..n_tokens * cols], norm);
+        let slots = match ids {
+            Some(ids) => slots_by_expert(ids, gate.groups),
+            None => vec![(0..n_tokens).collect()],
+        };
+        let used = ids.map_or(1, |ids| ids.len() / n_tokens);
+        assert_eq!(
+            out.len(),
+            n_tokens * used * rows,
+            "output of {} for {n_tokens} tokens",
+            gate.name
+        );
 
-/// `out` (T, d) = residual (T, d) + sum over s of weights\[t\]\[s\] * down\[ids\[t\]\[s\]\] h\[t\]\[s\].
-///
-/// `h` is (T, used, ff); `ids` and `weights` are (T, used). The sum runs over the slots in order, then the residual is
-/// added: a fixed order of additions, so a result does not depend on the batch.
-///
-/// # Panics
-/// If a size does not fit the others or an id is not below the number of experts.
-pub fn moe_down(
-    down: &Weight,
-    h: &[f32],
-    ids: &[u32],
-    weights: &[f32],
-    n_tokens: usize,
-    residual: &[f32],
-    out: &mut [f32],
-) {
-    let (rows, cols) = (down.rows, down.cols);
-    assert_eq!(
-        ids.len(),
-        weights.len(),
-        "experts and weights of {}",
-        down.name
-    );
-    assert_eq!(h.len(), ids.len() * cols, "input of {}", down.name);
-    assert_eq!(
-        (out.len(), residual.len()),
-        (n_tokens * rows, n_tokens * rows),
-        "output and residual of {}",
-        down.name
-    );
-    if n_tokens == 0 {
-        return;
+        let inputs = Inputs::new(self, x.chunks_exact(cols).collect(), &[gate, up]);
+        let batches = by_expert(slots, |slot| slot / used);
+        in_tasks(&batches, [rows, cols], out, |batch, rows, out| {
+            inputs.multiply(gate, batch, rows.clone(), out);
+            let mut ups = vec![0.0; out.len() * rows.len()];
+            let mut of_inputs: Vec<&mut [f32]> = ups.chunks_exact_mut(rows.len()).collect();
+            inputs.multiply(up, batch, rows, &mut of_inputs);
+            let pairs = out.iter_mut().flat_map(|out| out.iter_mut()).zip(&ups);
+            pairs.for_each(|(g, u)| *g = silu(*g) * u);
+        });
     }
-    let (slots, sizes) = (slots_by_expert(ids, down.groups), [rows, cols]);
-    let mut by_slot = vec![0.0f32; ids.len() * rows];
-    let batches = by_expert(&slots, sizes, h, |slot| slot * cols);
-    in_tasks(&batches, sizes, &mut by_slot, |batch, rows| {
-        rows_dot(down, batch.group, rows, &batch.inputs)
-    });
-    moe_combine(&by_slot, weights, residual, rows, out);
+
+    /// `out` (T, d) = residual (T, d) + sum over s of weights\[t\]\[s\] * down\[ids\[t\]\[s\]\] h\[t\]\[s\].
+    ///
+    /// `h` is (T, used, ff); `ids` and `weights` are (T, used). The sum runs over the slots in order, then the residual is
+    /// added: a fixed order of additions, so a result does not depend on the batch.
+    ///
+    /// # Panics
+    /// If a size does not fit the others or an id is not below the number of experts.
+    pub fn moe_down(
+        self,
+        down: &Weight,
+        h: &[f32],
+        (ids, weights): (&[u32], &[f32]),
+        n_tokens: usize,
+        residual: &[f32],
+        out: &mut [f32],
+    ) {
+        let (rows, cols) = (down.rows, down.cols);
+        assert_eq!(
+            ids.len(),
+            weights.len(),
+            "experts and weights of {}",
+            down.name
+        );
+        assert_eq!(h.len(), ids.len() * cols, "input of {}", down.name);
+        assert_eq!(
+            (out.len(), residual.len()),
+            (n_tokens * rows, n_tokens * rows),
+            "output and residual of {}",
+            down.name
+        );
+        if n_tokens == 0 {
+            return;
+        }
+        let mut by_slot = vec![0.0f32; ids.len() * rows];
+        let inputs = Inputs::new(self, h.chunks_exact(cols).collect(), &[down]);
+        let batches = by_expert(slots_by_expert(ids, down.groups), |slot| slot);
+        in_tasks(&batches, [rows, cols], &mut by_slot, |batch, rows, out| {
+            inputs.multiply(down, batch, rows, out);
+        });
+        let used = ids.len() / n_tokens;
+        let slots = by_slot
+            .chunks_exact(used * rows)
+            .zip(weights.chunks_exact(used));
+        let sums = residual.chunks_exact(rows).zip(out.chunks_exact_mut(rows));
+        Team::all().each(
+            slots.zip(sums).collect(),
+            |((slots, weights), (residual, out))| {
+                moe_combine(slots, weights, residual, rows, out);
+            },
+        );
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernels::linear::rms_norm;
-    use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
-    use crate::quant::GgmlType;
-
-    #[test]
-    fn plain_product_with_norm_and_residual() {
-        let mut rng = Rng::fresh();
-        for (ty, rows, cols, n_tokens) in [
-            (GgmlType::Q4_K, 301, 512, 3),
-            (GgmlType::Q8_0, 5, 96, 1),
-            (GgmlType::F32, 64, 32, 17),
-        ] {
-            let w = random_weight(&mut rng, ty, 1, rows, cols);
-            let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
-            let residual = rng.normals(n_tokens * rows);
-            let mut out = vec![f32::NAN; n_tokens * rows];
-            let options = MatvecOptions::contiguous(cols)
-                .with_norm(&norm, 1e-6)
-                .with_residual(&residual);
-            matvec(&w, &x, n_tokens, options, &mut out);
-            for t in 0..n_tokens {
-                let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-6);
-                let exact: Vec<f64> = exact_rows(&w, 0, &input)
-                    .iter()
-                    .zip(&residual[t * rows..])
-                    .map(|(y, r)| y + f64::from(*r))
-                    .collect();
-                assert_close(&out[t * rows..][..rows], &exact, 1e-12, "token");
-            }
-        }
-    }
-
-    #[test]
-    fn each_head_reads_its_own_slice() {
-        let mut rng = Rng::fresh();
-        // Heads of nope 64 + rope 32: only the first 64 of each 96 are multiplied.
-        let (heads, rows, cols, head, n_tokens) = (3, 80, 64, 96, 4);
-        let w = random_weight(&mut rng, GgmlType::Q5_0, heads, rows, cols);
-        let x = rng.normals(n_tokens * heads * head);
-        let mut out = vec![f32::NAN; n_tokens * heads * rows];
-        matvec(
-            &w,
-            &x,
-            n_tokens,
-            MatvecOptions::per_group(heads * head, head),
-            &mut out,
-        );
-        for t in 0..n_tokens {
-            for h in 0..heads {
-                let exact = exact_rows(&w, h, &x[(t * heads + h) * head..][..cols]);
-                assert_close(
-                    &out[(t * heads + h) * rows..][..rows],
-                    &exact,
-                    1e-12,
-                    "head",
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_batch_has_the_bits_of_single_tokens() {
-        let mut rng = Rng::fresh();
-        let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 130, 288);
-        let x = rng.normals(6 * 288);
-        let mut batch = vec![0.0; 6 * 130];
-        matvec(&w, &x, 6, MatvecOptions::contiguous(288), &mut batch);
-        for t in 0..6 {
-            let mut one = vec![0.0; 130];
-            matvec(
-                &w,
-                &x[t * 288..][..288],
-                1,
-                MatvecOptions::contiguous(288),
-                &mut one,
-            );
-            assert_eq!(one, batch[t * 130..][..130]);
-        }
-    }
-
-    fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
-        let gates = exact_rows(gate, expert, x);
-        gates
-            .iter()
-            .zip(exact_rows(up, expert, x))
-            .map(|(g, u)| exact_silu(*g) * u)
-            .collect()
-    }
-
-    #[test]
-    fn dense_with_norm() {
-        let mut rng = Rng::fresh();
-        let (rows, cols, n_tokens) = (150, 256, 3);
-        let gate = random_weight(&mut rng, GgmlType::Q4_K, 1, rows, cols);
-        let up = random_weight(&mut rng, GgmlType::Q6_K, 1, rows, cols);
-        let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
-        let mut out = vec![f32::NAN; n_tokens * rows];
-        gate_up(
-            &gate,
-            &up,
-            &x,
-            n_tokens,
-            Some((&norm, 1e-5)),
-            None,
-            &mut out,
-        );
-        for t in 0..n_tokens {
-            let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-5);
-            assert_close(
-                &out[t * rows..][..rows],
-                &exact(&gate, &up, 0, &input),
-                1e-12,
-                "token",
-            );
-        }
-    }
-
-    #[test]
-    fn each_slot_uses_its_expert() {
-        let mut rng = Rng::fresh();
-        let (experts, used, rows, cols, n_tokens) = (8, 3, 70, 96, 5);
-        let gate = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
-        let up = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
-        let x = rng.normals(n_tokens * cols);
-        let ids: Vec<u32> = (0..n_tokens * used)
-            .map(|_| rng.below(experts) as u32)
-            .collect();
-        let mut out = vec![f32::NAN; n_tokens * used * rows];
-        gate_up(&gate, &up, &x, n_tokens, None, Some(&ids), &mut out);
-        for (slot, &id) in ids.iter().enumerate() {
-            let expected = exact(&gate, &up, id as usize, &x[slot / used * cols..][..cols]);
-            assert_close(&out[slot * rows..][..rows], &expected, 1e-12, "slot");
-        }
-    }
-
-    #[test]
-    fn silu_is_finite_at_the_ends() {
-        assert_eq!(silu(-200.0), 0.0);
-        assert_eq!(silu(200.0), 200.0);
-    }
-
-    #[test]
-    fn weighted_sum_of_the_chosen_experts() {
-        let mut rng = Rng::fresh();
-        for (ty, cols) in [(GgmlType::Q6_K, 256), (GgmlType::Q5_0, 352)] {
-            let (experts, used, rows, n_tokens) = (8, 3, 90, 4);
-            let down = random_weight(&mut rng, ty, experts, rows, cols);
-            let h = rng.normals(n_tokens * used * cols);
-            let ids: Vec<u32> = (0..n_tokens * used)
-                .map(|_| rng.below(experts) as u32)
-                .collect();
-            let weights: Vec<f32> = (0..n_tokens * used).map(|_| rng.uniform()).collect();
-            let residual = rng.normals(n_tokens * rows);
-            let mut out = vec![f32::NAN; n_tokens * rows];
-            moe_down(&down, &h, &ids, &weights, n_tokens, &residual, &mut out);
-
-            let mut exact: Vec<f64> = residual.iter().map(|r| f64::from(*r)).collect();
-            for (slot, (&id, &weight)) in ids.iter().zip(&weights).enumerate() {
-                let y = exact_rows(&down, id as usize, &h[slot * cols..][..cols]);
-                let sums = &mut exact[slot / used * rows..][..rows];
-                sums.iter_mut()
-                    .zip(y)
-                    .for_each(|(sum, y)| *sum += f64::from(weight) * y);
-            }
-            assert_close(&out, &exact, 1e-12, ty.name());
-        }
-    }
-}
+mod tests;

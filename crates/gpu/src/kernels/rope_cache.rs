@@ -1,6 +1,7 @@
 //! Rotation of the queries and of the shared key, and the cache rows of new tokens: normed latent, then rotated key.
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 use super::MlaDims;
 use super::linear::rms_norm;
@@ -68,9 +69,7 @@ pub fn rope_cache(
         let mut values = rms_norm(latent, kv_a_norm, eps);
         values.extend(key);
         rotate(&mut values[dims.kv_lora..], angles);
-        for (c, x) in cache.iter_mut().zip(values) {
-            *c = f16::from_f32(x);
-        }
+        cache.convert_from_f32_slice(&values);
     }
 }
 

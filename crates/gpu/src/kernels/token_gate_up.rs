@@ -2,7 +2,7 @@
 //! out.
 
 use super::MAX_GRID;
-use super::products::gate_up;
+use super::products::Products;
 use super::router::{self, GpuRouter};
 use super::token::{
     Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_of, weight,
@@ -318,7 +318,7 @@ pub fn token_gate_up(
     let mut all = vec![];
     let mut add = |[gate, up]: [&Weight; 2], ids: Option<&[u32]>| {
         let mut h = vec![0.0; ids.map_or(1, <[u32]>::len) * gate.rows];
-        gate_up(gate, up, &values, 1, None, ids, &mut h);
+        Products::Exact.gate_up([gate, up], &values, 1, None, ids, &mut h);
         all.extend(h);
     };
     if let Some((weights, ids)) = experts {

@@ -1,6 +1,6 @@
 //! [`matvec`] of one token: the product before prepared its input, and it prepares its output for the next.
 
-use super::products::{MatvecOptions, matvec};
+use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
     Divided, TokenInput, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of,
@@ -298,7 +298,7 @@ pub fn token_matvec(
 ) -> Vec<f32> {
     let mut y = vec![0.0; w.groups * w.rows];
     let options = MatvecOptions::per_group(x.len(), x_units * 32);
-    matvec(w, x, 1, options, &mut y);
+    Products::Exact.matvec(w, x, 1, options, &mut y);
     if let Some(rms) = rms {
         let scale = inverse_rms(rms, w.cols);
         y.iter_mut().for_each(|v| *v *= scale);

@@ -1,7 +1,7 @@
 //! [`moe_down`] of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
-use super::products::moe_down;
+use super::products::Products;
 use super::token::{
     Divided, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of, weight,
 };
@@ -198,7 +198,7 @@ pub fn token_moe_down(
 ) -> Vec<f32> {
     let (routed, rest) = h.split_at(ids.len() * down.cols);
     let mut y = vec![0.0; down.rows];
-    moe_down(down, routed, ids, weights, 1, residual, &mut y);
+    Products::Exact.moe_down(down, routed, (ids, weights), 1, residual, &mut y);
     match shared {
         Some(shared) => token_matvec(shared, rest, 0, None, Some(&y)),
         None => y,

@@ -8,6 +8,7 @@ use super::report::{Row, Statistics, build};
 use super::routing::Routing;
 use super::source::{Source, describe};
 use super::{BenchError, Test};
+use crate::engine::Products;
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
@@ -68,6 +69,8 @@ pub struct BenchOptions {
     pub gpu: GpuOptions,
     /// The weights of which a GPU gets products besides.
     pub precompose: PrecomposeChoice,
+    /// How the CPU multiplies.
+    pub cpu_products: Products,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
     /// The choices of experts that decoded tokens take instead of their own.
@@ -231,7 +234,7 @@ fn on_cpu(
     n_ctx: usize,
     on_event: &mut OnEvent<'_>,
 ) -> Result<(), Ended> {
-    let mut backend = CpuBackend::new(Arc::clone(model), n_ctx)?;
+    let mut backend = CpuBackend::new(Arc::clone(model), options.cpu_products, n_ctx)?;
     let row = base_row(options, &**model);
     let begins = Event::Device {
         name: &row.gpu_info,
@@ -392,7 +395,7 @@ fn base_row(options: &BenchOptions, model: &dyn Model) -> Row {
     Row {
         build_commit: build::COMMIT,
         version: build::VERSION,
-        gpu_info: "CPU reference".to_owned(),
+        gpu_info: options.cpu_products.device(),
         backends: "CPU".to_owned(),
         model_filename: options.source.name(),
         model_type: describe(model),
@@ -599,6 +602,7 @@ mod tests {
             tiers: vec![],
             gpu: GpuOptions::default(),
             precompose: PrecomposeChoice::Off,
+            cpu_products: Products::Quick,
             chunks: vec![],
             routing: None,
             force: false,

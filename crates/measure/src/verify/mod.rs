@@ -17,6 +17,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::bench::BenchError;
+use crate::engine::Products;
 use crate::engine::Tier;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
@@ -274,7 +275,7 @@ fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32
 }
 
 fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, BenchError> {
-    let mut backend = CpuBackend::new(Arc::clone(model), tokens.len())?;
+    let mut backend = CpuBackend::new(Arc::clone(model), Products::Exact, tokens.len())?;
     Ok(logits(&mut backend, tokens, usize::MAX)?)
 }
 

@@ -5,6 +5,7 @@ mod lost;
 use super::measure::Separation;
 use super::pace::{Kind, Paces};
 use super::*;
+use crate::engine::Products;
 use crate::engine::backend::Backend;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::testing::{VOCAB, small_model};
@@ -591,7 +592,7 @@ fn assert_biased(backend: &mut dyn Backend) {
 #[test]
 fn biases_are_added_for_one_sequence() {
     let model = models::load(Arc::new(small_model())).expect("a supported model");
-    let cpu = CpuBackend::new(model, 64);
+    let cpu = CpuBackend::new(model, Products::Exact, 64);
     assert_biased(&mut cpu.expect("there is memory"));
     for tier in some(&[Tier::Plain, Tier::Subgroup], 1) {
         if let Some(mut backend) = backend(tier, 64, 32) {

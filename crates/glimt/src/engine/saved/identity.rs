@@ -122,7 +122,10 @@ impl Writer {
     /// The writer of the rows that `engine` computes.
     pub(super) fn of(engine: &Engine) -> Self {
         let (device, driver, tier) = match &engine.device {
-            Device::Cpu { .. } => ("the CPU reference".to_owned(), String::new(), "none"),
+            Device::Cpu { .. } => {
+                let device = format!("the {}", engine.cpu_products.device());
+                (device, String::new(), "none")
+            }
             Device::Gpu(gpu) => {
                 let info = &gpu.info;
                 let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");

@@ -21,6 +21,7 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::products::Products;
 use crate::model;
 use crate::model::pairs::{Factors, Pair};
 use crate::recipes::{Placed, Residence};
@@ -80,8 +81,12 @@ impl super::Model for Model {
         self.factors_of(pair)
     }
 
-    fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn super::Reference>, OutOfMemory> {
-        Ok(Box::new(Reference::new(self, n_ctx)?))
+    fn reference(
+        self: Arc<Self>,
+        products: Products,
+        n_ctx: usize,
+    ) -> Result<Box<dyn super::Reference>, OutOfMemory> {
+        Ok(Box::new(Reference::new(self, products, n_ctx)?))
     }
 
     fn place(&self, target: &Target, residence: Residence) -> Result<Placed<'_>, GpuError> {

@@ -8,9 +8,9 @@ use half::vec::HalfBitsVecExt;
 
 use super::{Layer, Model, Query};
 use crate::kernels::MlaDims;
-use crate::kernels::attention::attention as attend;
+use crate::kernels::attention::attend;
 use crate::kernels::embed::embed;
-use crate::kernels::products::{MatvecOptions, gate_up, matvec, moe_down};
+use crate::kernels::products::{MatvecOptions, Products};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
@@ -18,10 +18,11 @@ use crate::models::{self, OnBlock, OutOfMemory};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
 ///
-/// All arithmetic is f32 on exactly dequantised weights; only the cache is f16, as on the GPU. Results do not depend on
-/// how tokens are split into calls, bit for bit.
+/// With exact products all arithmetic is f32 on exactly dequantised weights; only the cache is f16, as on the GPU. Results do not depend
+/// on how tokens are split into calls or work among threads, bit for bit, whatever the products.
 pub struct Reference {
     model: Arc<Model>,
+    products: Products,
     dims: MlaDims,
     /// Cosine and sine, (n_ctx, rope / 2).
     rope_table: Vec<[f32; 2]>,
@@ -34,7 +35,7 @@ impl Reference {
     ///
     /// # Errors
     /// [`OutOfMemory`] where the cache cannot be allocated.
-    pub fn new(model: Arc<Model>, n_ctx: usize) -> Result<Self, OutOfMemory> {
+    pub fn new(model: Arc<Model>, products: Products, n_ctx: usize) -> Result<Self, OutOfMemory> {
         let dims = model.config.dims();
         let row = dims.cache_row();
         let bytes = n_ctx
@@ -53,10 +54,24 @@ impl Reference {
         let rope_table = rope_table(&model.config.rope, dims.rope, n_ctx);
         Ok(Self {
             model,
+            products,
             dims,
             rope_table,
             cache,
         })
+    }
+
+    /// One product into a fresh buffer.
+    fn product(
+        &self,
+        w: &Weight,
+        x: &[f32],
+        n_tokens: usize,
+        options: MatvecOptions<'_>,
+    ) -> Vec<f32> {
+        let mut out = vec![0.0; n_tokens * w.groups * w.rows];
+        self.products.matvec(w, x, n_tokens, options, &mut out);
+        out
     }
 
     /// x + attn_output(v_b(attention)), (T, d).
@@ -78,7 +93,7 @@ impl Reference {
         } = dims;
         let normed = |w: &Weight, x: &[f32], norm: &[f32]| {
             let options = MatvecOptions::contiguous(w.cols).with_norm(norm, eps);
-            product(w, x, n_tokens, options)
+            self.product(w, x, n_tokens, options)
         };
         let attention = &layer.attention;
         let q = match &attention.q {
@@ -95,7 +110,6 @@ impl Reference {
         };
         let kv_a = normed(&attention.attn_kv_a_mqa, x, &layer.attn_norm);
         let mut q_pe = vec![0.0; n_tokens * heads * rope];
-        let cache = &mut self.cache[il];
         rope_cache(
             &q,
             &kv_a,
@@ -105,15 +119,16 @@ impl Reference {
             pos,
             dims,
             &mut q_pe,
-            cache,
+            &mut self.cache[il],
         );
         let per_head = MatvecOptions::per_group(heads * dims.head(), dims.head());
-        let q_lat = product(&attention.attn_k_b, &q, n_tokens, per_head);
+        let q_lat = self.product(&attention.attn_k_b, &q, n_tokens, per_head);
         let mut latents = vec![0.0; n_tokens * heads * kv_lora];
         attend(
+            self.products,
             &q_lat,
             &q_pe,
-            cache,
+            &self.cache[il],
             pos,
             n_tokens,
             dims,
@@ -121,10 +136,10 @@ impl Reference {
             &mut latents,
         );
         let per_head = MatvecOptions::per_group(heads * kv_lora, kv_lora);
-        let values = product(&attention.attn_v_b, &latents, n_tokens, per_head);
+        let values = self.product(&attention.attn_v_b, &latents, n_tokens, per_head);
         let output = &layer.attn_output;
         let options = MatvecOptions::contiguous(output.cols).with_residual(x);
-        product(output, &values, n_tokens, options)
+        self.product(output, &values, n_tokens, options)
     }
 
     /// x + feed-forward(norm(x)), (T, d).
@@ -133,9 +148,10 @@ impl Reference {
         let norm = Some((layer.ffn_norm.as_slice(), eps));
         let dense = |Mlp { gate, up, down }: &Mlp| {
             let mut h = vec![0.0; n_tokens * gate.rows];
-            gate_up(gate, up, x, n_tokens, norm, None, &mut h);
+            let products = self.products;
+            products.gate_up([gate, up], x, n_tokens, norm, None, &mut h);
             let options = MatvecOptions::contiguous(down.cols).with_residual(x);
-            product(down, &h, n_tokens, options)
+            self.product(down, &h, n_tokens, options)
         };
         match &layer.ffn {
             Ffn::Dense(mlp) => dense(mlp),
@@ -154,7 +170,7 @@ impl Reference {
                     .expect("a model with a MoE layer has experts");
                 let options =
                     MatvecOptions::contiguous(ffn_gate_inp.cols).with_norm(&layer.ffn_norm, eps);
-                let logits = product(ffn_gate_inp, x, n_tokens, options);
+                let logits = self.product(ffn_gate_inp, x, n_tokens, options);
                 let mut ids = vec![0; n_tokens * experts.used];
                 let mut weights = vec![0.0; n_tokens * experts.used];
                 router(
@@ -166,11 +182,13 @@ impl Reference {
                     &mut weights,
                 );
                 let mut h = vec![0.0; ids.len() * gate.rows];
-                gate_up(gate, up, x, n_tokens, norm, Some(&ids), &mut h);
+                let products = self.products;
+                products.gate_up([gate, up], x, n_tokens, norm, Some(&ids), &mut h);
                 let with_shared = shared.as_ref().map(dense);
                 let residual = with_shared.as_deref().unwrap_or(x);
                 let mut out = vec![0.0; x.len()];
-                moe_down(down, &h, &ids, &weights, n_tokens, residual, &mut out);
+                let chosen = (&ids[..], &weights[..]);
+                products.moe_down(down, &h, chosen, n_tokens, residual, &mut out);
                 out
             }
         }
@@ -201,7 +219,7 @@ impl models::Reference for Reference {
         let (model, output) = (&self.model, &self.model.output);
         let options = MatvecOptions::contiguous(output.cols)
             .with_norm(&model.output_norm, model.config.rms_eps);
-        product(output, x, x.len() / output.cols, options)
+        self.product(output, x, x.len() / output.cols, options)
     }
 
     fn cache(&mut self) -> &mut [Vec<f16>] {
@@ -211,11 +229,4 @@ impl models::Reference for Reference {
     fn cached(&self) -> &[Vec<f16>] {
         &self.cache
     }
-}
-
-/// One product into a fresh buffer.
-fn product(w: &Weight, x: &[f32], n_tokens: usize, options: MatvecOptions<'_>) -> Vec<f32> {
-    let mut out = vec![0.0; n_tokens * w.groups * w.rows];
-    matvec(w, x, n_tokens, options, &mut out);
-    out
 }

@@ -6,7 +6,7 @@ use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expert_rows::{expert_rows, tile_count};
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile, expert_tiles, tiles};
-use crate::kernels::products::{MatvecOptions, gate_up, matvec};
+use crate::kernels::products::{MatvecOptions, Products};
 use crate::kernels::rows_f16::rows_f16;
 use crate::model::Weight;
 use crate::quant::GgmlType::{self, F32, IQ4_NL, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0};
@@ -87,7 +87,7 @@ impl Product {
         let mut options = MatvecOptions::per_group(stride, self.head);
         options.residual = residual.as_deref();
         let mut twin = vec![0.0; tokens * out];
-        matvec(&w, &x, tokens, options, &mut twin);
+        Products::Exact.matvec(&w, &x, tokens, options, &mut twin);
         let most = tokens + 2;
         let weight = lab.load(&w)?;
         let (x, y) = (
@@ -155,7 +155,7 @@ impl Pair {
         let [gate, up] = self.types.map(|ty| lab.weight(ty, [1, rows, cols]));
         let x = lab.normals(tokens * cols);
         let mut twin = vec![0.0; tokens * rows];
-        gate_up(&gate, &up, &x, tokens, None, None, &mut twin);
+        Products::Exact.gate_up([&gate, &up], &x, tokens, None, None, &mut twin);
         let most = tokens + 1;
         let (x, y) = (input(lab, form, &x, cols, most), lab.room(most * rows));
         let weights = lab.load_alike(&[&gate, &up])?;
@@ -245,7 +245,7 @@ impl OfExperts {
             Some(up) => {
                 let x = lab.normals(tokens * cols);
                 let mut h = twin.clone();
-                gate_up(&w, up, &x, tokens, None, Some(&ids), &mut h);
+                Products::Exact.gate_up([&w, up], &x, tokens, None, Some(&ids), &mut h);
                 for (place, slot) in twin.chunks_exact_mut(rows).zip(&slots) {
                     place.copy_from_slice(&h[*slot as usize * rows..][..rows]);
                 }
@@ -287,7 +287,7 @@ fn of_expert(w: &Weight, expert: usize, x: &[f32]) -> Vec<f32> {
         bytes.collect::<Vec<u8>>(),
     );
     let mut y = vec![0.0; w.rows];
-    matvec(&own, x, 1, MatvecOptions::contiguous(x.len()), &mut y);
+    Products::Exact.matvec(&own, x, 1, MatvecOptions::contiguous(x.len()), &mut y);
     y
 }
 

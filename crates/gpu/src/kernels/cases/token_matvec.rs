@@ -8,7 +8,7 @@ use super::{Case, TYPES};
 use crate::gpu::GpuError;
 use crate::gpu::call::State;
 use crate::kernels::attention::MAX_SLICES;
-use crate::kernels::products::{MatvecOptions, matvec};
+use crate::kernels::products::{MatvecOptions, Products};
 use crate::kernels::rope_cache::{Rotation, rotate_rows};
 use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_matvec::{
@@ -222,7 +222,7 @@ fn stream(
     } = Normed::new(lab, 1, cols);
     let mut twin = vec![0.0; rows];
     let options = MatvecOptions::contiguous(cols).with_norm(&norm, EPS);
-    matvec(&w, &x, 1, options, &mut twin);
+    Products::Exact.matvec(&w, &x, 1, options, &mut twin);
     let y = lab.room(rows);
     let [x, norm, squares] = [x, norm, squares].map(|data| lab.given(&data));
     let weight = lab.load(&w)?;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::*;
+use crate::engine::Products;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
@@ -253,7 +254,8 @@ fn assert_near(engine: &Engine, job: &Job, common: &[u32], pair: [u32; 2]) {
     let mut session = engine.session().wait().expect("there is memory");
     let last = tokens.len() - 1;
     session.logits(&tokens, last, keep).wait().expect("it fits");
-    let mut cpu = CpuBackend::new(Arc::clone(&engine.model), N_CTX).expect("it fits");
+    let mut cpu =
+        CpuBackend::new(Arc::clone(&engine.model), Products::Exact, N_CTX).expect("it fits");
     cpu.prefill(&tokens[..last.max(1)], 0)
         .wait()
         .expect("it fits");

@@ -1,0 +1,231 @@
+//! Products of weights in their file's own blocks with activations as bytes, by the instructions that the processor has.
+//!
+//! Every type is unsigned codes with a scale and an offset for every 16 weights (`types`), and so are activations bytes with a scale for
+//! every 16 values and with their sum, as [`activation`](super::activation) has them. So one loop multiplies all types, on vectors that each
+//! instruction set has as it can (`simd`). Floats are multiplied by floats. A product of a row and an input is the same sequence of
+//! operations among any other rows and inputs; only instruction sets differ in how they round.
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+mod rows;
+mod simd;
+mod types;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::sync::OnceLock;
+
+use super::activation::quantize_half;
+use super::repack::HALF;
+use super::types::{GgmlType, SUPER_BLOCK};
+use portable::Portable;
+use simd::{Simd, Work};
+
+/// 256 consecutive values as bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct ByteBlock {
+    /// The values divided by their scale, -127..=127.
+    codes: [[i8; 64]; 4],
+    /// The scale of every 16 values.
+    scales: [f32; 16],
+    /// Scale times sum of the codes, of every 16 values.
+    scaled_sums: [f32; 16],
+}
+
+/// Consecutive rows of a weight as they lie in a file.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// The format of the blocks.
+    pub ty: GgmlType,
+    /// Values of a row, a multiple of 32.
+    pub cols: usize,
+    /// The bytes of whole rows.
+    pub bytes: &'a [u8],
+}
+
+/// A row of activations.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// The values, for weights that are floats.
+    pub floats: &'a [f32],
+    /// The values as bytes, for weights that are not: see [`takes_bytes`].
+    pub bytes: &'a [ByteBlock],
+}
+
+/// Whether weights of this type are multiplied by bytes; the others are floats.
+pub const fn takes_bytes(ty: GgmlType) -> bool {
+    !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
+}
+
+/// The blocks of a row of `cols` values.
+pub const fn byte_blocks(cols: usize) -> usize {
+    cols.div_ceil(SUPER_BLOCK)
+}
+
+/// A set of instructions that this processor has.
+#[derive(Clone, Copy)]
+pub struct Instructions(Set);
+
+#[derive(Clone, Copy)]
+enum Set {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86::Avx2<false>),
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(x86::Avx2<true>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86::Avx512),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon<false>),
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(neon::Neon<true>),
+}
+
+impl Instructions {
+    /// The fastest.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Instructions> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let all = Self::all();
+            all[all.len() - 1]
+        })
+    }
+
+    /// All that this processor has, the fastest last.
+    pub fn all() -> Vec<Self> {
+        let mut sets = vec![Set::Portable(Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            sets.extend(x86::Avx2::plain().map(Set::Avx2));
+            sets.extend(x86::Avx2::vnni().map(Set::AvxVnni));
+            sets.extend(x86::Avx512::found().map(Set::Avx512));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            sets.push(Set::Neon(neon::Neon::plain()));
+            sets.extend(neon::Neon::dotprod().map(Set::NeonDot));
+        }
+        sets.into_iter().map(Instructions).collect()
+    }
+
+    /// The set's name.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Set::Portable(_) => "plain code",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2(_) => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Set::AvxVnni(_) => "AVX-VNNI",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512(_) => "AVX-512 VNNI",
+            #[cfg(target_arch = "aarch64")]
+            Set::Neon(_) => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDot(_) => "NEON dotprod",
+        }
+    }
+
+    fn run(self, work: impl Work) {
+        match self.0 {
+            Set::Portable(simd) => work.run(simd),
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2(simd) => simd.run(work),
+            #[cfg(target_arch = "x86_64")]
+            Set::AvxVnni(simd) => simd.run(work),
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512(simd) => simd.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Set::Neon(simd) => simd.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDot(simd) => simd.run(work),
+        }
+    }
+
+    /// The values as bytes, the last block filled up with zeroes. A block with a value that is not finite has such a scale.
+    ///
+    /// # Panics
+    /// If the blocks are not as many as [`byte_blocks`] says.
+    pub fn quantize(self, x: &[f32], to: &mut [ByteBlock]) {
+        assert_eq!(
+            to.len(),
+            byte_blocks(x.len()),
+            "blocks of {} values",
+            x.len()
+        );
+        self.run(Quantize { x, to });
+    }
+
+    /// `out[i][r]` = row r . `inputs[i]`.
+    ///
+    /// # Panics
+    /// If a size does not fit the others.
+    pub fn multiply(self, rows: Rows<'_>, inputs: &[Input<'_>], out: &mut [&mut [f32]]) {
+        self.run(rows::Multiply::new(rows, inputs, out));
+    }
+
+    /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
+    /// as an output has.
+    ///
+    /// # Panics
+    /// If an output is no multiple of 32 or longer than a row, or if there are more weights than rows.
+    pub fn add_rows(
+        self,
+        rows: &[half::f16],
+        stride: usize,
+        weights: &[&[f32]],
+        out: &mut [&mut [f32]],
+    ) {
+        self.run(rows::AddRows {
+            rows,
+            stride,
+            weights,
+            out,
+        });
+    }
+}
+
+struct Quantize<'a> {
+    x: &'a [f32],
+    to: &'a mut [ByteBlock],
+}
+
+impl Work for Quantize<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (values, block) in self.x.chunks(SUPER_BLOCK).zip(self.to) {
+            let (halves, _) = values.as_chunks::<HALF>();
+            let codes = block.codes.as_flattened_mut();
+            codes[values.len()..].fill(0);
+            block.scales.fill(0.0);
+            block.scaled_sums.fill(0.0);
+            for (i, values) in halves.iter().enumerate() {
+                let (quantised, scale) = quantize_half(values);
+                let sum: i32 = quantised.iter().map(|&code| i32::from(code)).sum();
+                codes[HALF * i..HALF * (i + 1)].copy_from_slice(&quantised);
+                block.scales[i] = scale;
+                block.scaled_sums[i] = scale * sum as f32;
+            }
+        }
+    }
+}
+
+impl ByteBlock {
+    /// A block of zeroes.
+    pub const ZERO: Self = Self {
+        codes: [[0; 64]; 4],
+        scales: [0.0; 16],
+        scaled_sums: [0.0; 16],
+    };
+
+    /// The values that it stands for.
+    #[cfg(test)]
+    fn values(&self) -> [f32; SUPER_BLOCK] {
+        let codes = self.codes.as_flattened();
+        std::array::from_fn(|i| self.scales[i / HALF] * f32::from(codes[i]))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use super::*;
+use crate::kernels::linear::rms_norm;
+use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
+use crate::quant::GgmlType;
+
+#[test]
+fn plain_product_with_norm_and_residual() {
+    let mut rng = Rng::fresh();
+    for (ty, rows, cols, n_tokens) in [
+        (GgmlType::Q4_K, 301, 512, 3),
+        (GgmlType::Q8_0, 5, 96, 1),
+        (GgmlType::F32, 64, 32, 17),
+    ] {
+        let w = random_weight(&mut rng, ty, 1, rows, cols);
+        let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+        let residual = rng.normals(n_tokens * rows);
+        let mut out = vec![f32::NAN; n_tokens * rows];
+        let options = MatvecOptions::contiguous(cols)
+            .with_norm(&norm, 1e-6)
+            .with_residual(&residual);
+        Products::Exact.matvec(&w, &x, n_tokens, options, &mut out);
+        for t in 0..n_tokens {
+            let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-6);
+            let exact: Vec<f64> = exact_rows(&w, 0, &input)
+                .iter()
+                .zip(&residual[t * rows..])
+                .map(|(y, r)| y + f64::from(*r))
+                .collect();
+            assert_close(&out[t * rows..][..rows], &exact, 1e-12, "token");
+        }
+    }
+}
+
+#[test]
+fn each_head_reads_its_own_slice() {
+    let mut rng = Rng::fresh();
+    // Heads of nope 64 + rope 32: only the first 64 of each 96 are multiplied.
+    let (heads, rows, cols, head, n_tokens) = (3, 80, 64, 96, 4);
+    let w = random_weight(&mut rng, GgmlType::Q5_0, heads, rows, cols);
+    let x = rng.normals(n_tokens * heads * head);
+    let mut out = vec![f32::NAN; n_tokens * heads * rows];
+    Products::Exact.matvec(
+        &w,
+        &x,
+        n_tokens,
+        MatvecOptions::per_group(heads * head, head),
+        &mut out,
+    );
+    for t in 0..n_tokens {
+        for h in 0..heads {
+            let exact = exact_rows(&w, h, &x[(t * heads + h) * head..][..cols]);
+            assert_close(
+                &out[(t * heads + h) * rows..][..rows],
+                &exact,
+                1e-12,
+                "head",
+            );
+        }
+    }
+}
+
+#[test]
+fn a_batch_has_the_bits_of_single_tokens() {
+    let mut rng = Rng::fresh();
+    let w = random_weight(&mut rng, GgmlType::Q4_0, 1, 130, 288);
+    let x = rng.normals(6 * 288);
+    let mut batch = vec![0.0; 6 * 130];
+    Products::Exact.matvec(&w, &x, 6, MatvecOptions::contiguous(288), &mut batch);
+    for t in 0..6 {
+        let mut one = vec![0.0; 130];
+        Products::Exact.matvec(
+            &w,
+            &x[t * 288..][..288],
+            1,
+            MatvecOptions::contiguous(288),
+            &mut one,
+        );
+        assert_eq!(one, batch[t * 130..][..130]);
+    }
+}
+
+fn exact(gate: &Weight, up: &Weight, expert: usize, x: &[f32]) -> Vec<f64> {
+    let gates = exact_rows(gate, expert, x);
+    gates
+        .iter()
+        .zip(exact_rows(up, expert, x))
+        .map(|(g, u)| exact_silu(*g) * u)
+        .collect()
+}
+
+#[test]
+fn dense_with_norm() {
+    let mut rng = Rng::fresh();
+    let (rows, cols, n_tokens) = (150, 256, 3);
+    let gate = random_weight(&mut rng, GgmlType::Q4_K, 1, rows, cols);
+    let up = random_weight(&mut rng, GgmlType::Q6_K, 1, rows, cols);
+    let (x, norm) = (rng.normals(n_tokens * cols), rng.normals(cols));
+    let mut out = vec![f32::NAN; n_tokens * rows];
+    Products::Exact.gate_up(
+        [&gate, &up],
+        &x,
+        n_tokens,
+        Some((&norm, 1e-5)),
+        None,
+        &mut out,
+    );
+    for t in 0..n_tokens {
+        let input = rms_norm(&x[t * cols..][..cols], &norm, 1e-5);
+        assert_close(
+            &out[t * rows..][..rows],
+            &exact(&gate, &up, 0, &input),
+            1e-12,
+            "token",
+        );
+    }
+}
+
+#[test]
+fn each_slot_uses_its_expert() {
+    let mut rng = Rng::fresh();
+    let (experts, used, rows, cols, n_tokens) = (8, 3, 70, 96, 5);
+    let gate = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+    let up = random_weight(&mut rng, GgmlType::Q4_0, experts, rows, cols);
+    let x = rng.normals(n_tokens * cols);
+    let ids: Vec<u32> = (0..n_tokens * used)
+        .map(|_| rng.below(experts) as u32)
+        .collect();
+    let mut out = vec![f32::NAN; n_tokens * used * rows];
+    Products::Exact.gate_up([&gate, &up], &x, n_tokens, None, Some(&ids), &mut out);
+    for (slot, &id) in ids.iter().enumerate() {
+        let expected = exact(&gate, &up, id as usize, &x[slot / used * cols..][..cols]);
+        assert_close(&out[slot * rows..][..rows], &expected, 1e-12, "slot");
+    }
+}
+
+#[test]
+fn silu_is_finite_at_the_ends() {
+    assert_eq!(silu(-200.0), 0.0);
+    assert_eq!(silu(200.0), 200.0);
+}
+
+#[test]
+fn weighted_sum_of_the_chosen_experts() {
+    let mut rng = Rng::fresh();
+    for (ty, cols) in [(GgmlType::Q6_K, 256), (GgmlType::Q5_0, 352)] {
+        let (experts, used, rows, n_tokens) = (8, 3, 90, 4);
+        let down = random_weight(&mut rng, ty, experts, rows, cols);
+        let h = rng.normals(n_tokens * used * cols);
+        let ids: Vec<u32> = (0..n_tokens * used)
+            .map(|_| rng.below(experts) as u32)
+            .collect();
+        let weights: Vec<f32> = (0..n_tokens * used).map(|_| rng.uniform()).collect();
+        let residual = rng.normals(n_tokens * rows);
+        let mut out = vec![f32::NAN; n_tokens * rows];
+        Products::Exact.moe_down(&down, &h, (&ids, &weights), n_tokens, &residual, &mut out);
+
+        let mut exact: Vec<f64> = residual.iter().map(|r| f64::from(*r)).collect();
+        for (slot, (&id, &weight)) in ids.iter().zip(&weights).enumerate() {
+            let y = exact_rows(&down, id as usize, &h[slot * cols..][..cols]);
+            let sums = &mut exact[slot / used * rows..][..rows];
+            sums.iter_mut()
+                .zip(y)
+                .for_each(|(sum, y)| *sum += f64::from(weight) * y);
+        }
+        assert_close(&out, &exact, 1e-12, ty.name());
+    }
+}
+
+#[test]
+fn quick_products_round_activations_alone() {
+    let mut rng = Rng::fresh();
+    for &ty in GgmlType::ALL {
+        // Sums over 2 blocks of 256, over one, and, where blocks are small, over a part of one.
+        let cols = ty.block_len().max(32) * [2, 1][rng.below(2)];
+        let (experts, used, n_tokens) = (5, 2, 1 + rng.below(20));
+        let [gate, up] = [(); 2].map(|()| random_weight(&mut rng, ty, experts, 40, cols));
+        let x = rng.normals(n_tokens * cols);
+        let ids: Vec<u32> = (0..n_tokens * used)
+            .map(|_| rng.below(experts) as u32)
+            .collect();
+        let norm = vec![1.0; cols];
+        let gated = |products: Products| {
+            let mut h = vec![f32::NAN; ids.len() * 40];
+            let norm = Some((&norm[..], 1e-5));
+            products.gate_up([&gate, &up], &x, n_tokens, norm, Some(&ids), &mut h);
+            h
+        };
+        let multiplied = |products: Products| {
+            let mut y = vec![f32::NAN; n_tokens * experts * 40];
+            let options = MatvecOptions::contiguous(cols);
+            products.matvec(&gate, &x, n_tokens, options, &mut y);
+            y
+        };
+        // 127 steps to the largest of 16 normal values are a noise of 2e-5 of them.
+        let limit = if takes_bytes(ty) { 1e-4 } else { 1e-11 };
+        for (exact, quick) in [
+            (gated(Products::Exact), gated(Products::Quick)),
+            (multiplied(Products::Exact), multiplied(Products::Quick)),
+        ] {
+            let exact: Vec<f64> = exact.into_iter().map(f64::from).collect();
+            assert_close(&quick, &exact, limit, ty.name());
+        }
+    }
+}
+
+#[test]
+fn quick_products_of_a_batch_have_the_bits_of_single_tokens() {
+    let mut rng = Rng::fresh();
+    let cols = 288;
+    let down = random_weight(&mut rng, GgmlType::Q5_0, 4, 70, cols);
+    let (h, residual) = (rng.normals(9 * 2 * cols), rng.normals(9 * 70));
+    let ids: Vec<u32> = (0..18).map(|_| rng.below(4) as u32).collect();
+    let weights: Vec<f32> = (0..18).map(|_| rng.uniform()).collect();
+    let summed = |first: usize, tokens: usize| {
+        let slots = 2 * first..2 * (first + tokens);
+        let chosen = (&ids[slots.clone()], &weights[slots.clone()]);
+        let h = &h[slots.start * cols..slots.end * cols];
+        let residual = &residual[first * 70..][..tokens * 70];
+        let mut out = vec![f32::NAN; tokens * 70];
+        Products::Quick.moe_down(&down, h, chosen, tokens, residual, &mut out);
+        out
+    };
+    let all = summed(0, 9);
+    for t in 0..9 {
+        assert_eq!(summed(t, 1), all[t * 70..][..70]);
+    }
+}
