@@ -53,6 +53,14 @@ fn bound(ty: GgmlType) -> f64 {
         GgmlType::Q6_K => 0.0181,
         GgmlType::IQ4_NL => 0.0776,
         GgmlType::IQ4_XS => 0.0782,
+        GgmlType::IQ1_S => 0.6,
+        GgmlType::IQ1_M => 0.6,
+        GgmlType::IQ2_XXS => 0.5,
+        GgmlType::IQ2_XS => 0.4,
+        GgmlType::IQ2_S => 0.4,
+        GgmlType::IQ3_XXS => 0.25,
+        GgmlType::IQ3_S => 0.2,
+        GgmlType::MXFP4 => 0.12,
     }
 }
 
@@ -67,6 +75,7 @@ fn formats_with_a_fixed_formula_give_the_bytes_of_gguf_py() {
         GgmlType::Q5_0,
         GgmlType::Q5_1,
         GgmlType::Q8_0,
+        GgmlType::MXFP4,
     ];
     let weights = golden.floats("weights");
     for ty in fixed {

@@ -1,15 +1,22 @@
 //! How a block of each type is split over the planes. The heads of the modules in `wgsl/shared` describe the same layouts
 //! from the reader's side.
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::bits::{
-    pack_crumbs, pack_nibbles, split_crumbs, split_nibbles, spread_bits, to_bytes, to_words,
-    transpose_bits, turn_high_nibbles,
+    pack_crumbs, pack_nibbles, split_crumbs, split_nibbles, spread_bits, spread_sevens,
+    spread_signs, to_bytes, to_words, transpose_bits, turn_high_nibbles,
 };
+use crate::quant::grids::{self, Grid};
+use crate::quant::iq1::{Iq1M, Iq1S};
+use crate::quant::iq2::{Iq2S, Iq2Xs, Iq2Xxs};
+use crate::quant::iq3::{Iq3S, Iq3Xxs};
 use crate::quant::iq4::{Iq4Nl, Iq4Xs};
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use crate::quant::mxfp4::Mxfp4;
 
 /// A block that can be taken apart into planes.
 pub(super) trait Planar: Pod + Send + Sync {
@@ -22,6 +29,36 @@ pub(super) trait Planar: Pod + Send + Sync {
 
     /// Takes the block apart.
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub);
+
+    /// What the scales plane begins with: the points of a grid, in whole vec4; nothing for most types.
+    fn head() -> &'static [u32] {
+        &[]
+    }
+}
+
+/// The points of a grid as words of four nibbles for the values, byte `b` that of value `b`: of the first half of the points in the lower
+/// nibbles, of the second half in the upper ones.
+fn packed<const N: usize>(grid: &Grid<N>, nibble: impl Fn(&[i8; N], usize) -> u32) -> Vec<u32> {
+    let word = |point| (0..4).fold(0, |word, b| word | nibble(point, b) << (8 * b));
+    let (first, second) = grid.points.split_at(grid.points.len() / 2);
+    let pairs = first.iter().zip(second);
+    pairs.map(|(a, b)| word(a) | word(b) << 4).collect()
+}
+
+/// [`packed`] for points of three levels: the level of value `b` in the lower two bits of a nibble, of value `b + 4` in the upper two.
+fn packed_levels(grid: &Grid<8>) -> Vec<u32> {
+    let level = |value: i8| grid.levels.iter().take_while(|l| **l < value).count() as u32;
+    packed(grid, |point, b| level(point[b]) | level(point[b + 4]) << 2)
+}
+
+/// [`Planar::head`] of a type: the words of an expression, made once.
+macro_rules! head {
+    ($words:expr) => {
+        fn head() -> &'static [u32] {
+            static HEAD: LazyLock<Vec<u32>> = LazyLock::new(|| $words);
+            &HEAD
+        }
+    };
 }
 
 type Nothing = [u8; 0];
@@ -273,6 +310,148 @@ impl Planar for Iq4Xs {
         let [low @ .., c, d] = self.scales_l;
         (self.qs, [self.d, self.scales_h, low, [c, d]], [])
     }
+}
+
+impl Planar for Mxfp4 {
+    type Quants = [u8; 16];
+    type Record = Nothing;
+    type Sub = u8;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [], self.e)
+    }
+}
+
+/// Words of signs and four other bits, little-endian.
+fn spread_words(words: &[[u8; 4]; 8], spread: fn(u32) -> u32) -> [[u8; 4]; 8] {
+    words.map(|word| spread(u32::from_le_bytes(word)).to_le_bytes())
+}
+
+/// Each run's lower bits of indices, then its word of signs.
+fn joined(points: &[[u8; 4]; 8], signs: &[[u8; 4]; 8]) -> [[[u8; 4]; 2]; 8] {
+    std::array::from_fn(|i| [points[i], signs[i]])
+}
+
+impl Planar for Iq2Xxs {
+    type Quants = [[[u8; 4]; 2]; 8];
+    type Record = Nothing;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.runs.map(|run| run.signs_scale), spread_sevens);
+        let points = self.runs.map(|run| run.points);
+        (joined(&points, &words), [], self.d)
+    }
+
+    head!(packed_levels(&grids::IQ2_XXS));
+}
+
+impl Planar for Iq2Xs {
+    type Quants = [[[u8; 4]; 2]; 8];
+    type Record = [u8; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        // As in IQ2_XXS, with the upper bits of the indices in the place of the scale.
+        let word = |run: [[u8; 2]; 4]| {
+            let points = run.map(|point| u32::from(u16::from_le_bytes(point)));
+            let bits = |word, i: usize| {
+                word | points[i] >> 9 << (7 * i) | (points[i] >> 8 & 1) << (28 + i)
+            };
+            (0..4).fold(0, bits).to_le_bytes()
+        };
+        let words = spread_words(&self.points.map(word), spread_sevens);
+        let low = self.points.map(|run| run.map(|point| point[0]));
+        (joined(&low, &words), self.scales, self.d)
+    }
+
+    head!(packed_levels(&grids::IQ2_XS));
+}
+
+impl Planar for Iq2S {
+    type Quants = [[[u8; 4]; 2]; 8];
+    /// Per run the upper bits of its indices and its scales.
+    type Record = [[u8; 2]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.signs, spread_signs);
+        let record = std::array::from_fn(|i| [self.high[i], self.scales[i]]);
+        (joined(&self.points, &words), record, self.d)
+    }
+
+    head!(packed_levels(&grids::IQ2_S));
+}
+
+impl Planar for Iq3Xxs {
+    type Quants = [[u8; 8]; 8];
+    type Record = [[u8; 4]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.signs_scale, spread_sevens);
+        (self.points, words, self.d)
+    }
+
+    // Values are 4 + 8 q, but the highest is 62: its nibble has the fourth bit.
+    head!(packed(&grids::IQ3_XXS, |point, b| {
+        let value = point[b] as u32;
+        value >> 3 | (value & 2) << 2
+    }));
+}
+
+/// The record of an IQ3_S superblock.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Iq3SRecord {
+    signs: [[u8; 4]; 8],
+    high: [u8; 8],
+    scales: [u8; 4],
+}
+
+impl Planar for Iq3S {
+    type Quants = [[u8; 8]; 8];
+    type Record = Iq3SRecord;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = Iq3SRecord {
+            signs: spread_words(&self.signs, spread_signs),
+            high: self.high,
+            scales: self.scales,
+        };
+        (self.points, record, self.d)
+    }
+
+    head!(packed(&grids::IQ3_S, |point, b| point[b] as u32));
+}
+
+impl Planar for Iq1S {
+    type Quants = [[u8; 4]; 8];
+    type Record = [[u8; 2]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.points, self.high, self.d)
+    }
+
+    head!(packed_levels(&grids::IQ1));
+}
+
+impl Planar for Iq1M {
+    type Quants = [[u8; 4]; 8];
+    /// The upper bits of the runs, then the scales.
+    type Record = [[u8; 2]; 12];
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let mut record = [[0; 2]; 12];
+        record[..8].copy_from_slice(&self.high);
+        record[8..].copy_from_slice(&self.scales);
+        (self.points, record, [])
+    }
+
+    head!(packed_levels(&grids::IQ1));
 }
 
 /// The weights of a float type: 32 of them, as they are.
