@@ -50,6 +50,17 @@ impl Iq1M {
         let d = nibbles.fold(0, |d: u16, &four| d << 4 | u16::from_le_bytes(four) >> 12);
         d.to_le_bytes()
     }
+
+    /// Writes that f16.
+    pub(crate) fn set_d(&mut self, d: [u8; 2]) {
+        for (scales, nibble) in self
+            .scales
+            .iter_mut()
+            .zip([d[0], d[0] >> 4, d[1], d[1] >> 4])
+        {
+            scales[1] = scales[1] & 15 | nibble << 4;
+        }
+    }
 }
 
 fn eight(point: u16, negative: bool, scale: f32, out: &mut [f32; 8]) {

@@ -17,9 +17,11 @@ mod legacy;
 mod mxfp4;
 mod quantize;
 pub mod repack;
+mod sized;
 mod types;
 
 pub use quantize::{quantize_row, quantize_rows};
+pub use sized::{f16_fields, set_scales};
 pub use types::{GgmlType, SMALL_BLOCK, SUPER_BLOCK};
 
 use block::dequantize_blocks;

@@ -84,12 +84,12 @@ impl Quantize<SUPER_BLOCK> for Iq1M {
             block.points[i / 4][i % 4] = point as u8;
             block.high[i / 4][i % 4 / 2] |= nibble << (4 * (i % 2));
         }
-        let d = u16::from_le_bytes(d);
         block.scales = std::array::from_fn(|i| {
             let four = codes[4 * i..4 * i + 4].iter().rev();
             let packed = four.fold(0, |packed: u16, &code| packed << 3 | u16::from(code));
-            (packed | (d >> (4 * i) & 15) << 12).to_le_bytes()
+            packed.to_le_bytes()
         });
+        block.set_d(d);
         block
     }
 }
