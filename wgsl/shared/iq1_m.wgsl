@@ -2,7 +2,7 @@
 // per 16 weights, d per superblock of 8 units. 56 bytes per 256 weights. Codes are 8 times value + offset.
 //
 // quants plane: per unit one word, whose byte k is the lower part of the index of weights 8k .. 8k + 8.
-// scales plane: 1024 words with 2048 points of eight values (shared/points.wgsl). Then per superblock six words. Words 0 .. 4: two bytes per
+// scales plane: 1024 words with the points of eight values, two in each (shared/points.wgsl). Then per superblock six words. Words 0 .. 4: two bytes per
 //   unit, bits 4k .. 4k + 3 are the upper part of index k, and bit 4k + 3 is set if its offset is negative. Words 4 and 5: two bytes for every
 //   two units, bits 3k .. 3k + 3 are the s of half k of the two. The upper nibbles of these four pairs of bytes are the f16 d, lowest first.
 #import points
@@ -18,13 +18,8 @@ fn $W_codes(u: u32) -> W32Codes {
     let high = vec4<u32>(record << 8u, record << 4u, record, record >> 4u);
     let at = points_indices($W_q[u >> 2u][u & 3u]) | (high & vec4<u32>(0x300u));
     let words = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
-    let levels = points_levels(words, (high & vec4<u32>(0x400u)) != vec4<u32>(0u));
-    // As in shared/iq1_s.wgsl.
-    let negative = (high & vec4<u32>(0x800u)) != vec4<u32>(0u);
-    let offsets = select(vec4<u32>(0x79797979u), vec4<u32>(0x77777777u), negative);
-    let top = vec4<u32>(0x80808080u);
-    let three = vec4<u32>(3u);
-    return W32Codes(((levels.lo << three) + offsets.xxyy) ^ top, ((levels.hi << three) + offsets.zzww) ^ top);
+    let upper = (high & vec4<u32>(0x400u)) != vec4<u32>(0u);
+    return points_codes(words, upper, (high & vec4<u32>(0x800u)) != vec4<u32>(0u));
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

@@ -2,7 +2,7 @@
 // -1/8 per unit, d per superblock of 8 units. 50 bytes per 256 weights. Codes are 8 times value + offset.
 //
 // quants plane: per unit one word, whose byte k is the lower part of the index of weights 8k .. 8k + 8.
-// scales plane: 1024 words with 2048 points of eight values (shared/points.wgsl). Then per unit two bytes: bits 3k .. 3k + 3 are the upper part
+// scales plane: 1024 words with the points of eight values, two in each (shared/points.wgsl). Then per unit two bytes: bits 3k .. 3k + 3 are the upper part
 //   of index k, bits 12 .. 15 are s, and bit 15 is set if the offset is negative.
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 #import points
@@ -20,12 +20,8 @@ fn $W_codes(u: u32) -> W32Codes {
     let high = vec4<u32>(record << 8u, record << 5u, record << 2u, record >> 1u);
     let at = points_indices($W_q[u >> 2u][u & 3u]) | (high & vec4<u32>(0x300u));
     let words = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
-    let levels = points_levels(words, (high & vec4<u32>(0x400u)) != vec4<u32>(0u));
-    // 8 (level - 1) + 1 or - 1, and 128 more, so that no sum leaves its byte. The top bit subtracts it again.
-    let offset = vec4<u32>(select(0x79797979u, 0x77777777u, (record & 0x8000u) != 0u));
-    let top = vec4<u32>(0x80808080u);
-    let three = vec4<u32>(3u);
-    return W32Codes(((levels.lo << three) + offset) ^ top, ((levels.hi << three) + offset) ^ top);
+    let upper = (high & vec4<u32>(0x400u)) != vec4<u32>(0u);
+    return points_codes(words, upper, vec4<bool>((record & 0x8000u) != 0u));
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

@@ -3,7 +3,7 @@
 //
 // quants plane: per unit half a vec4 = two words: byte k of the first is the lower part of the index of weights 8k .. 8k + 8. The second
 //   has the signs (shared/points.wgsl).
-// scales plane: 512 words with 1024 points of eight values (shared/points.wgsl). Then per unit two bytes: bits 2k and 2k + 1 of the first are
+// scales plane: 1024 words with the points of eight values (shared/points.wgsl). Then per unit two bytes: bits 2k and 2k + 1 of the first are
 //   the upper part of index k. The second has s of its first half in the lower, of its second half in the upper nibble.
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 #import points
@@ -14,16 +14,15 @@ alias $W_Scales = u32;   // the elements of the scales plane
 const $W_CENTRE = 0.0;
 const $W_CENTRED = true;
 
-fn $W_record(u: u32) -> u32 { return $W_s[512u + (u >> 1u)] >> (16u * (u & 1u)); }
+fn $W_record(u: u32) -> u32 { return $W_s[1024u + (u >> 1u)] >> (16u * (u & 1u)); }
 
 fn $W_codes(u: u32) -> W32Codes {
     let pair = $W_q[u >> 1u];
     let q = select(pair.xy, pair.zw, (u & 1u) == 1u);
-    let high = vec4<u32>($W_record(u));
-    let at = points_indices(q.x) | ((high << vec4<u32>(8u, 6u, 4u, 2u)) & vec4<u32>(256u));
-    let upper = (high & vec4<u32>(2u, 8u, 32u, 128u)) != vec4<u32>(0u);
-    let words = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
-    return points_signed(points_values(points_levels(words, upper)), q.y);
+    let high = (vec4<u32>($W_record(u)) << vec4<u32>(8u, 6u, 4u, 2u)) & vec4<u32>(0x300u);
+    let at = points_indices(q.x) | high;
+    let points = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
+    return points_signed(points_values(points), q.y);
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

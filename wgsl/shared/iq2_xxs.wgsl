@@ -3,7 +3,7 @@
 //
 // quants plane: per unit half a vec4 = two words: byte k of the first is the index of weights 8k .. 8k + 8. The second has the signs
 //   (shared/points.wgsl) but every eighth, and s in its upper four bits.
-// scales plane: 128 words with 256 points of eight values (shared/points.wgsl).
+// scales plane: 256 words with the points of eight values (shared/points.wgsl).
 //   From word `sub`: per superblock the f16 d, 2 bytes.
 #import points
 
@@ -21,11 +21,9 @@ fn $W_words(u: u32) -> vec2<u32> {
 
 fn $W_codes(u: u32) -> W32Codes {
     let q = $W_words(u);
-    let i = points_indices(q.x);
-    let at = i & vec4<u32>(127u);
-    let words = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
-    let values = points_values(points_levels(words, i > vec4<u32>(127u)));
-    return points_signed(values, points_even_signs(q.y));
+    let at = points_indices(q.x);
+    let points = vec4<u32>($W_s[at.x], $W_s[at.y], $W_s[at.z], $W_s[at.w]);
+    return points_signed(points_values(points), points_even_signs(q.y));
 }
 
 fn $W_affine(u: u32, sub: u32) -> vec4<f32> {

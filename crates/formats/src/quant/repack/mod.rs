@@ -8,8 +8,8 @@
 //! A type with a grid keeps its indices, and its scales plane begins with the points of the grid ([`head`]). Levels in the place of indices
 //! would need no look-up, but files of these types are chosen for their size, and they would grow: IQ2_XXS from 2.06 to 3.06 bits per weight,
 //! IQ2_S from 2.56 to 3.31, IQ3_S from 3.44 to 4.31, IQ1_S from 1.56 to 2.19. Workgroup memory would have to be filled by each workgroup,
-//! with up to as many bytes as the weights that it multiplies, and waited for. The points are packed, two to a word, into 0.5 to 4 KiB for
-//! each piece of a tensor, so that they stay in a core's cache.
+//! with up to as many bytes as the weights that it multiplies, and waited for. The points are packed into 1 to 4 KiB for each piece of
+//! a tensor, so that they stay in a core's cache.
 
 mod bits;
 mod planes;

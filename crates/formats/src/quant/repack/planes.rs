@@ -36,19 +36,26 @@ pub(super) trait Planar: Pod + Send + Sync {
     }
 }
 
-/// The points of a grid as words of four nibbles for the values, byte `b` that of value `b`: of the first half of the points in the lower
-/// nibbles, of the second half in the upper ones.
-fn packed<const N: usize>(grid: &Grid<N>, nibble: impl Fn(&[i8; N], usize) -> u32) -> Vec<u32> {
-    let word = |point| (0..4).fold(0, |word, b| word | nibble(point, b) << (8 * b));
-    let (first, second) = grid.points.split_at(grid.points.len() / 2);
-    let pairs = first.iter().zip(second);
-    pairs.map(|(a, b)| word(a) | word(b) << 4).collect()
+/// The points of a grid as words of four bytes, from byte `b` of a point.
+fn words<const N: usize>(grid: &Grid<N>, byte: impl Fn(&[i8; N], usize) -> u8) -> Vec<u32> {
+    let word = |point| u32::from_le_bytes(std::array::from_fn(|b| byte(point, b)));
+    grid.points.iter().map(word).collect()
 }
 
-/// [`packed`] for points of three levels: the level of value `b` in the lower two bits of a nibble, of value `b + 4` in the upper two.
-fn packed_levels(grid: &Grid<8>) -> Vec<u32> {
-    let level = |value: i8| grid.levels.iter().take_while(|l| **l < value).count() as u32;
-    packed(grid, |point, b| level(point[b]) | level(point[b + 4]) << 2)
+/// The points of one of the grids of eight values 8, 25 and 43: of value `b` the bits that differ, of value `b + 4` the same two places higher.
+fn of_eight(grid: &Grid<8>) -> Vec<u32> {
+    words(grid, |point, b| {
+        (point[b] & 0x33 | (point[b + 4] & 0x33) << 2) as u8
+    })
+}
+
+/// The points of the grid of eight values -1, 0 and 1, two to a word, as bytes of nibbles: value `b` + 1 in the lower two bits and value `b + 4`
+/// + 1 in the upper two. The points of the second half are in the upper nibbles.
+fn two_to_a_word() -> Vec<u32> {
+    let nibble = |point: &[i8; 8], b: usize| (point[b] + 1 | (point[b + 4] + 1) << 2) as u8;
+    let all = words(&grids::IQ1, nibble);
+    let (first, second) = all.split_at(all.len() / 2);
+    first.iter().zip(second).map(|(a, b)| a | b << 4).collect()
 }
 
 /// [`Planar::head`] of a type: the words of an expression, made once.
@@ -343,7 +350,7 @@ impl Planar for Iq2Xxs {
         (joined(&points, &words), [], self.d)
     }
 
-    head!(packed_levels(&grids::IQ2_XXS));
+    head!(of_eight(&grids::IQ2_XXS));
 }
 
 impl Planar for Iq2Xs {
@@ -365,7 +372,7 @@ impl Planar for Iq2Xs {
         (joined(&low, &words), self.scales, self.d)
     }
 
-    head!(packed_levels(&grids::IQ2_XS));
+    head!(of_eight(&grids::IQ2_XS));
 }
 
 impl Planar for Iq2S {
@@ -380,7 +387,7 @@ impl Planar for Iq2S {
         (joined(&self.points, &words), record, self.d)
     }
 
-    head!(packed_levels(&grids::IQ2_S));
+    head!(of_eight(&grids::IQ2_S));
 }
 
 impl Planar for Iq3Xxs {
@@ -393,11 +400,7 @@ impl Planar for Iq3Xxs {
         (self.points, words, self.d)
     }
 
-    // Values are 4 + 8 q, but the highest is 62: its nibble has the fourth bit.
-    head!(packed(&grids::IQ3_XXS, |point, b| {
-        let value = point[b] as u32;
-        value >> 3 | (value & 2) << 2
-    }));
+    head!(words(&grids::IQ3_XXS, |point, b| point[b] as u8));
 }
 
 /// The record of an IQ3_S superblock.
@@ -423,7 +426,7 @@ impl Planar for Iq3S {
         (self.points, record, self.d)
     }
 
-    head!(packed(&grids::IQ3_S, |point, b| point[b] as u32));
+    head!(words(&grids::IQ3_S, |point, b| point[b] as u8));
 }
 
 impl Planar for Iq1S {
@@ -435,7 +438,7 @@ impl Planar for Iq1S {
         (self.points, self.high, self.d)
     }
 
-    head!(packed_levels(&grids::IQ1));
+    head!(two_to_a_word());
 }
 
 impl Planar for Iq1M {
@@ -451,7 +454,7 @@ impl Planar for Iq1M {
         (self.points, record, [])
     }
 
-    head!(packed_levels(&grids::IQ1));
+    head!(two_to_a_word());
 }
 
 /// The weights of a float type: 32 of them, as they are.

@@ -131,8 +131,8 @@ fn sub_planes_start_behind_the_records() {
     );
     assert_eq!(
         sub_plane_words(GgmlType::IQ2_XS, 3, 512),
-        256 + 6 * 2,
-        "512 points, two to a word, before the records"
+        512 + 6 * 2,
+        "512 points before the records"
     );
 }
 
@@ -165,35 +165,28 @@ fn high_nibbles_are_signed_bytes_less_eight() {
 }
 
 #[test]
-fn points_lie_in_nibbles_before_the_scales() {
+fn points_lie_before_the_scales() {
     let words = |ty| -> &[u32] { bytemuck::cast_slice(head(ty)) };
-    for (ty, points) in [
+    for (ty, count) in [
         (GgmlType::Q4_K, 0),
         (GgmlType::MXFP4, 0),
-        (GgmlType::IQ1_S, 2048),
-        (GgmlType::IQ1_M, 2048),
+        (GgmlType::IQ1_S, 1024),
+        (GgmlType::IQ1_M, 1024),
         (GgmlType::IQ2_XXS, 256),
         (GgmlType::IQ2_XS, 512),
         (GgmlType::IQ2_S, 1024),
         (GgmlType::IQ3_XXS, 256),
         (GgmlType::IQ3_S, 512),
     ] {
-        assert_eq!(words(ty).len(), points / 2, "{ty}");
+        assert_eq!(words(ty).len(), count, "{ty}");
     }
-    // Point 1 of IQ2_XXS is 43 and seven times 8.
-    let second = &crate::quant::grids::IQ2_XXS.points[129];
-    let level = |v: i8| [8, 25, 43].iter().position(|l| *l == v).expect("a level") as u32;
-    let expected = (0..4).fold(2, |word, b| {
-        word | (level(second[b]) | level(second[b + 4]) << 2) << (8 * b + 4)
-    });
-    assert_eq!(words(GgmlType::IQ2_XXS)[1], expected);
-    // The last of IQ3_S in the upper nibbles.
-    let last = crate::quant::grids::IQ3_S.points[511];
-    let nibbles = last
-        .iter()
-        .rev()
-        .fold(0, |word, v| word << 8 | (*v as u32) << 4);
-    assert_eq!(words(GgmlType::IQ3_S)[255] & 0xf0f0_f0f0, nibbles);
+    // Point 1 is 43 and seven times 8.
+    assert_eq!(words(GgmlType::IQ2_XXS)[1], 0x23);
+    // Point 1 is 20, 4, 4, 4.
+    assert_eq!(words(GgmlType::IQ3_XXS)[1], 0x0404_0414);
+    // The first point is -1 eight times, the last one 1 eight times.
+    assert_eq!(words(GgmlType::IQ1_S)[0] & 0x0f0f_0f0f, 0);
+    assert_eq!(words(GgmlType::IQ1_M)[1023] >> 4 & 0x0f0f_0f0f, 0x0a0a_0a0a);
 }
 
 #[test]
