@@ -52,7 +52,7 @@ fn of_eight(grid: &Grid<8>) -> Vec<u32> {
 /// The points of the grid of eight values -1, 0 and 1, two to a word, as bytes of nibbles: value `b` + 1 in the lower two bits and value `b + 4`
 /// + 1 in the upper two. The points of the second half are in the upper nibbles.
 fn two_to_a_word() -> Vec<u32> {
-    let nibble = |point: &[i8; 8], b: usize| (point[b] + 1 | (point[b + 4] + 1) << 2) as u8;
+    let nibble = |point: &[i8; 8], b: usize| ((point[b] + 1) | ((point[b + 4] + 1) << 2)) as u8;
     let all = words(&grids::IQ1, nibble);
     let (first, second) = all.split_at(all.len() / 2);
     first.iter().zip(second).map(|(a, b)| a | b << 4).collect()
