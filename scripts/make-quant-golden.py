@@ -62,5 +62,30 @@ golden["weights"] = weights.tobytes().hex()
 for ty in [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]:
     golden[ty.name]["quantized"] = gguf.quants.quantize(weights, ty).tobytes().hex()
 
+# The types below 4 bits and MXFP4, from a generator of their own, so that what stands above keeps its bytes.
+rng = np.random.default_rng(20261127)
+D_FIRST = [T.IQ2_XXS, T.IQ2_XS, T.IQ2_S, T.IQ3_XXS, T.IQ3_S, T.IQ1_S]
+for ty in [*D_FIRST, T.IQ1_M, T.MXFP4]:
+    block_len, block_bytes = gguf.GGML_QUANT_SIZES[ty]
+    blocks = rng.integers(0, 256, (4 if block_len == 32 else 2, block_bytes), dtype=np.uint8)
+    # The first block has a subnormal scale.
+    if ty in D_FIRST:
+        blocks[:, 0:2] = finite_bits(len(blocks), T.F16).view(np.uint8).reshape(-1, 2)
+        blocks[0, 1] &= 0x83
+    elif ty == T.IQ1_M:
+        # The nibbles of the f16 are the upper ones of bytes 49, 51, 53 and 55, lowest first.
+        blocks[:, 55] &= 0xBF
+        blocks[0, 53] &= 0x3F
+        blocks[0, 55] &= 0x8F
+    else:
+        blocks[:, 0] = [0, 1, 2, 130]
+    values = gguf.quants.dequantize(blocks.reshape(-1), ty)
+    assert np.isfinite(values).all(), ty
+    golden[ty.name] = {
+        "blocks": blocks.tobytes().hex(),
+        "values": values.astype("<f4").tobytes().hex(),
+    }
+golden["MXFP4"]["quantized"] = gguf.quants.quantize(weights, T.MXFP4).tobytes().hex()
+
 path = pathlib.Path(__file__).parent.parent / "tests" / "data" / "quant-golden.json"
 path.write_text(json.dumps(golden, indent=1) + "\n")

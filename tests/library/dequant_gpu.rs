@@ -4,7 +4,7 @@ use glimt::gpu::Tier;
 use glimt::gpu::shader::{Variant, expand};
 use glimt::gpu::wait::complete;
 use glimt::quant::repack::{self, Planes};
-use glimt::quant::{GgmlType, dequantize_row};
+use glimt::quant::{GgmlType, dequantize_row, f16_fields, set_scales};
 use wgpu::util::DeviceExt;
 
 use crate::testing::Rng;
@@ -70,20 +70,6 @@ fn kernel(ty: GgmlType, sub: usize, output: Output) -> String {
     expanded.expect("its directives are known").text
 }
 
-/// Where the f16 scales of a block lie: they must be finite, any other byte may have any value.
-fn scale_offsets(ty: GgmlType) -> &'static [usize] {
-    match ty {
-        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => &[],
-        GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 | GgmlType::IQ4_NL | GgmlType::IQ4_XS => {
-            &[0]
-        }
-        GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
-        GgmlType::Q2_K => &[80, 82],
-        GgmlType::Q3_K => &[108],
-        GgmlType::Q6_K => &[208],
-    }
-}
-
 /// A tensor of random blocks. Half of the f16 scales are subnormal, as in real Q6_K files.
 fn random_tensor(ty: GgmlType, mut next: impl FnMut() -> u64) -> Vec<u8> {
     let size = ROWS
@@ -97,9 +83,14 @@ fn random_tensor(ty: GgmlType, mut next: impl FnMut() -> u64) -> Vec<u8> {
                 *block.last_mut().expect("not empty") = 0x3d | (next() as u8 & 0x80)
             }
             GgmlType::F16 => block[1] &= 0xbb,
+            GgmlType::IQ1_M | GgmlType::MXFP4 => {
+                let exponent = (next() % 16) as i32 - 8;
+                set_scales(ty, block, || 2f32.powi(exponent));
+            }
             _ => {
                 let mask = if next() & 1 == 0 { 0x83 } else { 0xbb };
-                for &offset in scale_offsets(ty) {
+                // The f16 scales must be finite, any other byte may have any value.
+                for &(offset, _) in f16_fields(ty) {
                     block[offset + 1] &= mask;
                 }
             }

@@ -126,6 +126,19 @@ fn w32_signed(c: W32Codes, a: vec4<f32>) -> W32 {
     );
 }
 
+// Nibbles of their bits, lowest first, each of which stands in the place of the lowest.
+fn w32_four_bits(o0: vec4<u32>, o1: vec4<u32>, o2: vec4<u32>, o3: vec4<u32>) -> vec4<u32> {
+    let one = vec4<u32>(1u);
+    return o0 | ((o1 | ((o2 | (o3 << one)) << one)) << one);
+}
+
+// Codes of the lower and the upper nibbles of their bytes, which lie as in w32_nibbles.
+fn w32_from_nibbles(lower: vec4<u32>, upper: vec4<u32>) -> W32Codes {
+    let four = vec4<u32>(4u);
+    let mask = vec4<u32>(0x0f0f0f0fu);
+    return W32Codes((lower & mask) | ((upper & mask) << four), ((lower >> four) & mask) | (upper & ~mask));
+}
+
 // One vec4 of nibbles (see w32_nibbles), mapped to the codebook of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h):
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, as signed bytes.
 // The values are computed: most backends would keep a table with a dynamic index in memory, and comparisons take three times as many steps.
@@ -152,10 +165,5 @@ fn w32_codebook(q: vec4<u32>) -> W32Codes {
     let o1 = ((o3 ^ b0) & ~t6) ^ t2;
     let o0 = ones ^ ((o2 ^ o3) & ~(b3 & ~t2));
     let o7 = ones ^ b3;
-    let one = vec4<u32>(1u);
-    let four = vec4<u32>(4u);
-    let lower = o0 | ((o1 | ((o2 | (o3 << one)) << one)) << one);
-    let upper = o4 | ((o5 | ((o6 | (o7 << one)) << one)) << one);
-    let mask = vec4<u32>(0x0f0f0f0fu);
-    return W32Codes((lower & mask) | ((upper & mask) << four), ((lower >> four) & mask) | (upper & ~mask));
+    return w32_from_nibbles(w32_four_bits(o0, o1, o2, o3), w32_four_bits(o4, o5, o6, o7));
 }

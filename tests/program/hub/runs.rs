@@ -106,16 +106,16 @@ fn what_is_no_model_is_refused_by_its_first_bytes() {
 #[test]
 fn quantisations_that_are_not_computed_are_marked_and_refused() {
     let (server, home) = (Server::start(), Home::new());
-    for (quantisation, seed) in [("Q4_K_M", 1), ("IQ2_XXS", 2), ("Q8_0", 3)] {
+    for (quantisation, seed) in [("Q4_K_M", 1), ("TQ2_0", 2), ("Q8_0", 3)] {
         server.put("a/b", &format!("m-{quantisation}.gguf"), noise(5000, seed));
     }
     let told = stderr(&home.run(&server, &["pull", "a/b"]));
-    let expected = "it also has IQ2_XXS (5000 bytes, glimt does not run it), Q8_0 (5000 bytes)";
+    let expected = "it also has TQ2_0 (5000 bytes, glimt does not run it), Q8_0 (5000 bytes)";
     assert!(told.contains(expected), "{told}");
     server.asked();
-    let error = home.failure(&server, &["pull", "a/b:IQ2_XXS"], 1);
+    let error = home.failure(&server, &["pull", "a/b:TQ2_0"], 1);
     for expected in [
-        "a/b:IQ2_XXS was not fetched",
+        "a/b:TQ2_0 was not fetched",
         "Q4_K",
         "it also has Q4_K_M (5000 bytes)",
     ] {

@@ -4,7 +4,7 @@
 /// expression of its own.
 macro_rules! with_block {
     ($ty:expr, $block:ident => $value:expr, $($float:pat => $of_floats:expr,)*) => {{
-        use crate::quant::{iq4, k_quants, legacy, types::GgmlType};
+        use crate::quant::{iq1, iq2, iq3, iq4, k_quants, legacy, mxfp4, types::GgmlType};
         match $ty {
             $($float => $of_floats,)*
             GgmlType::Q4_0 => { type $block = legacy::Q4_0; $value }
@@ -17,8 +17,16 @@ macro_rules! with_block {
             GgmlType::Q4_K => { type $block = k_quants::Q4K; $value }
             GgmlType::Q5_K => { type $block = k_quants::Q5K; $value }
             GgmlType::Q6_K => { type $block = k_quants::Q6K; $value }
+            GgmlType::IQ1_S => { type $block = iq1::Iq1S; $value }
+            GgmlType::IQ1_M => { type $block = iq1::Iq1M; $value }
+            GgmlType::IQ2_XXS => { type $block = iq2::Iq2Xxs; $value }
+            GgmlType::IQ2_XS => { type $block = iq2::Iq2Xs; $value }
+            GgmlType::IQ2_S => { type $block = iq2::Iq2S; $value }
+            GgmlType::IQ3_XXS => { type $block = iq3::Iq3Xxs; $value }
+            GgmlType::IQ3_S => { type $block = iq3::Iq3S; $value }
             GgmlType::IQ4_NL => { type $block = iq4::Iq4Nl; $value }
             GgmlType::IQ4_XS => { type $block = iq4::Iq4Xs; $value }
+            GgmlType::MXFP4 => { type $block = mxfp4::Mxfp4; $value }
         }
     }};
 }

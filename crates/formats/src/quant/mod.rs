@@ -7,15 +7,22 @@ mod block;
 mod blocks;
 pub mod dot;
 mod float;
+mod grids;
 pub mod halves;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4;
 mod k_quants;
 mod legacy;
+mod mxfp4;
 mod quantize;
 pub mod repack;
+mod sized;
 mod types;
 
 pub use quantize::{quantize_row, quantize_rows};
+pub use sized::{f16_fields, set_scales};
 pub use types::{GgmlType, SMALL_BLOCK, SUPER_BLOCK};
 
 use block::dequantize_blocks;

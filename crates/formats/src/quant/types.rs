@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Weights per block of the types that GGML calls legacy, and of IQ4_NL (`QK4_0` and its kin in ggml-common.h).
+/// Weights per block of the types that GGML calls legacy, and of IQ4_NL and MXFP4 (`QK4_0` and its kin in ggml-common.h).
 pub const SMALL_BLOCK: usize = 32;
 
-/// Weights per superblock of the K-quants and IQ4_XS (`QK_K` in ggml-common.h).
+/// Weights per superblock of the K-quants, IQ4_XS and the types with grids (`QK_K` in ggml-common.h).
 pub const SUPER_BLOCK: usize = 256;
 
 /// Floats stand alone.
@@ -76,12 +76,28 @@ types! {
     Q5_K = 13, "q5_k", SUPER_BLOCK weights in 176 bytes;
     /// 6 bits, 8-bit scales per 16 weights, 6.5625 bits per weight.
     Q6_K = 14, "q6_k", SUPER_BLOCK weights in 210 bytes;
+    /// Points of a grid of 8 values, even signs and a 4-bit scale per 32 weights, 2.0625 bits per weight.
+    IQ2_XXS = 16, "iq2_xxs", SUPER_BLOCK weights in 66 bytes;
+    /// Points of a larger grid of 8 values, even signs, 4-bit scales per 16 weights, 2.3125 bits per weight.
+    IQ2_XS = 17, "iq2_xs", SUPER_BLOCK weights in 74 bytes;
+    /// Points of a grid of 4 values, even signs and a 4-bit scale per 32 weights, 3.0625 bits per weight.
+    IQ3_XXS = 18, "iq3_xxs", SUPER_BLOCK weights in 98 bytes;
+    /// Points of a grid of 8 values, an offset and a 3-bit scale per 32 weights, 1.5625 bits per weight.
+    IQ1_S = 19, "iq1_s", SUPER_BLOCK weights in 50 bytes;
     /// 4-bit indices into a fixed nonlinear codebook, one f16 scale per 32 weights, 4.5 bits per weight.
     IQ4_NL = 20, "iq4_nl", SMALL_BLOCK weights in 18 bytes;
+    /// Points of a larger grid of 4 values, a sign per weight, a 4-bit scale per 32 weights, 3.4375 bits per weight.
+    IQ3_S = 21, "iq3_s", SUPER_BLOCK weights in 110 bytes;
+    /// Points of the largest grid of 8 values, a sign per weight, 4-bit scales per 16 weights, 2.5625 bits per weight.
+    IQ2_S = 22, "iq2_s", SUPER_BLOCK weights in 82 bytes;
     /// The codebook of IQ4_NL with 6-bit scales per 32 weights, 4.25 bits per weight.
     IQ4_XS = 23, "iq4_xs", SUPER_BLOCK weights in 136 bytes;
+    /// The grid of IQ1_S with an offset per 8 and a 3-bit scale per 16 weights, 1.75 bits per weight.
+    IQ1_M = 29, "iq1_m", SUPER_BLOCK weights in 56 bytes;
     /// The upper half of an IEEE single.
     BF16 = 30, "bf16", SINGLE weights in 2 bytes;
+    /// Floats of 4 bits with a power of two per 32 weights (MXFP4 of the OCP microscaling formats), 4.25 bits per weight.
+    MXFP4 = 39, "mxfp4", SMALL_BLOCK weights in 17 bytes;
 }
 
 impl GgmlType {

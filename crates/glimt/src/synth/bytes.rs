@@ -4,7 +4,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::PlannedTensor;
-use crate::quant::GgmlType;
+use crate::quant::{GgmlType, set_scales};
 use crate::random::{Random, mix};
 
 /// Weights are made in chunks of this many, each from a generator of its own.
@@ -20,7 +20,7 @@ pub fn chunk_bytes(ty: GgmlType) -> usize {
 /// Fills `out` with the bytes of `tensor` from chunk number `first_chunk` on, on all threads of the rayon pool.
 ///
 /// # Panics
-/// If `out` reaches beyond the tensor's end, or holds part of a block. If the type is none that a recipe uses.
+/// If `out` reaches beyond the tensor's end, or holds part of a block.
 pub fn fill(tensor: &PlannedTensor, seed: u64, first_chunk: u64, out: &mut [u8]) {
     let chunk = chunk_bytes(tensor.ty);
     let end = first_chunk * chunk as u64 + out.len() as u64;
@@ -73,6 +73,9 @@ fn fill_chunk(ty: GgmlType, random: &mut Random, out: &mut [u8]) {
             let scales = block_scales(ty).iter();
             let scales: Vec<_> = scales.map(|(at, scale)| (*at, bytes(scale))).collect();
             for block in out.chunks_exact_mut(ty.block_bytes()) {
+                if scales.is_empty() {
+                    set_scales(ty, block, || DEVIATION);
+                }
                 for (at, scale) in &scales {
                     block[*at..at + 2].copy_from_slice(scale);
                 }
@@ -82,7 +85,8 @@ fn fill_chunk(ty: GgmlType, random: &mut Random, out: &mut [u8]) {
 }
 
 /// The f16 fields of a block of `ty`, by byte offset. Every other bit of a block may be anything; these scales, and
-/// minimums that centre the weights, give a standard deviation of 0.02, of K-quants with minimums 0.036.
+/// minimums that centre the weights, give a standard deviation of 0.02, of K-quants with minimums 0.036. Other types have the usual scales
+/// of random blocks.
 fn block_scales(ty: GgmlType) -> &'static [(usize, f32)] {
     match ty {
         GgmlType::Q4_0 => &[(0, 0.0043)],
@@ -93,7 +97,7 @@ fn block_scales(ty: GgmlType) -> &'static [(usize, f32)] {
         GgmlType::Q4_K => &[(0, 1.4e-4), (2, 1.05e-3)],
         GgmlType::Q5_K => &[(0, 7e-5), (2, 1.085e-3)],
         GgmlType::Q6_K => &[(208, 1.5e-5)],
-        other => panic!("no recipe uses {}", other.name()),
+        _ => &[],
     }
 }
 
@@ -109,7 +113,7 @@ mod tests {
     use super::*;
     use crate::quant::dequantize_row;
 
-    const TYPES: [GgmlType; 10] = [
+    const TYPES: [GgmlType; 18] = [
         GgmlType::F32,
         GgmlType::F16,
         GgmlType::Q4_0,
@@ -120,6 +124,14 @@ mod tests {
         GgmlType::Q4_K,
         GgmlType::Q5_K,
         GgmlType::Q6_K,
+        GgmlType::IQ1_S,
+        GgmlType::IQ1_M,
+        GgmlType::IQ2_XXS,
+        GgmlType::IQ2_XS,
+        GgmlType::IQ2_S,
+        GgmlType::IQ3_XXS,
+        GgmlType::IQ3_S,
+        GgmlType::MXFP4,
     ];
 
     fn tensor(ty: GgmlType, weights: u64) -> PlannedTensor {

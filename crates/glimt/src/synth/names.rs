@@ -61,6 +61,17 @@ named! {
         Q8_0 = "q8_0",
         /// F16.
         F16 = "f16",
+        /// Q8_0, tensors of three dimensions MXFP4: the experts, and the heads' matrices.
+        Mxfp4Moe = "mxfp4_moe",
+        /// IQ3_XXS, output of the attention and embeddings IQ3_S, head Q5_K.
+        Iq3Xxs = "iq3_xxs",
+        /// IQ2_S, down projections, output of the attention and embeddings IQ3_S, head Q5_K. llama.cpp's quantiser has fewer down
+        /// projections in IQ3_S, but publishers have them all.
+        Iq2M = "iq2_m",
+        /// IQ2_XXS, an eighth of the down projections and embeddings Q2_K, head Q5_K.
+        Iq2Xxs = "iq2_xxs",
+        /// IQ1_S, an eighth of the down projections and embeddings Q2_K, output of the attention IQ2_XXS, head Q5_K.
+        Iq1S = "iq1_s",
     }
 }
 
@@ -72,15 +83,39 @@ impl Recipe {
             Recipe::Q4KM | Recipe::Q4KS => GgmlType::Q4_K,
             Recipe::Q5KM => GgmlType::Q5_K,
             Recipe::Q6K => GgmlType::Q6_K,
-            Recipe::Q8_0 => GgmlType::Q8_0,
+            Recipe::Q8_0 | Recipe::Mxfp4Moe => GgmlType::Q8_0,
             Recipe::F16 => GgmlType::F16,
+            Recipe::Iq3Xxs => GgmlType::IQ3_XXS,
+            Recipe::Iq2M => GgmlType::IQ2_S,
+            Recipe::Iq2Xxs => GgmlType::IQ2_XXS,
+            Recipe::Iq1S => GgmlType::IQ1_S,
         }
     }
 
-    /// The type of the down projections that deserve more bits.
-    pub(super) fn high(self) -> GgmlType {
+    /// The type of the down projections of a layer.
+    pub(super) fn down(self, layer: usize, layers: usize) -> GgmlType {
         match self {
-            Recipe::Q4KM | Recipe::Q5KM => GgmlType::Q6_K,
+            Recipe::Q4KM | Recipe::Q5KM if uses_more_bits(layer, layers) => GgmlType::Q6_K,
+            Recipe::Iq2M => GgmlType::IQ3_S,
+            Recipe::Iq2Xxs | Recipe::Iq1S if layer < layers / 8 => GgmlType::Q2_K,
+            _ => self.base(),
+        }
+    }
+
+    /// The type of the attention's output.
+    pub(super) fn attention_output(self) -> GgmlType {
+        match self {
+            Recipe::Iq3Xxs | Recipe::Iq2M => GgmlType::IQ3_S,
+            Recipe::Iq1S => GgmlType::IQ2_XXS,
+            _ => self.base(),
+        }
+    }
+
+    /// The type of the embeddings, if they are not the head, too.
+    pub(super) fn embeddings(self) -> GgmlType {
+        match self {
+            Recipe::Iq3Xxs | Recipe::Iq2M => GgmlType::IQ3_S,
+            Recipe::Iq2Xxs | Recipe::Iq1S => GgmlType::Q2_K,
             _ => self.base(),
         }
     }
@@ -88,10 +123,35 @@ impl Recipe {
     /// The type of the output head.
     pub(super) fn head(self) -> GgmlType {
         match self {
-            Recipe::F16 | Recipe::Q8_0 => self.base(),
+            Recipe::F16 | Recipe::Q8_0 | Recipe::Mxfp4Moe => self.base(),
+            Recipe::Iq3Xxs | Recipe::Iq2M | Recipe::Iq2Xxs | Recipe::Iq1S => GgmlType::Q5_K,
             _ => GgmlType::Q6_K,
         }
     }
+
+    /// The type instead of `ty` of a tensor with these dimensions, in GGUF order. llama.cpp's quantiser takes another one where rows are no
+    /// whole superblocks.
+    pub(super) fn fitting(self, ty: GgmlType, dims: &[u64]) -> GgmlType {
+        if self == Recipe::Mxfp4Moe && ty == self.base() && dims.len() == 3 {
+            return GgmlType::MXFP4;
+        }
+        if dims[0].is_multiple_of(ty.block_len() as u64) {
+            return ty;
+        }
+        match ty {
+            GgmlType::Q2_K => GgmlType::Q4_0,
+            GgmlType::Q4_K => GgmlType::Q5_0,
+            GgmlType::Q5_K => GgmlType::Q5_1,
+            GgmlType::Q6_K => GgmlType::Q8_0,
+            _ => GgmlType::IQ4_NL,
+        }
+    }
+}
+
+/// Whether a layer's down projections have more bits: the first and last eighth of the layers and every third between
+/// (llama.cpp `llama-quant.cpp`, `use_more_bits`).
+fn uses_more_bits(layer: usize, layers: usize) -> bool {
+    layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
 impl FromStr for Recipe {
@@ -114,6 +174,7 @@ fn unknown(what: &'static str, found: &str, known: &[&str]) -> SynthError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::synth::{Plan, SynthOptions};
 
     #[test]
     fn names_round_trip_and_errors_list_the_choices() {
@@ -134,6 +195,43 @@ mod tests {
             "{message}"
         );
         assert_eq!("Q4_K_M".parse::<Recipe>().unwrap(), Recipe::Q4KM);
+    }
+
+    #[test]
+    fn recipes_of_small_files_mix_types() {
+        use GgmlType::{IQ1_S, IQ2_S, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, Q2_K, Q4_0, Q8_0};
+        for (recipe, base, first_down, last_down, output, embeddings) in [
+            (Recipe::Iq3Xxs, IQ3_XXS, IQ3_XXS, IQ3_XXS, IQ3_S, IQ3_S),
+            (Recipe::Iq2M, IQ2_S, IQ3_S, IQ3_S, IQ3_S, IQ3_S),
+            (Recipe::Iq2Xxs, IQ2_XXS, Q2_K, IQ2_XXS, IQ2_XXS, Q2_K),
+            (Recipe::Iq1S, IQ1_S, Q2_K, IQ1_S, IQ2_XXS, Q2_K),
+        ] {
+            assert_eq!(recipe.base(), base);
+            let down = [recipe.down(4, 47), recipe.down(5, 47)];
+            assert_eq!(down, [first_down, last_down], "{recipe}");
+            assert_eq!(recipe.attention_output(), output);
+            assert_eq!(
+                (recipe.embeddings(), recipe.head()),
+                (embeddings, GgmlType::Q5_K)
+            );
+            assert_eq!(recipe.fitting(base, &[192, 512, 20]), IQ4_NL);
+            assert_eq!(recipe.fitting(base, &[1536, 2048, 64]), base);
+            assert_eq!(recipe.fitting(Q2_K, &[1408, 2048]), Q4_0);
+        }
+        let moe = Recipe::Mxfp4Moe;
+        assert_eq!(moe.fitting(moe.base(), &[1536, 2048, 64]), MXFP4);
+        assert_eq!(moe.fitting(moe.base(), &[2048, 1536]), Q8_0);
+    }
+
+    #[test]
+    fn a_model_of_30_billion_weights_fits_16_gb() {
+        let plan = Plan::new(
+            ModelName::Glm47Flash,
+            Recipe::Iq2M,
+            &SynthOptions::default(),
+        );
+        let bytes = plan.unwrap().byte_len();
+        assert!((10_500_000_000..11_000_000_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

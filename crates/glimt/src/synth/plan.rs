@@ -213,7 +213,7 @@ impl Tensors {
     fn add(&mut self, name: String, ty: GgmlType, dims: &[u64]) {
         self.list.push(PlannedTensor {
             name,
-            ty: fitting(ty, dims[0]),
+            ty: self.recipe.fitting(ty, dims),
             dims: dims.to_vec(),
             ones: false,
         });
@@ -235,16 +235,6 @@ impl Tensors {
     }
 }
 
-/// The type that llama.cpp's quantiser takes instead of a K-quant where rows are no multiple of 256.
-fn fitting(ty: GgmlType, row: u64) -> GgmlType {
-    match ty {
-        GgmlType::Q4_K if !row.is_multiple_of(256) => GgmlType::Q5_0,
-        GgmlType::Q5_K if !row.is_multiple_of(256) => GgmlType::Q5_1,
-        GgmlType::Q6_K if !row.is_multiple_of(256) => GgmlType::Q8_0,
-        ty => ty,
-    }
-}
-
 /// The tensors of a model, in file order.
 fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor> {
     let mut all = Tensors {
@@ -255,7 +245,7 @@ fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor
     let embedding = if shape.tied {
         recipe.head()
     } else {
-        recipe.base()
+        recipe.embeddings()
     };
     all.add("token_embd.weight".to_owned(), embedding, &[d, vocab]);
     all.norm("output_norm.weight".to_owned(), d);
@@ -268,12 +258,6 @@ fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor
     all.list
 }
 
-/// Whether a layer's down projections have more bits: the first and last eighth of the layers and every third between
-/// (llama.cpp `llama-quant.cpp`, `use_more_bits`).
-fn uses_more_bits(layer: usize, layers: usize) -> bool {
-    layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
-}
-
 fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
     let name = |part: &str| format!("blk.{layer}.{part}");
     let (d, heads, latent) = (shape.embedding_length, shape.heads, shape.kv_lora_rank);
@@ -282,11 +266,7 @@ fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
         shape.qk_rope_head_dim,
         shape.v_head_dim,
     );
-    let down = if uses_more_bits(layer, shape.layers) {
-        all.recipe.high()
-    } else {
-        all.recipe.base()
-    };
+    let down = all.recipe.down(layer, shape.layers);
 
     all.norm(name("attn_norm.weight"), d);
     all.norm(name("ffn_norm.weight"), d);
@@ -306,7 +286,8 @@ fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
         all.base(name("attn_k_b.weight"), &[nope, latent, heads]);
         all.base(name("attn_v_b.weight"), &[latent, value, heads]);
     }
-    all.base(name("attn_output.weight"), &[heads * value, d]);
+    let output = all.recipe.attention_output();
+    all.add(name("attn_output.weight"), output, &[heads * value, d]);
 
     match shape.experts {
         Some(experts) if layer >= shape.leading_dense => {

@@ -4,6 +4,7 @@
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
 use super::buffer::{Buffer, Range, Role};
+pub use super::upload::write_head;
 use super::{Gpu, GpuError, Target, upload};
 use crate::model::Weight;
 use crate::quant::{GgmlType, repack};

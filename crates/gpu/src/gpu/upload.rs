@@ -10,6 +10,7 @@ use super::buffer::Buffer;
 use super::pending::Arrival;
 use super::{Gpu, GpuError};
 use crate::model::Weight;
+use crate::quant::GgmlType;
 use crate::quant::repack::{self, ROW_STEP, Sections};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -45,7 +46,7 @@ impl<'a> Target<'a> {
         repack::sections(self.weight.ty, self.rows, self.weight.cols, run)
     }
 
-    /// Bytes of the planes.
+    /// Bytes of the planes, without their head.
     fn bytes(&self) -> u64 {
         self.sections(0..self.rows).bytes() as u64
     }
@@ -95,6 +96,8 @@ pub(super) async fn stream(
     };
     let (mut pieces, mut used, mut done) = (vec![], 0, 0);
     for target in targets {
+        let (scales, offset) = target.scales;
+        write_head(gpu, target.weight.ty, scales, offset);
         let mut row = 0;
         while row < target.rows {
             if let Some(piece) = target.piece(row, slot - used) {
@@ -114,6 +117,14 @@ pub(super) async fn stream(
     gpu.done().await?;
     progress(total);
     Ok(())
+}
+
+/// Writes what the plane of scales at `offset` begins with ([`repack::head`]).
+pub fn write_head(gpu: &Gpu, ty: GgmlType, scales: &Buffer, offset: u64) {
+    let head = repack::head(ty);
+    if !head.is_empty() {
+        gpu.queue.write_buffer(scales.made(), offset, head);
+    }
 }
 
 /// The staging buffers.
@@ -275,7 +286,6 @@ mod tests {
     use crate::gpu::wait::Wait;
     use crate::gpu::wait::complete;
     use crate::kernels::testing::Rng;
-    use crate::quant::GgmlType;
     use crate::quant::repack::Planes;
 
     /// Streams pieces of random weights of every type through slots of `slot` bytes and compares all planes.

@@ -152,7 +152,7 @@ fn is_quantisation(word: &str) -> bool {
             .any(digit_after)
 }
 
-/// Whether there is a type of weights of the kind that a quantisation names: `IQ2_XXS` names one of `IQ2`, of which there is none. What it
+/// Whether there is a type of weights of the kind that a quantisation names: `TQ1_0` names one of `TQ1`, of which there is none. What it
 /// mixes with that is told by the file alone.
 pub fn is_computed(quantisation: &str) -> bool {
     let name = quantisation.to_ascii_uppercase();
@@ -317,18 +317,14 @@ mod tests {
             "F32",
             "Q2_K_L",
             "Q5_1",
-        ] {
-            assert!(is_computed(name), "{name}");
-        }
-        for name in [
             "IQ1_S",
             "UD-IQ2_XXS",
             "IQ3_M",
-            "TQ1_0",
             "MXFP4_MOE",
-            "NVFP4",
-            "Q1_0",
         ] {
+            assert!(is_computed(name), "{name}");
+        }
+        for name in ["TQ1_0", "UD-TQ2_0", "NVFP4", "Q1_0"] {
             assert!(!is_computed(name), "{name}");
         }
     }
@@ -412,9 +408,9 @@ mod tests {
                 "name one: a-Q2_K, b-Q2_K",
             ),
             (
-                &["a-IQ2_XS.gguf", "b-Q8_0.gguf"],
+                &["a-TQ2_0.gguf", "b-Q8_0.gguf"],
                 None,
-                "name one: IQ2_XS (glimt does not run it), Q8_0 (1.5 GiB)",
+                "name one: TQ2_0 (glimt does not run it), Q8_0 (1.5 GiB)",
             ),
             (&["README.md"], None, "a/b has no GGUF file"),
             (

@@ -215,12 +215,13 @@ pub(crate) fn number(spec: &Spec, name: &str) -> u32 {
     spec.variant.consts.get(name).copied().unwrap_or(1)
 }
 
-/// Words that a unit of the quants plane is read in: whole vec4, of which two-bit codes use half.
+/// Words that a unit of the quants plane is read in: whole vec4, of which two-bit codes and indices of grids use half, or one word.
 fn words(ty: GgmlType) -> u32 {
     match ty {
         GgmlType::F32 => 32,
         GgmlType::F16 | GgmlType::BF16 => 16,
         GgmlType::Q8_0 => 8,
+        GgmlType::IQ1_S | GgmlType::IQ1_M => 1,
         _ => 4,
     }
 }

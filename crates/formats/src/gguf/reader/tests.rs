@@ -367,11 +367,11 @@ fn dimensions_that_overflow_or_vanish() {
 
 #[test]
 fn unsupported_tensor_types_are_named() {
-    let error = Raw::default().tensor("t", &[256], 16, 0).data(256).error();
+    let error = Raw::default().tensor("t", &[256], 34, 0).data(256).error();
     let message = error.to_string();
     assert!(
         message.starts_with(
-            "tensor t has the unsupported GGML type 16 (IQ2_XXS); supported are F32, F16"
+            "tensor t has the unsupported GGML type 34 (TQ1_0); supported are F32, F16"
         ),
         "{message}"
     );

@@ -1,11 +1,17 @@
 //! Quantisation of f32 to every tensor type.
 //!
 //! The legacy formats are quantised by the formulas of GGML's reference (`quantize_row_*_ref` in ggml-quants.c) and
-//! give the same bytes. For the formats that leave a choice of scales, [`search`] minimises the squared error.
+//! give the same bytes. For the formats that leave a choice of scales, [`search`] minimises the squared error, and for those with grids
+//! [`grids`] does.
 
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4;
 mod k_quants;
 mod legacy;
+mod mxfp4;
 mod search;
 
 use half::{bf16, f16};

@@ -102,3 +102,25 @@ pub(super) fn pack_crumbs(bytes: u32) -> u32 {
     let v = (v | v >> 6) & 0x000f_000f;
     (v | v >> 12) & 0xff
 }
+
+/// Takes bit `4i + b` to bit `8b + i / 2` for even and to bit `8b + 4 + i / 2` for odd `i`: the signs of 32 weights, ordered by weight, to bits over
+/// words. The signs that are not stored where they are even, every eighth, would then be the upper four bits.
+pub(super) fn spread_signs(signs: u32) -> u32 {
+    swap_bits(
+        swap_bits(spread_bits(signs), 1, 0x2222_2222),
+        2,
+        0x0c0c_0c0c,
+    )
+}
+
+/// Swaps the bits of `mask` with those `by` places above. Its own inverse.
+pub(super) fn swap_bits(bits: u32, by: u32, mask: u32) -> u32 {
+    let differ = (bits ^ bits >> by) & mask;
+    bits ^ differ ^ differ << by
+}
+
+/// Words of seven signs of each of four points, with four other bits above them: the signs spread as by [`spread_signs`], those bits where they were.
+pub(super) fn spread_sevens(word: u32) -> u32 {
+    let seven = |i: u32| (word >> (7 * i) & 127) << (8 * i);
+    spread_signs((0..4).fold(0, |signs, i| signs | seven(i))) | word & 0xf000_0000
+}

@@ -4,6 +4,12 @@
 //! Units are numbered over the tensor: unit `row * cols / 32 + b` is weights `32 b .. 32 b + 32` of a row. The
 //! repacking only permutes bits and turns some over (Q3_K gains two bytes of padding per 110), so nothing is lost.
 //! The layout of each type is told by the heads of the modules in `wgsl/shared`, see [`shader_module`].
+//!
+//! A type with a grid keeps its indices, and its scales plane begins with the points of the grid ([`head`]). Levels in the place of indices
+//! would need no look-up, but files of these types are chosen for their size, and they would grow: IQ2_XXS from 2.06 to 3.06 bits per weight,
+//! IQ2_S from 2.56 to 3.31, IQ3_S from 3.44 to 4.31, IQ1_S from 1.56 to 2.19. Workgroup memory would have to be filled by each workgroup,
+//! with up to as many bytes as the weights that it multiplies, and waited for. The points are packed into 1 to 4 KiB for each piece of
+//! a tensor, so that they stay in a core's cache.
 
 mod bits;
 mod planes;
@@ -25,7 +31,7 @@ pub const HALF: usize = UNIT / 2;
 
 /// A tensor may be repacked in runs of rows that begin at multiples of this: their places in the planes then begin and
 /// end at whole vec4.
-pub const ROW_STEP: usize = 8;
+pub const ROW_STEP: usize = 16;
 
 /// A repacked tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,16 +50,25 @@ impl Planes {
             quants: vec![0; quants],
             scales: vec![0; scales],
         };
-        let (records, subs) = planes
-            .scales
-            .split_at_mut(sections(ty, rows, cols, 0..rows).records.end);
+        let (front, rest) = planes.scales.split_at_mut(head(ty).len());
+        front.copy_from_slice(head(ty));
+        let (records, subs) = rest.split_at_mut(extent(ty, rows, cols).records);
         repack_rows(ty, cols, src, [&mut planes.quants, records, subs]);
         planes
     }
 }
 
+/// The bytes that the scales plane of `ty` begins with, before the records: the points of its grid, nothing for types without one.
+pub fn head(ty: GgmlType) -> &'static [u8] {
+    bytemuck::cast_slice(with_block!(ty, B => B::head(),
+        GgmlType::F32 => Plain::<128>::head(),
+        GgmlType::F16 | GgmlType::BF16 => Plain::<64>::head(),
+    ))
+}
+
 /// The sizes of a tensor's planes.
 struct Extent {
+    head: usize,
     quants: usize,
     records: usize,
     subs: usize,
@@ -72,6 +87,7 @@ fn extent(ty: GgmlType, rows: usize, cols: usize) -> Extent {
     );
     let [quants, records, subs] = sizes.map(|bytes| (blocks * bytes).next_multiple_of(16));
     Extent {
+        head: head(ty).len(),
         quants,
         records,
         subs,
@@ -90,16 +106,17 @@ fn sizes<B: Planar>() -> [usize; 3] {
 impl Extent {
     /// A binding may not be empty, so the scales plane of the float types is one unused vec4.
     fn scales(&self) -> usize {
-        (self.records + self.subs).max(16)
+        (self.head + self.records + self.subs).max(16)
     }
 }
 
-/// The bytes of a run of rows in the planes of its tensor. The runs of a tensor cover its planes without gaps.
+/// The bytes of a run of rows in the planes of its tensor. The runs of a tensor cover its planes without gaps, but for the
+/// [`head`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sections {
     /// The bytes in the quants plane.
     pub quants: Range<usize>,
-    /// The bytes in the front of the scales plane; empty for some types.
+    /// The bytes in the scales plane behind its head; empty for some types.
     pub records: Range<usize>,
     /// The bytes in the sub-plane of the scales plane; empty for some types.
     pub subs: Range<usize>,
@@ -127,16 +144,17 @@ pub fn sections(ty: GgmlType, rows: usize, cols: usize, run: Range<usize>) -> Se
     let before = extent(ty, run.start, cols);
     let end = if run.end == rows {
         Extent {
-            subs: all.scales() - all.records,
+            subs: all.scales() - all.head - all.records,
             ..all
         }
     } else {
         extent(ty, run.end, cols)
     };
+    let (records, subs) = (all.head, all.head + all.records);
     Sections {
         quants: before.quants..end.quants,
-        records: before.records..end.records,
-        subs: all.records + before.subs..all.records + end.subs,
+        records: records + before.records..records + end.records,
+        subs: subs + before.subs..subs + end.subs,
     }
 }
 
@@ -157,7 +175,7 @@ pub fn sub_plane_words(ty: GgmlType, rows: usize, cols: usize) -> usize {
     if extent.subs == 0 {
         0
     } else {
-        extent.records / 4
+        (extent.head + extent.records) / 4
     }
 }
 

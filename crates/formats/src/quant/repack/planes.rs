@@ -1,15 +1,22 @@
 //! How a block of each type is split over the planes. The heads of the modules in `wgsl/shared` describe the same layouts
 //! from the reader's side.
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::bits::{
-    pack_crumbs, pack_nibbles, split_crumbs, split_nibbles, spread_bits, to_bytes, to_words,
-    transpose_bits, turn_high_nibbles,
+    pack_crumbs, pack_nibbles, split_crumbs, split_nibbles, spread_bits, spread_sevens,
+    spread_signs, to_bytes, to_words, transpose_bits, turn_high_nibbles,
 };
+use crate::quant::grids::{self, Grid};
+use crate::quant::iq1::{Iq1M, Iq1S};
+use crate::quant::iq2::{Iq2S, Iq2Xs, Iq2Xxs};
+use crate::quant::iq3::{Iq3S, Iq3Xxs};
 use crate::quant::iq4::{Iq4Nl, Iq4Xs};
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use crate::quant::mxfp4::Mxfp4;
 
 /// A block that can be taken apart into planes.
 pub(super) trait Planar: Pod + Send + Sync {
@@ -22,6 +29,43 @@ pub(super) trait Planar: Pod + Send + Sync {
 
     /// Takes the block apart.
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub);
+
+    /// What the scales plane begins with: the points of a grid, in whole vec4; nothing for most types.
+    fn head() -> &'static [u32] {
+        &[]
+    }
+}
+
+/// The points of a grid as words of four bytes, from byte `b` of a point.
+fn words<const N: usize>(grid: &Grid<N>, byte: impl Fn(&[i8; N], usize) -> u8) -> Vec<u32> {
+    let word = |point| u32::from_le_bytes(std::array::from_fn(|b| byte(point, b)));
+    grid.points.iter().map(word).collect()
+}
+
+/// The points of one of the grids of eight values 8, 25 and 43: of value `b` the bits that differ, of value `b + 4` the same two places higher.
+fn of_eight(grid: &Grid<8>) -> Vec<u32> {
+    words(grid, |point, b| {
+        (point[b] & 0x33 | (point[b + 4] & 0x33) << 2) as u8
+    })
+}
+
+/// The points of the grid of eight values -1, 0 and 1, two to a word, as bytes of nibbles: value `b` + 1 in the lower two bits and value `b + 4`
+/// + 1 in the upper two. The points of the second half are in the upper nibbles.
+fn two_to_a_word() -> Vec<u32> {
+    let nibble = |point: &[i8; 8], b: usize| ((point[b] + 1) | ((point[b + 4] + 1) << 2)) as u8;
+    let all = words(&grids::IQ1, nibble);
+    let (first, second) = all.split_at(all.len() / 2);
+    first.iter().zip(second).map(|(a, b)| a | b << 4).collect()
+}
+
+/// [`Planar::head`] of a type: the words of an expression, made once.
+macro_rules! head {
+    ($words:expr) => {
+        fn head() -> &'static [u32] {
+            static HEAD: LazyLock<Vec<u32>> = LazyLock::new(|| $words);
+            &HEAD
+        }
+    };
 }
 
 type Nothing = [u8; 0];
@@ -273,6 +317,144 @@ impl Planar for Iq4Xs {
         let [low @ .., c, d] = self.scales_l;
         (self.qs, [self.d, self.scales_h, low, [c, d]], [])
     }
+}
+
+impl Planar for Mxfp4 {
+    type Quants = [u8; 16];
+    type Record = Nothing;
+    type Sub = u8;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.qs, [], self.e)
+    }
+}
+
+/// Words of signs and four other bits, little-endian.
+fn spread_words(words: &[[u8; 4]; 8], spread: fn(u32) -> u32) -> [[u8; 4]; 8] {
+    words.map(|word| spread(u32::from_le_bytes(word)).to_le_bytes())
+}
+
+/// Each run's lower bits of indices, then its word of signs.
+fn joined(points: &[[u8; 4]; 8], signs: &[[u8; 4]; 8]) -> [[[u8; 4]; 2]; 8] {
+    std::array::from_fn(|i| [points[i], signs[i]])
+}
+
+impl Planar for Iq2Xxs {
+    type Quants = [[[u8; 4]; 2]; 8];
+    type Record = Nothing;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.runs.map(|run| run.signs_scale), spread_sevens);
+        let points = self.runs.map(|run| run.points);
+        (joined(&points, &words), [], self.d)
+    }
+
+    head!(of_eight(&grids::IQ2_XXS));
+}
+
+impl Planar for Iq2Xs {
+    type Quants = [[[u8; 4]; 2]; 8];
+    type Record = [u8; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        // As in IQ2_XXS, with the upper bits of the indices in the place of the scale.
+        let word = |run: [[u8; 2]; 4]| {
+            let points = run.map(|point| u32::from(u16::from_le_bytes(point)));
+            let bits = |word, i: usize| {
+                word | points[i] >> 9 << (7 * i) | (points[i] >> 8 & 1) << (28 + i)
+            };
+            (0..4).fold(0, bits).to_le_bytes()
+        };
+        let words = spread_words(&self.points.map(word), spread_sevens);
+        let low = self.points.map(|run| run.map(|point| point[0]));
+        (joined(&low, &words), self.scales, self.d)
+    }
+
+    head!(of_eight(&grids::IQ2_XS));
+}
+
+impl Planar for Iq2S {
+    type Quants = [[[u8; 4]; 2]; 8];
+    /// Per run the upper bits of its indices and its scales.
+    type Record = [[u8; 2]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.signs, spread_signs);
+        let record = std::array::from_fn(|i| [self.high[i], self.scales[i]]);
+        (joined(&self.points, &words), record, self.d)
+    }
+
+    head!(of_eight(&grids::IQ2_S));
+}
+
+impl Planar for Iq3Xxs {
+    type Quants = [[u8; 8]; 8];
+    type Record = [[u8; 4]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let words = spread_words(&self.signs_scale, spread_sevens);
+        (self.points, words, self.d)
+    }
+
+    head!(words(&grids::IQ3_XXS, |point, b| point[b] as u8));
+}
+
+/// The record of an IQ3_S superblock.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Iq3SRecord {
+    signs: [[u8; 4]; 8],
+    high: [u8; 8],
+    scales: [u8; 4],
+}
+
+impl Planar for Iq3S {
+    type Quants = [[u8; 8]; 8];
+    type Record = Iq3SRecord;
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let record = Iq3SRecord {
+            signs: spread_words(&self.signs, spread_signs),
+            high: self.high,
+            scales: self.scales,
+        };
+        (self.points, record, self.d)
+    }
+
+    head!(words(&grids::IQ3_S, |point, b| point[b] as u8));
+}
+
+impl Planar for Iq1S {
+    type Quants = [[u8; 4]; 8];
+    type Record = [[u8; 2]; 8];
+    type Sub = [u8; 2];
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        (self.points, self.high, self.d)
+    }
+
+    head!(two_to_a_word());
+}
+
+impl Planar for Iq1M {
+    type Quants = [[u8; 4]; 8];
+    /// The upper bits of the runs, then the scales.
+    type Record = [[u8; 2]; 12];
+    type Sub = Nothing;
+
+    fn split(&self) -> (Self::Quants, Self::Record, Self::Sub) {
+        let mut record = [[0; 2]; 12];
+        record[..8].copy_from_slice(&self.high);
+        record[8..].copy_from_slice(&self.scales);
+        (self.points, record, [])
+    }
+
+    head!(two_to_a_word());
 }
 
 /// The weights of a float type: 32 of them, as they are.

@@ -46,6 +46,7 @@ fn runs_of_rows_fill_all_of_both_planes() {
                 let steps = 1 + usize::from(random.bytes(1)[0]);
                 let run = start..rows.min(start + steps * ROW_STEP);
                 let at = sections(ty, rows, cols, run.clone());
+                planes.scales[..head(ty).len()].copy_from_slice(head(ty));
                 let (records, subs) = planes.scales.split_at_mut(at.subs.start);
                 repack_rows(
                     ty,
@@ -75,7 +76,7 @@ fn runs_of_rows_follow_one_another_at_whole_vec4() {
         let whole = sections(ty, rows, cols, 0..rows);
         assert_eq!((whole.quants, whole.subs.end), (0..quants, scales));
         assert_eq!(whole.records.end, whole.subs.start);
-        let (mut quants, mut records, mut subs) = (0, 0, whole.subs.start);
+        let (mut quants, mut records, mut subs) = (0, head(ty).len(), whole.subs.start);
         for run in [0..ROW_STEP, ROW_STEP..3 * ROW_STEP, 3 * ROW_STEP..rows] {
             let at = sections(ty, rows, cols, run);
             assert_eq!(
@@ -128,6 +129,11 @@ fn sub_planes_start_behind_the_records() {
         6 * 20,
         "six records of five vec4"
     );
+    assert_eq!(
+        sub_plane_words(GgmlType::IQ2_XS, 3, 512),
+        512 + 6 * 2,
+        "512 points before the records"
+    );
 }
 
 #[test]
@@ -156,6 +162,45 @@ fn high_nibbles_are_signed_bytes_less_eight() {
             assert_eq!(i32::from(byte), 16 * (i32::from(code) - 8), "{ty}");
         }
     }
+}
+
+#[test]
+fn points_lie_before_the_scales() {
+    let words = |ty| -> &[u32] { bytemuck::cast_slice(head(ty)) };
+    for (ty, count) in [
+        (GgmlType::Q4_K, 0),
+        (GgmlType::MXFP4, 0),
+        (GgmlType::IQ1_S, 1024),
+        (GgmlType::IQ1_M, 1024),
+        (GgmlType::IQ2_XXS, 256),
+        (GgmlType::IQ2_XS, 512),
+        (GgmlType::IQ2_S, 1024),
+        (GgmlType::IQ3_XXS, 256),
+        (GgmlType::IQ3_S, 512),
+    ] {
+        assert_eq!(words(ty).len(), count, "{ty}");
+    }
+    // Point 1 is 43 and seven times 8.
+    assert_eq!(words(GgmlType::IQ2_XXS)[1], 0x23);
+    // Point 1 is 20, 4, 4, 4.
+    assert_eq!(words(GgmlType::IQ3_XXS)[1], 0x0404_0414);
+    // The first point is -1 eight times, the last one 1 eight times.
+    assert_eq!(words(GgmlType::IQ1_S)[0] & 0x0f0f_0f0f, 0);
+    assert_eq!(words(GgmlType::IQ1_M)[1023] >> 4 & 0x0f0f_0f0f, 0x0a0a_0a0a);
+}
+
+#[test]
+fn signs_lie_over_words_even_ones_first() {
+    for bit in 0..32 {
+        let (i, b) = (bit / 4, bit % 4);
+        assert_eq!(
+            bits::spread_signs(1 << bit),
+            1 << (8 * b + i / 2 + 4 * (i % 2))
+        );
+    }
+    assert_eq!(bits::spread_sevens(0xa000_0000), 0xa000_0000);
+    // The first sign of the fourth point: weight 24, the first of word 6.
+    assert_eq!(bits::spread_sevens(1 << 21), 1 << 3);
 }
 
 #[test]

@@ -5,10 +5,10 @@
 //! millions of weights, and each tensor begins at another place of it.
 
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::memory::{GpuWeight, Piece};
+use crate::gpu::memory::{GpuWeight, Piece, write_head};
 use crate::gpu::{Gpu, GpuError};
 use crate::quant::GgmlType;
-use crate::quant::repack::{Planes, UNIT, sub_plane_words};
+use crate::quant::repack::{Planes, UNIT, head, sub_plane_words};
 use crate::recipes::Steps;
 use crate::synth::{self, PlannedTensor};
 use std::collections::HashMap;
@@ -40,6 +40,7 @@ pub(super) async fn fill_weights(
             Entry::Vacant(place) => place.insert(Pool::new(gpu, weight.ty).await?),
         };
         for piece in &weight.pieces {
+            write_head(gpu, weight.ty, &piece.scales.buffer, piece.scales.offset);
             pool.fill(&mut encoder, &weight.name, piece);
         }
         pending += weight.bytes();
@@ -88,6 +89,8 @@ struct Pool {
     blocks: u64,
     quants: Buffer,
     scales: Buffer,
+    /// Bytes of the scales before the records.
+    head: u64,
     /// Bytes of the scales before the sub-plane.
     records: u64,
 }
@@ -114,6 +117,7 @@ impl Pool {
             blocks,
             quants: gpu.storage_with("random quants", &planes.quants).await?,
             scales: gpu.storage_with("random scales", &planes.scales).await?,
+            head: head(ty).len() as u64,
             records: sub_plane_words(ty, 1, weights as usize) as u64 * 4,
         })
     }
@@ -134,25 +138,23 @@ impl Pool {
             0..self.quants.size(),
             piece.quants.clone(),
         );
-        let records = u64::from(piece.sub) * 4;
         let scales = &piece.scales;
-        if records > 0 {
-            let to = Range {
-                size: records,
-                ..scales.clone()
-            };
-            copy(encoder, &self.scales, 0..self.records, to);
-        }
-        let rest = Range {
-            offset: scales.offset + records,
-            size: scales.size - records,
+        let part = |region: std::ops::Range<u64>| Range {
+            offset: scales.offset + region.start,
+            size: region.end - region.start,
             ..scales.clone()
         };
+        let records = u64::from(piece.sub) * 4;
+        let from = self.head.max(self.records);
+        if records > self.head {
+            let to = part(self.head..records);
+            copy(encoder, &self.scales, self.head..self.records, to);
+        }
         copy(
             encoder,
             &self.scales,
-            self.records..self.scales.size(),
-            rest,
+            from..self.scales.size(),
+            part(self.head.max(records)..scales.size),
         );
     }
 }
@@ -186,12 +188,13 @@ mod tests {
     use crate::quant::dequantize_row;
     use crate::quant::repack::unpack;
     use crate::synth::{ModelName, Recipe, SynthOptions};
+    use crate::testing::drawn;
     use std::sync::Arc;
 
     #[test]
     fn planes_hold_weights_of_the_size_that_a_file_has() {
         let gpu = &gpus()[0];
-        for recipe in Recipe::ALL {
+        for &recipe in drawn(&Recipe::ALL, 7) {
             let gguf =
                 synth::without_matrices(ModelName::TinyDs2, recipe, &SynthOptions::default())
                     .unwrap();

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use crate::model::Weight;
-use crate::quant::GgmlType;
+use crate::quant::{GgmlType, set_scales};
 use crate::random;
 
 /// A generator of what cases are given.
@@ -67,30 +67,8 @@ impl Random {
         let mut bytes = vec![0; blocks * ty.block_bytes()];
         self.0.fill(&mut bytes);
         for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-            for &(offset, step) in f16_fields(ty) {
-                let scale = f16::from_f32(step * size * (0.5 + self.uniform()));
-                block[offset..offset + 2].copy_from_slice(&scale.to_le_bytes());
-            }
+            set_scales(ty, block, || size * (0.5 + self.uniform()));
         }
         bytes
-    }
-}
-
-/// Byte offset of each f16 in a block, and what it is for weights of size 1 (ggml-common.h); none for float types.
-const fn f16_fields(ty: GgmlType) -> &'static [(usize, f32)] {
-    match ty {
-        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => &[],
-        GgmlType::Q4_0 => &[(0, 0.2)],
-        GgmlType::Q4_1 => &[(0, 0.2), (2, -1.5)],
-        GgmlType::Q5_0 => &[(0, 0.1)],
-        GgmlType::Q5_1 => &[(0, 0.1), (2, -1.6)],
-        GgmlType::Q8_0 => &[(0, 0.013)],
-        GgmlType::Q2_K => &[(80, 0.1), (82, 0.15)],
-        GgmlType::Q3_K => &[(108, 0.02)],
-        GgmlType::Q4_K => &[(0, 0.006), (2, 0.045)],
-        GgmlType::Q5_K => &[(0, 0.003), (2, 0.045)],
-        GgmlType::Q6_K => &[(208, 7e-4)],
-        GgmlType::IQ4_NL => &[(0, 0.015)],
-        GgmlType::IQ4_XS => &[(0, 8e-4)],
     }
 }

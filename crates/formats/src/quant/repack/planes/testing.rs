@@ -2,11 +2,14 @@
 
 use bytemuck::Pod;
 
-use super::super::bits::{LOW_NIBBLES, to_bytes, to_words, transpose_crumbs, turn_high_nibbles};
-use super::super::{UNIT, extent};
+use super::super::bits::{
+    LOW_NIBBLES, swap_bits, to_bytes, to_words, transpose_crumbs, turn_high_nibbles,
+};
+use super::super::{UNIT, extent, head};
 use super::*;
 use crate::quant::GgmlType;
 use crate::quant::blocks::with_block;
+use crate::quant::iq2::Iq2XxsRun;
 
 /// A block that can be put together again.
 trait Joined: Planar {
@@ -23,7 +26,7 @@ pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u
     assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
     assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
     let count = rows * cols / UNIT.max(ty.block_len());
-    let (records, subs) = scales.split_at(extent.records);
+    let (records, subs) = scales[head(ty).len()..].split_at(extent.records);
     let planes = [quants, records, subs];
     with_block!(ty, B => join_blocks::<B>(count, planes),
         GgmlType::F32 => join_blocks::<Plain<128>>(count, planes),
@@ -242,6 +245,104 @@ impl Joined for Iq4Xs {
             scales_h,
             scales_l: bytemuck::cast([low, high]),
             qs,
+        }
+    }
+}
+
+impl Joined for Mxfp4 {
+    fn join(&qs: &Self::Quants, _: &Self::Record, &e: &Self::Sub) -> Self {
+        Mxfp4 { e, qs }
+    }
+}
+
+/// The inverse of [`spread_signs`].
+fn gather_signs(spread: u32) -> u32 {
+    gather_bits(swap_bits(swap_bits(spread, 2, 0x0c0c_0c0c), 1, 0x2222_2222))
+}
+
+/// The inverse of [`spread_sevens`].
+fn gather_sevens(spread: u32) -> u32 {
+    let signs = gather_signs(spread & 0x0fff_ffff);
+    let seven = |i: u32| (signs >> (8 * i) & 127) << (7 * i);
+    (0..4).fold(0, |word, i| word | seven(i)) | spread & 0xf000_0000
+}
+
+impl Joined for Iq2Xxs {
+    fn join(runs: &Self::Quants, _: &Self::Record, &d: &Self::Sub) -> Self {
+        let words = spread_words(&runs.map(|[_, word]| word), gather_sevens);
+        let run = |i: usize| Iq2XxsRun {
+            points: runs[i][0],
+            signs_scale: words[i],
+        };
+        Iq2Xxs {
+            d,
+            runs: std::array::from_fn(run),
+        }
+    }
+}
+
+impl Joined for Iq2Xs {
+    fn join(runs: &Self::Quants, &scales: &Self::Record, &d: &Self::Sub) -> Self {
+        let words = spread_words(&runs.map(|[_, word]| word), gather_sevens);
+        let point = |i: usize, l: usize| {
+            let word = u32::from_le_bytes(words[i]);
+            let upper = (word >> (28 + l) & 1) | (word >> (7 * l) & 127) << 1;
+            [runs[i][0][l], upper as u8]
+        };
+        Iq2Xs {
+            d,
+            points: std::array::from_fn(|i| std::array::from_fn(|l| point(i, l))),
+            scales,
+        }
+    }
+}
+
+impl Joined for Iq2S {
+    fn join(runs: &Self::Quants, record: &Self::Record, &d: &Self::Sub) -> Self {
+        Iq2S {
+            d,
+            points: runs.map(|[points, _]| points),
+            signs: spread_words(&runs.map(|[_, word]| word), gather_signs),
+            high: record.map(|[high, _]| high),
+            scales: record.map(|[_, scales]| scales),
+        }
+    }
+}
+
+impl Joined for Iq3Xxs {
+    fn join(&points: &Self::Quants, words: &Self::Record, &d: &Self::Sub) -> Self {
+        Iq3Xxs {
+            d,
+            points,
+            signs_scale: spread_words(words, gather_sevens),
+        }
+    }
+}
+
+impl Joined for Iq3S {
+    fn join(&points: &Self::Quants, record: &Self::Record, &d: &Self::Sub) -> Self {
+        Iq3S {
+            d,
+            points,
+            high: record.high,
+            signs: spread_words(&record.signs, gather_signs),
+            scales: record.scales,
+        }
+    }
+}
+
+impl Joined for Iq1S {
+    fn join(&points: &Self::Quants, &high: &Self::Record, &d: &Self::Sub) -> Self {
+        Iq1S { d, points, high }
+    }
+}
+
+impl Joined for Iq1M {
+    fn join(&points: &Self::Quants, record: &Self::Record, _: &Self::Sub) -> Self {
+        Iq1M {
+            points,
+            high: std::array::from_fn(|i| record[i]),
+            scales: std::array::from_fn(|i| record[8 + i]),
         }
     }
 }

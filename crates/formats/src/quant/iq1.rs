@@ -1,0 +1,104 @@
+//! The formats of less than 2 bits: IQ1_S and IQ1_M (ggml-common.h, ggml-quants.c).
+//!
+//! A superblock is eight runs of 32 weights. Each eight weights are a point of the grid, whose values are -1, 0 and 1, and an offset for all
+//! of them, which is 1/8 or -1/8: weight = d (2 s + 1) (value + offset), with 3-bit scales `s`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::block::{Block, widen};
+use super::grids;
+use super::types::{GgmlType, SMALL_BLOCK, SUPER_BLOCK};
+
+/// 11-bit indices, a scale and an offset per run.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Iq1S {
+    pub(crate) d: [u8; 2],
+    /// The lower eight bits of the indices.
+    pub(crate) points: [[u8; 4]; 8],
+    /// Bits 3i to 3i + 2: the upper bits of index i. Bits 12 to 14: the scale. Bit 15: whether the offset is negative.
+    pub(crate) high: [[u8; 2]; 8],
+}
+const _: () = assert!(size_of::<Iq1S>() == GgmlType::IQ1_S.block_bytes());
+
+/// 11-bit indices, an offset per point, a scale per half run.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Iq1M {
+    /// The lower eight bits of the indices.
+    pub(crate) points: [[u8; 4]; 8],
+    /// Bits 4i to 4i + 2: the upper bits of index i. Bit 4i + 3: whether its offset is negative.
+    pub(crate) high: [[u8; 2]; 8],
+    /// Bits 3i to 3i + 2: the scale of half i of the two runs. Bits 12 to 15: of the first of the four these are the lowest bits of the f16
+    /// d, of the last the highest.
+    pub(crate) scales: [[u8; 2]; 4],
+}
+const _: () = assert!(size_of::<Iq1M>() == GgmlType::IQ1_M.block_bytes());
+
+/// What is added to the values of a point.
+pub(crate) const OFFSET: f32 = 0.125;
+
+/// The value of a 3-bit scale.
+pub(crate) fn scale(d: f32, s: u16) -> f32 {
+    d * f32::from(2 * s + 1)
+}
+
+impl Iq1M {
+    /// The f16 whose four nibbles are the upper bits of the scales.
+    pub(crate) fn d(&self) -> [u8; 2] {
+        let nibbles = self.scales.iter().rev();
+        let d = nibbles.fold(0, |d: u16, &four| d << 4 | u16::from_le_bytes(four) >> 12);
+        d.to_le_bytes()
+    }
+
+    /// Writes that f16.
+    pub(crate) fn set_d(&mut self, d: [u8; 2]) {
+        for (scales, nibble) in self
+            .scales
+            .iter_mut()
+            .zip([d[0], d[0] >> 4, d[1], d[1] >> 4])
+        {
+            scales[1] = scales[1] & 15 | nibble << 4;
+        }
+    }
+}
+
+fn eight(point: u16, negative: bool, scale: f32, out: &mut [f32; 8]) {
+    let offset = if negative { -OFFSET } else { OFFSET };
+    for (out, &value) in out.iter_mut().zip(&grids::IQ1.points[usize::from(point)]) {
+        *out = scale * (f32::from(value) + offset);
+    }
+}
+
+impl Block<SUPER_BLOCK> for Iq1S {
+    fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
+        let d = widen(self.d);
+        let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
+        for (i, out) in runs.iter_mut().enumerate() {
+            let high = u16::from_le_bytes(self.high[i]);
+            let scale = scale(d, high >> 12 & 7);
+            let (groups, _) = out.as_chunks_mut::<8>();
+            for (l, out) in groups.iter_mut().enumerate() {
+                let point = u16::from(self.points[i][l]) | (high >> (3 * l) & 7) << 8;
+                eight(point, high >> 15 == 1, scale, out);
+            }
+        }
+    }
+}
+
+impl Block<SUPER_BLOCK> for Iq1M {
+    fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
+        let d = widen(self.d());
+        let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
+        for (i, out) in runs.iter_mut().enumerate() {
+            let high = u16::from_le_bytes(self.high[i]);
+            let scales = u16::from_le_bytes(self.scales[i / 2]) >> (6 * (i % 2));
+            let (groups, _) = out.as_chunks_mut::<8>();
+            for (l, out) in groups.iter_mut().enumerate() {
+                let point = u16::from(self.points[i][l]) | (high >> (4 * l) & 7) << 8;
+                let scale = scale(d, scales >> (3 * (l / 2)) & 7);
+                eight(point, high >> (4 * l + 3) & 1 == 1, scale, out);
+            }
+        }
+    }
+}
