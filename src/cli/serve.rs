@@ -101,7 +101,7 @@ impl Serve {
         note(format_args!(
             "listening on http://{address} while the model is loaded"
         ));
-        let model = self.served.load(&source, self.parallel, true)?;
+        let model = self.served.load(&source, self.parallel)?;
         let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
         let bar = bars::runs_bar("warming up".to_owned(), 0);

@@ -60,20 +60,14 @@ impl ServedArgs {
         self.model.source()
     }
 
-    /// Loads the model, for `parallel` requests at once, and tells what was chosen. `turns` tells whether the CPU computes them in turns.
-    pub(super) fn load(
-        &self,
-        source: &ModelSource,
-        parallel: u32,
-        turns: bool,
-    ) -> Result<Model, CliError> {
+    /// Loads the model, for `parallel` requests at once, and tells what was chosen.
+    pub(super) fn load(&self, source: &ModelSource, parallel: u32) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
         let mut ctx = self.ctx.for_answers(source, may_think);
         ctx.parse_special = self.said.parse_special;
         let serving = Serving {
             parallel,
             cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
-            turns,
         };
         let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
         try_template(&opened);
@@ -85,14 +79,7 @@ impl ServedArgs {
             note_cache(sizes);
         }
         if engine.tier().is_none() {
-            match engine.turns() {
-                1 => note(format_args!(
-                    "the CPU reference answers one request at a time, slowly"
-                )),
-                turns => note(format_args!(
-                    "the CPU reference answers up to {turns} requests in turns, slowly"
-                )),
-            }
+            note(format_args!("the CPU reference computes slowly"));
         }
         let name = self.name(source);
         let title = match self.alias.is_none() && source.is_built_in() {

@@ -111,7 +111,7 @@ impl Batch {
         }
         interrupt::say_at_end(resumable.then_some(GO_ON));
         let requests = Requests::open(&self.input, index)?;
-        let model = self.served.load(&source, self.parallel, false)?;
+        let model = self.served.load(&source, self.parallel)?;
         let answering = Answering::start(model)?;
         let mut progress = Progress::new(all, kept);
         interrupt::begin_answer();

@@ -9,6 +9,7 @@ mod apart;
 pub mod backend;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;
+mod batch;
 #[cfg(not(target_arch = "wasm32"))]
 mod beside;
 pub mod chooser;
@@ -147,8 +148,6 @@ pub struct Serving {
     pub parallel: u32,
     /// Rows of the cache that they share; `None` is what they need at most, as far as there is memory.
     pub cache_tokens: Option<usize>,
-    /// Whether the CPU computes as many in turns, as far as there is memory; otherwise one after the other.
-    pub turns: bool,
 }
 
 impl Serving {
@@ -201,10 +200,11 @@ impl Engine {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
                 let weights = match opened.batch_sizes() {
-                    Some(BatchSizes { sequences, .. }) => {
-                        GpuModel::load_for(gpu, model, sequences, told).await?
-                    }
-                    None => {
+                    Some(BatchSizes {
+                        sequences: sequences @ 2..,
+                        ..
+                    }) => GpuModel::load_for(gpu, model, sequences, told).await?,
+                    _ => {
                         let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
                         GpuModel::load_precomposed(gpu, model, choice, n_ctx, told).await?
                     }

@@ -7,7 +7,9 @@ use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
 use super::recommended::Recommended;
-use super::{EngineError, EngineOptions, ModelSource, PrecomposeChoice, context_length, room};
+use super::{
+    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Serving, context_length, room,
+};
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
@@ -27,8 +29,6 @@ pub struct Opened {
     n_ctx: usize,
     /// The sizes of the steps of several sequences, where these are asked for.
     batch_sizes: Option<BatchSizes>,
-    /// Requests that a scheduler without such steps answers in turns.
-    turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     /// The products of weights that were asked for.
@@ -99,21 +99,20 @@ impl Opened {
         }
         let batch_sizes = match &options.serving {
             Some(serving) => {
-                room::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, options.force)?
+                let force = options.force;
+                Some(room::batch_sizes(
+                    &device, &*model, n_ctx, *serving, ubatch, force,
+                )?)
             }
             None => None,
         };
-        if batch_sizes.is_some() && options.precompose != PrecomposeChoice::Off {
+        let are_many = batch_sizes.is_some_and(|sizes| sizes.sequences > 1);
+        if are_many && options.precompose != PrecomposeChoice::Off {
             let choice = options.precompose.name();
             return Err(EngineError::PrecomposeForMany { choice });
         }
-        let turns = match &options.serving {
-            Some(serving) => room::turns(&device, &*model, n_ctx, *serving),
-            None => 1,
-        };
         Ok(Self {
             batch_sizes,
-            turns,
             recommended: Recommended::new(model.gguf(), model.config()),
             model,
             tokenizer,
@@ -185,14 +184,28 @@ impl Opened {
         self.n_ctx
     }
 
-    /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
+    /// The sizes of the steps of several sequences, where these are asked for.
     pub fn batch_sizes(&self) -> Option<BatchSizes> {
         self.batch_sizes
     }
 
-    /// The number of requests that are answered in turns if the device has no steps of several sequences.
-    pub fn turns(&self) -> usize {
-        self.turns
+    /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
+    pub(super) fn sizes_to_serve(&self) -> Result<BatchSizes, EngineError> {
+        let one = Serving {
+            parallel: 1,
+            cache_tokens: None,
+        };
+        let of_one = || {
+            room::batch_sizes(
+                &self.device,
+                &*self.model,
+                self.n_ctx,
+                one,
+                self.ubatch,
+                true,
+            )
+        };
+        self.batch_sizes.map_or_else(of_one, Ok)
     }
 
     /// Checks that the cache that requests share has room for a prompt of `prompt` tokens and one more; where each has its own, it does.

@@ -1,5 +1,6 @@
 //! Whether a model and its context have room in memory, told before anything is loaded.
 
+use super::cpu::CHUNK;
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
@@ -37,6 +38,14 @@ impl<'a> Site<'a> {
         match device {
             Device::Cpu { .. } => Self::Cpu,
             Device::Gpu(gpu) => Self::Gpu(gpu, gpu.memory),
+        }
+    }
+
+    /// The name of the device in messages about memory.
+    fn name(self) -> String {
+        match self {
+            Self::Cpu => "this machine".to_owned(),
+            Self::Gpu(target, _) => target.name.clone(),
         }
     }
 }
@@ -119,10 +128,7 @@ impl Place<'_> {
             weights: size(room.plan.weights),
             n_ctx,
             cache: size(room.plan.cache),
-            device: match self.site {
-                Site::Cpu => "this machine".to_owned(),
-                Site::Gpu(target, _) => target.name.clone(),
-            },
+            device: self.site.name(),
             has: size(has),
             advice,
         })))
@@ -153,8 +159,8 @@ impl Place<'_> {
     }
 }
 
-/// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
-/// all sequences need at most, or what there is memory for.
+/// The sizes of the steps of several sequences. Where nothing is asked for, the cache has what all sequences need at most, or what there is
+/// memory for.
 ///
 /// # Errors
 /// [`EngineError::NoRoom`] for a cache that was asked for, unless it is to be forced, or what loading the model there would refuse.
@@ -165,15 +171,17 @@ pub(super) fn batch_sizes(
     serving: Serving,
     ubatch: Option<u32>,
     force: bool,
-) -> Result<Option<BatchSizes>, EngineError> {
-    let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
-        return Ok(None);
-    };
-    let sequences = serving.parallel.min(Serving::MOST);
+) -> Result<BatchSizes, EngineError> {
+    let sequences = serving.parallel.clamp(1, Serving::MOST);
     let of_one = n_ctx.div_ceil(PAGE as usize);
-    let sessions = model.place(gpu)?.weights.untried(gpu);
-    let tokens = step_tokens(gpu, &sessions, Serving::MOST);
-    let chunk = prompt_chunk(gpu, &sessions, n_ctx, ubatch)?;
+    let [tokens, chunk] = match device {
+        Device::Cpu { .. } => [CHUNK as u32; 2],
+        Device::Gpu(gpu) => {
+            let sessions = model.place(gpu)?.weights.untried(gpu);
+            let tokens = step_tokens(gpu, &sessions, Serving::MOST);
+            [tokens, prompt_chunk(gpu, &sessions, n_ctx, ubatch)?]
+        }
+    };
     let of_pages = |pages: usize| BatchSizes {
         n_ctx,
         pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
@@ -181,13 +189,18 @@ pub(super) fn batch_sizes(
         tokens,
         chunk,
     };
-    let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
-    let has = available(gpu.memory);
+    let (plan, has, max_binding) = match device {
+        Device::Cpu { .. } => (MemoryPlan::on_cpu(model, n_ctx), available(None), u64::MAX),
+        Device::Gpu(gpu) => {
+            let plan = MemoryPlan::of_batch(gpu, model, of_pages(of_one))?;
+            (plan, available(gpu.memory), gpu.max_binding)
+        }
+    };
     let page = plan.cache_per_token.max(1) * u64::from(PAGE);
     let others = plan.weights + plan.scratch;
     // A cache of all layers has one binding for each.
     let layers = model.config().block_count.max(1) as u64;
-    let bound = (gpu.max_binding.saturating_mul(layers) / page) as usize;
+    let bound = (max_binding.saturating_mul(layers) / page) as usize;
     let room = |has: u64| (has.saturating_sub(others) / page) as usize;
     if let Some(asked) = serving.cache_tokens {
         let pages = asked.div_ceil(PAGE as usize).max(1);
@@ -199,30 +212,20 @@ pub(super) fn batch_sizes(
                 weights: size(plan.weights),
                 n_ctx: rows,
                 cache: size(page * pages as u64),
-                device: gpu.info.name.clone(),
+                device: Site::of(device).name(),
                 has: size(has.unwrap_or(page * bound as u64)),
                 advice: format!("--cache-tokens {} fits", most * PAGE as usize),
             })));
         }
-        return Ok(Some(of_pages(pages)));
+        return Ok(of_pages(pages));
     }
-    // Some is left for what else uses the memory.
-    let most = has.map_or(bound, |has| room(has - has / 10).min(bound));
+    // Some is left for what else uses the memory, which on the CPU is every program.
+    let most = has.map_or(bound, |has| match device {
+        Device::Cpu { .. } => room(has - has / 10) / 2,
+        Device::Gpu(_) => room(has - has / 10).min(bound),
+    });
     let all = of_one * sequences as usize;
-    Ok(Some(of_pages(all.min(most).max(of_one))))
-}
-
-/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
-pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
-    let (Device::Cpu { .. }, true) = (device, serving.turns) else {
-        return 1;
-    };
-    let plan = MemoryPlan::on_cpu(model, n_ctx);
-    let has = available(None).unwrap_or(u64::MAX);
-    // Some is left for what else uses the memory.
-    let left = (has - has / 10).saturating_sub(plan.total() - plan.cache);
-    let sessions = left / plan.cache.max(1);
-    (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
+    Ok(of_pages(all.min(most).max(of_one)))
 }
 
 /// Checks like `Place::check`, on a GPU and with prompts in chunks as usual, for commands that have no flag for the context.
@@ -345,7 +348,6 @@ mod tests {
         let serving = |cache_tokens| Serving {
             parallel: 8,
             cache_tokens,
-            turns: true,
         };
         let gpu = open(None);
         let of_pages = |pages| BatchSizes {
@@ -360,31 +362,27 @@ mod tests {
             let device = Device::Gpu(Arc::clone(gpu));
             batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false)
         };
-        assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
+        assert_eq!(found(&gpu, None).expect("it fits"), of_pages(32));
         // A tenth of the memory is left alone.
         let page = plan.cache_per_token * u64::from(PAGE);
         let needed = plan.weights + plan.scratch + 20 * page + page / 2;
         let small = open(Some(needed * 10 / 9 + 1));
-        assert_eq!(found(&small, None).expect("it fits"), Some(of_pages(20)));
+        assert_eq!(found(&small, None).expect("it fits"), of_pages(20));
         let asked = found(&small, Some(1000)).expect("it fits");
-        assert_eq!(asked, Some(of_pages(16)));
+        assert_eq!(asked, of_pages(16));
         let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
         assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
         let cpu = Device::Cpu { because: None };
-        let none = batch_sizes(&cpu, &*model, 250, serving(None), None, false);
-        assert_eq!(none.expect("there is nothing to refuse"), None);
-        assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
-        let one = Serving {
-            turns: false,
-            ..serving(None)
+        let of_cpu = |n_ctx| {
+            let sizes = batch_sizes(&cpu, &*model, n_ctx, serving(None), None, false);
+            let sizes = sizes.expect("there is nothing to refuse");
+            (sizes.sequences, sizes.rows())
         };
-        assert_eq!(turns(&cpu, &*model, 250, one), 1);
+        assert_eq!(of_cpu(250), (8, 8 * 256));
         let most = available(None).expect("the machine tells it") / model.cache_bytes_per_token();
-        assert_eq!(
-            turns(&cpu, &*model, most as usize, serving(None)),
-            1,
-            "no memory"
-        );
+        let (sequences, rows) = of_cpu(most as usize / 4);
+        assert_eq!(sequences, 8);
+        assert!(rows < most as usize / 2, "it is half of the memory at most");
     }
 
     #[test]

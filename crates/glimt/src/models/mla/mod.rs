@@ -80,8 +80,12 @@ impl super::Model for Model {
         self.factors_of(pair)
     }
 
-    fn reference(self: Arc<Self>, n_ctx: usize) -> Result<Box<dyn super::Reference>, OutOfMemory> {
-        Ok(Box::new(Reference::new(self, n_ctx)?))
+    fn reference(
+        self: Arc<Self>,
+        n_ctx: usize,
+        rows: usize,
+    ) -> Result<Box<dyn super::Reference>, OutOfMemory> {
+        Ok(Box::new(Reference::new(self, n_ctx, rows)?))
     }
 
     fn place(&self, target: &Target) -> Result<Placed<'_>, GpuError> {

@@ -10,6 +10,8 @@ use crate::engine::scheduler::request::{Event, Told};
 
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
+/// The same number where steps are slow.
+const WORTH_COPYING_OF_SLOW: usize = 1;
 
 impl Many {
     /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
@@ -107,7 +109,11 @@ impl Many {
         let near = self.running.iter().filter_map(of_sequence);
         let near = near.chain(self.pages.near(table, &tokens[begin..last]));
         let near = near.max_by_key(|(_, rows)| *rows);
-        near.filter(|(_, rows)| *rows >= WORTH_COPYING)
+        let least = match self.is_slow() {
+            true => WORTH_COPYING_OF_SLOW,
+            false => WORTH_COPYING,
+        };
+        near.filter(|(_, rows)| *rows >= least)
     }
 
     /// Whether a sequence computes more of the beginning of `tokens` than is known. It is worth waiting for.

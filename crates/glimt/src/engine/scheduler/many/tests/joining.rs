@@ -18,7 +18,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
     let weights = engine.0.weights.as_ref().zip(sizes);
     let (weights, sizes) = weights.expect("it is for many");
     let batch = complete(GpuBatch::new(Arc::clone(weights), sizes));
-    let mut many = Many::of(engine.clone(), batch.expect("there is memory"));
+    let mut many = Many::of(engine.clone(), Box::new(batch.expect("there is memory")));
     let mut ended = 0;
     let told = &mut |_, event| {
         ended += usize::from(matches!(event, Event::Ended(_)));
