@@ -60,7 +60,7 @@ pub(super) struct Serve {
     /// On this machine's own addresses, answer also to this name, which a proxy passes on; * is all; may be given several times [default: those of the machine, such as localhost]
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     allow_host: Vec<String>,
-    /// Answer so many requests at once, 64 at most; each may have the whole context (-c). The CPU computes them in turns, as far as there is memory
+    /// Answer so many requests at once, 64 at most; each may have the whole context (-c), as far as the cache has room for them
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
     /// Let so many requests wait; others are refused with status 429

@@ -61,7 +61,7 @@ pub(super) struct Batch {
     /// End with exit code 0 also if requests failed
     #[arg(long)]
     allow_errors: bool,
-    /// Answer so many requests at once on a GPU, 64 at most, as far as the cache has room for them. The CPU answers one after the other
+    /// Answer so many requests at once, 64 at most, as far as the cache has room for them
     #[arg(long, value_name = "N", default_value_t = Serving::MOST, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
     #[command(flatten)]

@@ -17,6 +17,7 @@ mod landing;
 mod pace;
 mod plan;
 mod sequence;
+mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,6 +67,8 @@ pub(super) struct Many {
     running: Vec<Sequence>,
     /// Sequences of the batch that nobody uses.
     slots: Vec<u32>,
+    /// The tokens of each slot.
+    kept: Vec<Vec<u32>>,
     flights: VecDeque<Flight>,
     /// Pages that are let go once this step has landed.
     leaving: Vec<(u64, Vec<u32>)>,
@@ -103,6 +106,7 @@ impl Many {
             rounds: Rounds::default(),
             running: vec![],
             slots: (0..sizes.sequences).rev().collect(),
+            kept: vec![vec![]; sizes.sequences as usize],
             flights: VecDeque::new(),
             leaving: vec![],
             pace: match batch.in_flight() {
@@ -156,6 +160,7 @@ impl Many {
             choice,
             limit,
             owner,
+            slot,
         } = request;
         self.engine.check_cache(prompt.len())?;
         self.rounds.came(owner);
@@ -166,6 +171,7 @@ impl Many {
             prompt: prompt.len(),
             tokens: prompt,
             choice,
+            slot,
             limit: limit.min(room),
             at_limit: match limit <= room {
                 true => StopReason::Limit,
@@ -229,6 +235,9 @@ impl Many {
         let tokens = &sequence.answer.tokens;
         let rows = &tokens[..sequence.landed.min(tokens.len())];
         self.pages.register_rest(&sequence.table, rows);
+        if let Some(kept) = self.kept.get_mut(sequence.name()) {
+            kept.clone_from(tokens);
+        }
         self.slots.push(sequence.slot);
         self.depart(sequence.table.pages);
         sequence.answer

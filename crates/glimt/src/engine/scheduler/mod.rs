@@ -9,11 +9,13 @@ mod guarded;
 mod many;
 mod pages;
 mod request;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use fair::Owner;
 pub use request::{Choice, Counts, Event, Request, RequestId, Told};
+pub use slots::{SlotAction, SlotDone, SlotError};
 
 use super::backend::Touch;
 use super::{Engine, EngineError};
@@ -100,6 +102,14 @@ impl Scheduler {
     /// Forgets a request. Nothing more is told of it. One that has ended is none.
     pub fn cancel(&mut self, id: RequestId) {
         self.many.cancel(id);
+    }
+
+    /// Does something with the sequence of a slot below [`slots`](Self::slots).
+    ///
+    /// # Errors
+    /// [`SlotError`]. The slot is then as it was.
+    pub async fn act(&mut self, slot: usize, action: &SlotAction) -> Result<SlotDone, SlotError> {
+        self.many.act(slot, action).await
     }
 
     /// Whether there is nothing to do.

@@ -47,6 +47,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
         choice: Choice::Device(Sampling::GREEDY, Biases::default()),
         limit,
         owner: Owner::default(),
+        slot: None,
     }
 }
 

@@ -107,7 +107,10 @@ impl Many {
             Some((*page, rows.min(ROWS)))
         };
         let near = self.running.iter().filter_map(of_sequence);
-        let near = near.chain(self.pages.near(table, &tokens[begin..last]));
+        let near = near.chain(
+            self.pages
+                .near(table.pages.last().copied(), &tokens[begin..last]),
+        );
         let near = near.max_by_key(|(_, rows)| *rows);
         let least = match self.is_slow() {
             true => WORTH_COPYING_OF_SLOW,

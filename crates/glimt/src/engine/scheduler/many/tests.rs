@@ -25,6 +25,7 @@ mod fair;
 mod forced;
 mod held;
 mod long;
+mod slots;
 mod warm;
 
 const N_CTX: usize = 256;
@@ -116,6 +117,7 @@ impl Job {
             },
             limit: self.limit,
             owner: self.owner,
+            slot: None,
         }
     }
 }

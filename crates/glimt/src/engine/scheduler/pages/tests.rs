@@ -44,7 +44,7 @@ impl Beside {
         assert_eq!(known, table.pages.len());
         assert!(known * ROWS < length, "the last token is left");
         let behind = &tokens[known * ROWS..length - 1];
-        if let Some((page, rows)) = self.pages.near(&table, behind) {
+        if let Some((page, rows)) = self.pages.near(table.pages.last().copied(), behind) {
             let content = &self.content[page as usize];
             let expected = &tokens[..known * ROWS + rows];
             assert_eq!(&content[..expected.len()], expected, "page {page}");
@@ -219,7 +219,10 @@ fn the_known_page_with_the_most_in_common_is_near() {
     }
     let near = |pages: &mut Pages, tokens: &[u32]| {
         let table = pages.adopt(tokens);
-        let near = pages.near(&table, &tokens[table.pages.len() * ROWS..]);
+        let near = pages.near(
+            table.pages.last().copied(),
+            &tokens[table.pages.len() * ROWS..],
+        );
         pages.release(table.pages);
         near.map(|(_, rows)| rows)
     };

