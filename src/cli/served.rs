@@ -60,8 +60,12 @@ impl ServedArgs {
         self.model.source()
     }
 
-    /// Loads the model, for `parallel` requests at once, and tells what was chosen.
-    pub(super) fn load(&self, source: &ModelSource, parallel: u32) -> Result<Model, CliError> {
+    /// Loads the model, for `parallel` requests at once or as many as suit the device, and tells what was chosen.
+    pub(super) fn load(
+        &self,
+        source: &ModelSource,
+        parallel: Option<u32>,
+    ) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
         let mut ctx = self.ctx.for_answers(source, may_think);
         ctx.parse_special = self.said.parse_special;

@@ -144,8 +144,8 @@ pub struct EngineOptions {
 /// The number of sequences that a scheduler answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Serving {
-    /// Sequences at once, up to [`Serving::MOST`].
-    pub parallel: u32,
+    /// Sequences at once, up to [`Serving::MOST`]; `None` is as many on a GPU, and 8 on the CPU, where more are hardly faster.
+    pub parallel: Option<u32>,
     /// Rows of the cache that they share; `None` is what they need at most, as far as there is memory.
     pub cache_tokens: Option<usize>,
 }

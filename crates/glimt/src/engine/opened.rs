@@ -192,7 +192,7 @@ impl Opened {
     /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
     pub(super) fn sizes_to_serve(&self) -> Result<BatchSizes, EngineError> {
         let one = Serving {
-            parallel: 1,
+            parallel: Some(1),
             cache_tokens: None,
         };
         let of_one = || {

@@ -14,6 +14,8 @@ use crate::recipes::BatchSizes;
 
 /// The longest context that a model which thinks gets where none is asked for: thoughts often take thousands of tokens.
 const THINKING_CONTEXT: usize = 32768;
+/// The sequences at once on the CPU where no number is asked for.
+const SEQUENCES_OF_CPU: u32 = 8;
 /// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
@@ -172,7 +174,11 @@ pub(super) fn batch_sizes(
     ubatch: Option<u32>,
     force: bool,
 ) -> Result<BatchSizes, EngineError> {
-    let sequences = serving.parallel.clamp(1, Serving::MOST);
+    let usual = match device {
+        Device::Cpu { .. } => SEQUENCES_OF_CPU,
+        Device::Gpu(_) => Serving::MOST,
+    };
+    let sequences = serving.parallel.unwrap_or(usual).clamp(1, Serving::MOST);
     let of_one = n_ctx.div_ceil(PAGE as usize);
     let [tokens, chunk] = match device {
         Device::Cpu { .. } => [CHUNK as u32; 2],
@@ -346,7 +352,7 @@ mod tests {
             )
         };
         let serving = |cache_tokens| Serving {
-            parallel: 8,
+            parallel: Some(8),
             cache_tokens,
         };
         let gpu = open(None);

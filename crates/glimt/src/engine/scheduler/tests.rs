@@ -23,7 +23,7 @@ fn engine() -> Engine {
 fn engine_for(ctx: usize, parallel: Option<u32>) -> Engine {
     let options = EngineOptions {
         serving: parallel.map(|parallel| Serving {
-            parallel,
+            parallel: Some(parallel),
             cache_tokens: None,
         }),
         gpu: GpuOptions {

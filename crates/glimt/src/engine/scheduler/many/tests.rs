@@ -44,7 +44,7 @@ fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> 
         },
         ctx: Some(N_CTX),
         serving: Some(Serving {
-            parallel: 4,
+            parallel: Some(4),
             cache_tokens: Some(cache_tokens),
         }),
         ..EngineOptions::default()
