@@ -66,7 +66,7 @@ pub(super) struct Many {
     /// Requests that are answered, in the order in which they came.
     running: Vec<Sequence>,
     /// Sequences of the batch that nobody uses.
-    slots: Vec<u32>,
+    seats: Vec<u32>,
     /// The tokens of each slot.
     kept: Vec<Vec<u32>>,
     flights: VecDeque<Flight>,
@@ -105,7 +105,7 @@ impl Many {
             waiting: VecDeque::new(),
             rounds: Rounds::default(),
             running: vec![],
-            slots: (0..sizes.sequences).rev().collect(),
+            seats: (0..sizes.sequences).rev().collect(),
             kept: vec![vec![]; sizes.sequences as usize],
             flights: VecDeque::new(),
             leaving: vec![],
@@ -238,7 +238,7 @@ impl Many {
         if let Some(kept) = self.kept.get_mut(sequence.name()) {
             kept.clone_from(tokens);
         }
-        self.slots.push(sequence.slot);
+        self.seats.push(sequence.seat);
         self.depart(sequence.table.pages);
         sequence.answer
     }

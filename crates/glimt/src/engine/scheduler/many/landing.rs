@@ -105,16 +105,16 @@ impl Many {
         let sequence = &mut self.running[index];
         sequence.landed = end;
         let answer = &mut sequence.answer;
-        let (slot, id, prompt) = (sequence.slot, answer.id, answer.prompt);
+        let (seat, id, prompt) = (sequence.seat, answer.id, answer.prompt);
         let rows = &answer.tokens[..end.min(answer.tokens.len())];
         let swaps = self.pages.register(&mut sequence.table, rows);
         let (done, cached) = (end.min(prompt), answer.cached);
         let is_news = done > answer.told;
         answer.told = answer.told.max(done);
         for Swap { index, old } in swaps {
-            let new = self.running.iter().find(|s| s.slot == slot);
+            let new = self.running.iter().find(|s| s.seat == seat);
             let new = new.map(|s| s.table.pages[index]);
-            self.batch.write_pages(slot, index, new.as_slice());
+            self.batch.write_pages(seat, index, new.as_slice());
             self.depart(vec![old]);
         }
         if is_news && told(id, Event::Prompt { done, cached }).is_break() {
@@ -191,7 +191,7 @@ impl Many {
         let sequence = &mut self.running[index];
         sequence.drawn -= 1;
         let answer = &mut sequence.answer;
-        let (slot, id, position) = (sequence.slot, answer.id, answer.tokens.len());
+        let (seat, id, position) = (sequence.seat, answer.id, answer.tokens.len());
         let Choice::Host(chooser) = &mut answer.choice else {
             return;
         };
@@ -199,7 +199,7 @@ impl Many {
         match token.and_then(|token| chooser.accept(token).map(|()| token)) {
             Ok(token) => {
                 if self.chosen(index, token, told) {
-                    self.batch.write_ids(slot, position, &[token]);
+                    self.batch.write_ids(seat, position, &[token]);
                 }
             }
             Err(error) => {

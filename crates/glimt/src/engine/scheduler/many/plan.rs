@@ -90,7 +90,7 @@ impl Many {
 
     /// The id behind a token of a prompt.
     fn id_after(&self, token: BatchToken) -> Option<u32> {
-        let sequence = self.running.iter().find(|s| s.slot == token.sequence)?;
+        let sequence = self.running.iter().find(|s| s.seat == token.sequence)?;
         let next = token.position as usize + 1;
         sequence.answer.tokens.get(next).copied()
     }
@@ -195,7 +195,7 @@ impl Many {
         let first = sequence.submitted;
         let is_last = count == sequence.left();
         let token = |position: usize| BatchToken {
-            sequence: sequence.slot,
+            sequence: sequence.seat,
             position: position as u32,
         };
         let mut tokens: Vec<_> = (first..first + count).map(token).collect();

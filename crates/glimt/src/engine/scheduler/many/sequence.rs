@@ -67,7 +67,7 @@ pub(super) struct Sequence {
     /// No two sequences have the same, so what comes back of one that was ended is known.
     pub(super) run: u64,
     /// The number of the sequence in the batch.
-    pub(super) slot: u32,
+    pub(super) seat: u32,
     pub(super) table: Table,
     /// Positions that submitted steps compute.
     pub(super) submitted: usize,
@@ -82,7 +82,7 @@ pub(super) struct Sequence {
 impl Sequence {
     /// The slot that it is kept in.
     pub(super) fn name(&self) -> usize {
-        self.answer.slot.unwrap_or(self.slot as usize)
+        self.answer.slot.unwrap_or(self.seat as usize)
     }
 
     /// Positions that can be computed: their tokens are known, here or on the device.

@@ -55,7 +55,7 @@ impl Many {
         if slot >= slots {
             return Err(SlotError::NoSuchSlot { slot, slots });
         }
-        let free = self.slots.last().copied();
+        let free = self.seats.last().copied();
         let is_answered = self.running.iter().any(|sequence| sequence.name() == slot);
         let Some(sequence) = free.filter(|_| !is_answered) else {
             return Err(SlotError::Busy { slot });

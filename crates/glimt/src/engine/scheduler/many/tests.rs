@@ -207,7 +207,7 @@ fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
         assert!(step < 20_000, "it goes on: {:?}", many.counts());
     }
     assert_eq!(many.pages.held(), 0, "all pages are free");
-    assert_eq!(many.slots.len(), many.slots());
+    assert_eq!(many.seats.len(), many.slots());
     let ids = (0..jobs.len()).map(|which| RequestId(which as u64));
     ids.map(|id| found.remove(&id).unwrap_or_default())
         .collect()
