@@ -12,7 +12,6 @@ use glimt::engine::gpu::GpuModel;
 use glimt::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchStep, BatchToken, GpuBatch};
 use glimt::gpu::geometry::{Geometry, Made, Site};
 use glimt::gpu::{Gpu, GpuError};
-use glimt::kernels::sample;
 use glimt::kernels::sequences::PAGE;
 use glimt::recipes::BatchSizes;
 use glimt_measure::bench::Source;
@@ -162,9 +161,7 @@ fn whole(batch: &mut GpuBatch, count: u32) -> Result<f64, GpuError> {
             began = Instant::now();
         }
         let tokens = tokens(count, DEPTH + step - 1);
-        let words =
-            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = tokens.iter().map(words).collect();
+        let choices = vec![Sampling::GREEDY; tokens.len()];
         let step = BatchStep {
             tokens: &tokens,
             choices: &choices,

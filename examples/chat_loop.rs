@@ -35,9 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for line in io::stdin().lock().lines() {
         conversation.turns.push(Turn::User(line?));
         let prompt = conversation.prompt(&engine, None)?;
-        let reused = session.keep_common(&prompt.ids);
+        let left = session.sync(&prompt.ids);
         let mut reader = ReplyReader::new(engine.tokenizer(), &prompt.text);
-        let left = &prompt.ids[reused..];
         let stats = session
             .generate(left, &Sampling::GREEDY, MOST, &mut |token| {
                 if let Some(Piece::Answer(text)) = reader.push(token) {
@@ -50,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
             .wait()?;
         let evaluated = stats.prompt_tokens;
+        let reused = prompt.ids.len() - evaluated;
         println!("\n[{reused} tokens reused, {evaluated} evaluated]");
         let (reply, _) = reader.finish();
         conversation.turns.push(Turn::Reply(reply));

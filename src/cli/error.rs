@@ -116,8 +116,7 @@ pub(super) enum CliError {
     )]
     ParallelFormat,
     #[error(
-        "--parallel measures steps of several sequences on a GPU; the CPU reference computes one after another: leave out --parallel, or \
-         choose a GPU with --device"
+        "--parallel measures steps of several sequences on a GPU; leave it out, or choose a GPU with --device"
     )]
     ParallelOnCpu,
     #[error("--parallel measures devices that are named: repeat --device instead of giving all")]

@@ -97,8 +97,8 @@ impl Resumed {
         let mut session = engine.session().wait()?;
         self.kept.restore(&mut session)?;
         let (said, cached) = (session.position(), session.cached());
-        self.reused = session.keep_common(tokens);
-        let left = tokens[self.reused..].to_vec();
+        let left = session.sync(tokens).to_vec();
+        self.reused = session.position();
         engine.check_tokens(&left, self.reused)?;
         match said {
             0 => note(format_args!("session {}: begun", self.kept.name())),

@@ -60,7 +60,7 @@ pub(super) struct Serve {
     /// On this machine's own addresses, answer also to this name, which a proxy passes on; * is all; may be given several times [default: those of the machine, such as localhost]
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     allow_host: Vec<String>,
-    /// Answer so many requests at once, 64 at most; each may have the whole context (-c). The CPU computes them in turns, as far as there is memory
+    /// Answer so many requests at once, 64 at most; each may have the whole context (-c), as far as the cache has room for them
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
     parallel: u32,
     /// Let so many requests wait; others are refused with status 429
@@ -80,8 +80,19 @@ pub(super) struct Serve {
         hide_short_help = true
     )]
     drain: u32,
+    /// Let POST /slots/N?action=save and restore keep conversations as session files in this folder
+    #[arg(long, value_name = "FOLDER", value_parser = folder, hide_short_help = true)]
+    slot_save_path: Option<PathBuf>,
     #[command(flatten)]
     served: ServedArgs,
+}
+
+fn folder(path: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    match path.is_dir() {
+        true => Ok(path),
+        false => Err("it is no folder; make it first".to_owned()),
+    }
 }
 
 pub(super) fn host(text: &str) -> Result<IpAddr, String> {
@@ -101,7 +112,7 @@ impl Serve {
         note(format_args!(
             "listening on http://{address} while the model is loaded"
         ));
-        let model = self.served.load(&source, self.parallel, true)?;
+        let model = self.served.load(&source, Some(self.parallel))?;
         let (name, page) = (model.name.clone(), !self.no_page && !self.key_everywhere);
         interrupt::drain_with(Box::new(server.drainer()));
         let bar = bars::runs_bar("warming up".to_owned(), 0);
@@ -150,6 +161,7 @@ impl Serve {
             timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout.into())),
             max_body: (self.max_body as usize) << 20,
             drain: Duration::from_secs(self.drain.into()),
+            slots: self.slot_save_path.clone(),
         })
     }
 }

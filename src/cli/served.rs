@@ -60,12 +60,11 @@ impl ServedArgs {
         self.model.source()
     }
 
-    /// Loads the model, for `parallel` requests at once, and tells what was chosen. `turns` tells whether the CPU computes them in turns.
+    /// Loads the model, for `parallel` requests at once or as many as suit the device, and tells what was chosen.
     pub(super) fn load(
         &self,
         source: &ModelSource,
-        parallel: u32,
-        turns: bool,
+        parallel: Option<u32>,
     ) -> Result<Model, CliError> {
         let may_think = !matches!(self.think, Some(Think::Off));
         let mut ctx = self.ctx.for_answers(source, may_think);
@@ -73,7 +72,6 @@ impl ServedArgs {
         let serving = Serving {
             parallel,
             cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
-            turns,
         };
         let opened = load::open_for(&self.model, &self.engine, &ctx, Some(serving))?;
         try_template(&opened);
@@ -85,12 +83,9 @@ impl ServedArgs {
             note_cache(sizes);
         }
         if engine.tier().is_none() {
-            match engine.turns() {
-                1 => note(format_args!("the CPU answers one request at a time")),
-                turns => note(format_args!(
-                    "the CPU answers up to {turns} requests in turns"
-                )),
-            }
+            note(format_args!(
+                "the CPU computes, more slowly than a GPU would"
+            ));
         }
         let name = self.name(source);
         let title = match self.alias.is_none() && source.is_built_in() {

@@ -61,9 +61,9 @@ pub(super) struct Batch {
     /// End with exit code 0 also if requests failed
     #[arg(long)]
     allow_errors: bool,
-    /// Answer so many requests at once on a GPU, 64 at most, as far as the cache has room for them. The CPU answers one after the other
-    #[arg(long, value_name = "N", default_value_t = Serving::MOST, value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
-    parallel: u32,
+    /// Answer so many requests at once, 64 at most, as far as the cache has room for them [default: 64, and 8 on the CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Serving::MOST)))]
+    parallel: Option<u32>,
     #[command(flatten)]
     served: ServedArgs,
 }
@@ -111,7 +111,7 @@ impl Batch {
         }
         interrupt::say_at_end(resumable.then_some(GO_ON));
         let requests = Requests::open(&self.input, index)?;
-        let model = self.served.load(&source, self.parallel, false)?;
+        let model = self.served.load(&source, self.parallel)?;
         let answering = Answering::start(model)?;
         let mut progress = Progress::new(all, kept);
         interrupt::begin_answer();

@@ -187,7 +187,8 @@ impl<'a> Talk<'a> {
                 n_ctx,
             });
         }
-        let kept = self.session.keep_common(&prompt.ids);
+        let left = self.session.sync(&prompt.ids);
+        let kept = self.session.position();
         let mut took = Took {
             prompt: prompt.ids.len(),
             kept,
@@ -201,7 +202,6 @@ impl<'a> Talk<'a> {
                 from: prompt.ids.len(),
                 thinking: reader.is_thinking(),
             };
-            let left = &prompt.ids[kept..];
             file.begin(&mut self.session, &self.conversation, begun, left)?;
         }
         let folded = self.settings.think == Some(Think::Hide);

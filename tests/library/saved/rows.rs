@@ -131,14 +131,14 @@ fn what_two_conversations_have_in_common_is_not_computed_again() {
 
     let other = encode(&engine, "Once upon a time there was a fox");
     let common = other.len() - 1;
-    assert_eq!(session.keep_common(&other), common);
+    assert_eq!(session.sync(&other), &other[common..]);
     assert_eq!(session.tokens(), &other[..common]);
     let mut fresh = engine.session().wait().expect("there is memory");
     let expected = last_logits(&mut fresh, &other);
     assert_eq!(last_logits(&mut session, &other[common..]), expected);
 
     // The last token is left to be computed again, since its logits are needed.
-    assert_eq!(session.keep_common(&other), common);
-    assert_eq!(session.keep_common(&[]), 0);
+    assert_eq!(session.sync(&other), &other[common..]);
+    assert!(session.sync(&[]).is_empty());
     assert_eq!(session.position(), 0);
 }

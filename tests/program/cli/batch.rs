@@ -84,7 +84,7 @@ fn answers_have_openais_form_and_errors_are_answers() {
         told.contains("6 of 6 requests answered (2 errors)"),
         "{told}"
     );
-    assert!(told.contains("one request at a time"), "{told}");
+    assert!(told.contains("the CPU reference computes slowly"), "{told}");
     let found = answers(&output);
     let text = &found["text-0"];
     assert_eq!(text["error"], Value::Null);
@@ -450,7 +450,7 @@ fn ctrl_c_keeps_what_is_complete_and_says_how_to_go_on() {
     use std::time::{Duration, Instant};
     let folder = tempfile::tempdir().expect("a temporary directory");
     let line = |i: usize| {
-        let body = json!({"prompt": "Once", "max_tokens": 100, "ignore_eos": true});
+        let body = json!({"prompt": "Once", "max_tokens": 20, "ignore_eos": true});
         request(&format!("{i}"), "/v1/completions", &body)
     };
     let text: String = (0..200).map(line).collect();

@@ -98,6 +98,7 @@ fn nobody_is_answered_while_the_model_is_loaded() {
         timeout: None,
         max_body: 1 << 20,
         drain: Duration::ZERO,
+        slots: None,
     };
     let server = glimt_server::server::Server::bind(settings).expect("there are free ports");
     let get = |path: &str| send(server.address(), "GET", path, &[], "").response();

@@ -27,6 +27,7 @@ mod page_markdown;
 mod refusals;
 mod responses;
 mod said;
+mod slots;
 #[cfg(target_os = "linux")]
 mod soak;
 mod tools;

@@ -486,6 +486,7 @@ fn a_busy_a_lost_and_a_loading_server_are_told_in_plain_words() {
         timeout: None,
         max_body: 1 << 20,
         drain: Duration::ZERO,
+        slots: None,
     };
     let loading = glimt_server::server::Server::bind(settings).expect("there are free ports");
     browser.open(&format!("http://{}/", loading.address()));

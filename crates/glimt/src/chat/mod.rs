@@ -4,7 +4,7 @@
 //!
 //! A [`Conversation`] holds the turns. [`Conversation::prompt`] gives the tokens of all of them, up to where the model is to answer. The
 //! tokens of earlier answers are those that were generated, never made from text again. So a session that has computed them keeps them
-//! ([`Session::keep_common`](crate::engine::Session::keep_common)). [`ReplyReader`] tells thoughts and answer apart while the model
+//! ([`Session::sync`](crate::engine::Session::sync)). [`ReplyReader`] tells thoughts and answer apart while the model
 //! generates, and makes the next turn of them. [`StopFilter`] ends an answer before a text.
 
 #[cfg(not(target_arch = "wasm32"))]

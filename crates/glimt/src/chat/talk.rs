@@ -96,15 +96,14 @@ impl Chat {
         let (session, sampling, limit) = (&mut self.session, self.sampling, self.limit);
         let answer = async move {
             let prompt = begun?;
-            let kept = session.keep_common(&prompt);
+            let rest = session.sync(&prompt);
             let on_prompt = &mut |_| ControlFlow::Continue(());
             let on_token = &mut |token| {
                 lock(&hears).token(token);
                 ControlFlow::Continue(())
             };
-            let generated =
-                session.generate_watched(&prompt[kept..], &sampling, limit, on_prompt, on_token);
-            generated.await
+            let answer = session.generate_watched(rest, &sampling, limit, on_prompt, on_token);
+            answer.await
         };
         Pieces {
             answer: Some(Box::pin(answer)),

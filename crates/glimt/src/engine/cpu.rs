@@ -1,5 +1,7 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
+mod batch;
+
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +19,11 @@ use crate::kernels::logit_bias::{Biases, logit_bias};
 use crate::kernels::products::Products;
 use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
-use crate::models::{Model, OutOfMemory, Reference};
+use crate::models::{Model, OutOfMemory, Part, Reference};
+pub(super) use batch::CpuBatch;
 
 /// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
-const CHUNK: usize = 256;
+pub(super) const CHUNK: usize = 256;
 
 /// Rows of logits computed together: a row is the whole vocabulary, 0.6 MB for GLM-4.7-Flash.
 const HEAD_CHUNK: usize = 32;
@@ -71,7 +74,7 @@ impl CpuBackend {
         let config = model.config();
         let (vocab_size, embedding_length) = (config.vocab_size, config.embedding_length);
         let reference = Arc::clone(&model)
-            .reference(products, n_ctx)
+            .reference(products, n_ctx, n_ctx)
             .map_err(|OutOfMemory { bytes }| BackendError::OutOfMemory { n_ctx, bytes })?;
         Ok(CpuBackend {
             work: Arc::new(Mutex::new(Work {
@@ -94,24 +97,32 @@ impl CpuBackend {
         lock(&self.work)
     }
 
-    /// The result of `compute`: at once where the caller may block, else of a thread of its own.
     async fn computed<N: Send + 'static, T: Send + 'static>(
         &self,
         compute: impl FnOnce(&mut Work, &mut Heard<'_, N>) -> Result<T, BackendError> + Send + 'static,
         heard: &mut Heard<'_, N>,
     ) -> Result<T, BackendError> {
-        if may_block() || cfg!(target_arch = "wasm32") {
-            return compute(&mut self.work(), heard);
-        }
-        let work = Arc::clone(&self.work);
-        let apart = apart(move |tell| compute(&mut lock(&work), tell), heard).await;
-        apart.map_err(|error| BackendError::NoThread {
-            reason: error.to_string(),
-        })?
+        computed(&self.work, compute, heard).await
     }
 }
 
-fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+/// The result of `compute`: at once where the caller may block, else of a thread of its own.
+async fn computed<W: Send + 'static, N: Send + 'static, T: Send + 'static>(
+    work: &Arc<Mutex<W>>,
+    compute: impl FnOnce(&mut W, &mut Heard<'_, N>) -> Result<T, BackendError> + Send + 'static,
+    heard: &mut Heard<'_, N>,
+) -> Result<T, BackendError> {
+    if may_block() || cfg!(target_arch = "wasm32") {
+        return compute(&mut lock(work), heard);
+    }
+    let work = Arc::clone(work);
+    let apart = apart(move |tell| compute(&mut lock(&work), tell), heard).await;
+    apart.map_err(|error| BackendError::NoThread {
+        reason: error.to_string(),
+    })?
+}
+
+fn lock<W>(work: &Mutex<W>) -> MutexGuard<'_, W> {
     work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -134,7 +145,12 @@ impl Work {
         }
         let blocks = self.model.config().block_count;
         let on_block = &mut |done| on_prompt(first + chunk.len() * done / blocks);
-        self.reference.forward(chunk, pos + first, on_block)
+        let part = Part {
+            tokens: chunk.len(),
+            pos: pos + first,
+            pages: &[],
+        };
+        self.reference.forward(chunk, &[part], on_block)
     }
 
     /// [`Backend::prefill_watched`].

@@ -1,5 +1,6 @@
-//! The room of several sequences: how many rows of the cache they share, where the experts lie, and how many requests the CPU takes in turns.
+//! The room of several sequences: how many rows of the cache they share, and where the experts lie.
 
+use super::cpu::CHUNK;
 use super::device::Device;
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
@@ -13,6 +14,9 @@ use crate::gpu::Gpu;
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
 use crate::recipes::{BatchSizes, Residence};
+
+/// The sequences at once on the CPU where no number is asked for.
+const SEQUENCES_OF_CPU: u32 = 8;
 
 /// The steps of several sequences that have room.
 pub(super) struct Many {
@@ -37,8 +41,8 @@ struct Sought<'a> {
     whole: MemoryPlan,
 }
 
-/// The sizes of the steps of several sequences; `None` where one is answered at a time. Where nothing is asked for, the cache has what
-/// all sequences need at most, or what there is memory for.
+/// The sizes of the steps of several sequences. Where nothing is asked for, the cache has what all sequences need at most, or what there is
+/// memory for.
 ///
 /// # Errors
 /// [`EngineError::NoRoom`] for a cache that was asked for, unless it is to be forced, or what loading the model there would refuse.
@@ -49,15 +53,15 @@ pub(super) fn batch_sizes(
     serving: Serving,
     ubatch: Option<u32>,
     force: bool,
-) -> Result<Option<Many>, EngineError> {
-    let (Device::Gpu(gpu), 2..) = (device, serving.parallel) else {
-        return Ok(None);
+) -> Result<Many, EngineError> {
+    let Device::Gpu(gpu) = device else {
+        return of_cpu(model, n_ctx, serving, force);
     };
     let sessions = model.place(gpu, Residence::Whole)?.weights.untried(gpu);
     let sizes = BatchSizes {
         n_ctx,
         pages: n_ctx.div_ceil(PAGE as usize) as u32,
-        sequences: serving.parallel.min(Serving::MOST),
+        sequences: sequences(serving, Serving::MOST),
         tokens: step_tokens(gpu, &sessions, Serving::MOST),
         chunk: prompt_chunk(gpu, &sessions, n_ctx, ubatch)?,
     };
@@ -65,12 +69,66 @@ pub(super) fn batch_sizes(
     let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
     let sought = Sought::new(gpu, model, sizes, asked)?;
     if !force && let Some(many) = sought.partly()? {
-        return Ok(Some(many));
+        return Ok(many);
     }
-    Ok(Some(Many {
+    Ok(Many {
         sizes: sought.all_resident(force)?,
         partly: None,
-    }))
+    })
+}
+
+/// The number of sequences at once.
+fn sequences(serving: Serving, usual: u32) -> u32 {
+    serving.parallel.unwrap_or(usual).clamp(1, Serving::MOST)
+}
+
+/// The sizes on the CPU, whose memory all programs share: unless it is asked for, the cache takes half of what the weights leave at most.
+fn of_cpu(
+    model: &dyn Model,
+    n_ctx: usize,
+    serving: Serving,
+    force: bool,
+) -> Result<Many, EngineError> {
+    let plan = MemoryPlan::on_cpu(model, n_ctx);
+    let page = plan.cache_per_token.max(1) * u64::from(PAGE);
+    let others = plan.weights + plan.scratch;
+    let has = Host::here().total;
+    let room = |has: u64| (has.saturating_sub(others) / page) as usize;
+    let sequences = sequences(serving, SEQUENCES_OF_CPU);
+    let of_one = n_ctx.div_ceil(PAGE as usize);
+    let pages = match serving.cache_tokens {
+        Some(asked) => {
+            let pages = asked.div_ceil(PAGE as usize).max(1);
+            let most = has.map_or(usize::MAX, room);
+            if pages > most && !force {
+                return Err(EngineError::from(Box::new(NoRoom {
+                    needed: size(others + page * pages as u64),
+                    weights: size(plan.weights),
+                    n_ctx: pages * PAGE as usize,
+                    cache: size(page * pages as u64),
+                    device: "this machine".to_owned(),
+                    has: size(has.unwrap_or_default()),
+                    but: String::new(),
+                    advice: format!("--cache-tokens {} fits", most * PAGE as usize),
+                })));
+            }
+            pages
+        }
+        None => {
+            let most = has.map_or(usize::MAX, |has| room(has - has / 10) / 2);
+            (of_one * sequences as usize).min(most).max(of_one)
+        }
+    };
+    Ok(Many {
+        sizes: BatchSizes {
+            n_ctx,
+            pages: u32::try_from(pages).unwrap_or(u32::MAX / PAGE),
+            sequences,
+            tokens: CHUNK as u32,
+            chunk: CHUNK as u32,
+        },
+        partly: None,
+    })
 }
 
 /// Where the experts of `model` lie for steps of `sequences` sequences of up to `n_ctx` tokens that share `pages` of a cache: `None` is on the
@@ -230,19 +288,6 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// The number of requests that the CPU answers in turns. Each has a session of its own, and twice as many may be needed for a while.
-pub(super) fn turns(device: &Device, model: &dyn Model, n_ctx: usize, serving: Serving) -> usize {
-    let (Device::Cpu { .. }, true) = (device, serving.turns) else {
-        return 1;
-    };
-    let plan = MemoryPlan::on_cpu(model, n_ctx);
-    let has = Host::here().total.unwrap_or(u64::MAX);
-    // Some is left for what else uses the memory.
-    let left = (has - has / 10).saturating_sub(plan.total() - plan.cache);
-    let sessions = left / plan.cache.max(1);
-    (sessions / 2).clamp(1, u64::from(serving.parallel.clamp(1, Serving::MOST))) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,9 +315,8 @@ mod tests {
             )
         };
         let serving = |cache_tokens| Serving {
-            parallel: 8,
+            parallel: Some(8),
             cache_tokens,
-            turns: true,
         };
         let gpu = open(None);
         let of_pages = |pages| BatchSizes {
@@ -287,33 +331,29 @@ mod tests {
         let found = |gpu: &Arc<Gpu>, cache_tokens| {
             let device = Device::Gpu(Arc::clone(gpu));
             let many = batch_sizes(&device, &*model, 250, serving(cache_tokens), None, false);
-            many.map(|many| many.map(|many| many.sizes))
+            many.map(|many| many.sizes)
         };
-        assert_eq!(found(&gpu, None).expect("it fits"), Some(of_pages(32)));
+        assert_eq!(found(&gpu, None).expect("it fits"), of_pages(32));
         // A tenth of the memory is left alone.
         let page = plan.cache_per_token * u64::from(PAGE);
         let needed = plan.weights + plan.scratch + 20 * page + page / 2;
         let small = open(Some(needed * 10 / 9 + 1));
-        assert_eq!(found(&small, None).expect("it fits"), Some(of_pages(20)));
+        assert_eq!(found(&small, None).expect("it fits"), of_pages(20));
         let asked = found(&small, Some(1000)).expect("it fits");
-        assert_eq!(asked, Some(of_pages(16)));
+        assert_eq!(asked, of_pages(16));
         let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
         assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
         let cpu = Device::Cpu { because: None };
-        let none = batch_sizes(&cpu, &*model, 250, serving(None), None, false);
-        assert!(none.expect("there is nothing to refuse").is_none());
-        assert_eq!(turns(&cpu, &*model, 250, serving(None)), 8);
-        let one = Serving {
-            turns: false,
-            ..serving(None)
+        let of_cpu = |n_ctx| {
+            let many = batch_sizes(&cpu, &*model, n_ctx, serving(None), None, false);
+            let sizes = many.expect("there is nothing to refuse").sizes;
+            (sizes.sequences, sizes.rows())
         };
-        assert_eq!(turns(&cpu, &*model, 250, one), 1);
-        let most =
-            Host::here().total.expect("the machine tells it") / model.cache_bytes_per_token();
-        assert_eq!(
-            turns(&cpu, &*model, most as usize, serving(None)),
-            1,
-            "no memory"
-        );
+        assert_eq!(of_cpu(250), (8, 8 * 256));
+        let total = Host::here().total.expect("the machine tells it");
+        let most = total / model.cache_bytes_per_token();
+        let (sequences, rows) = of_cpu(most as usize / 4);
+        assert_eq!(sequences, 8);
+        assert!(rows < most as usize / 2, "it is half of the memory at most");
     }
 }

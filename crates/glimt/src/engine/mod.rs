@@ -9,6 +9,7 @@ mod apart;
 pub mod backend;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bandwidth;
+mod batch;
 #[cfg(not(target_arch = "wasm32"))]
 mod beside;
 pub mod chooser;
@@ -151,12 +152,10 @@ pub struct EngineOptions {
 /// The number of sequences that a scheduler answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Serving {
-    /// Sequences at once, up to [`Serving::MOST`].
-    pub parallel: u32,
+    /// Sequences at once, up to [`Serving::MOST`]; `None` is as many on a GPU, and 8 on the CPU, where more are hardly faster.
+    pub parallel: Option<u32>,
     /// Rows of the cache that they share; `None` is what they need at most, as far as there is memory.
     pub cache_tokens: Option<usize>,
-    /// Whether the CPU computes as many in turns, as far as there is memory; otherwise one after the other.
-    pub turns: bool,
 }
 
 impl Serving {
@@ -210,10 +209,11 @@ impl Engine {
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
                 let residence = Partly::residence_of(opened.partly());
                 let weights = match opened.batch_sizes() {
-                    Some(BatchSizes { sequences, .. }) => {
-                        GpuModel::load_for(gpu, model, residence, sequences, told).await?
-                    }
-                    None => {
+                    Some(BatchSizes {
+                        sequences: sequences @ 2..,
+                        ..
+                    }) => GpuModel::load_for(gpu, model, residence, sequences, told).await?,
+                    _ => {
                         let (choice, n_ctx) = (opened.precompose, opened.n_ctx());
                         GpuModel::load_precomposed(gpu, model, residence, choice, n_ctx, told)
                             .await?

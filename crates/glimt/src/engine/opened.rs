@@ -10,7 +10,7 @@ use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
 use super::{
-    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, context_length, room,
+    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving, context_length, room,
 };
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
@@ -33,8 +33,6 @@ pub struct Opened {
     batch_sizes: Option<BatchSizes>,
     /// Where the experts lie, if not on the device with all else.
     partly: Option<Partly>,
-    /// Requests that a scheduler without such steps answers in turns.
-    turns: usize,
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     pub(super) cpu_products: Products,
@@ -107,7 +105,8 @@ impl Opened {
         };
         let many = match &options.serving {
             Some(serving) => {
-                many::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, options.force)?
+                let force = options.force;
+                Some(many::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, force)?)
             }
             None => None,
         };
@@ -115,18 +114,14 @@ impl Opened {
             Some(Many { sizes, partly }) => (Some(sizes), partly),
             None => (None, of_one),
         };
-        if batch_sizes.is_some() && options.precompose != PrecomposeChoice::Off {
+        let are_many = batch_sizes.is_some_and(|sizes| sizes.sequences > 1);
+        if are_many && options.precompose != PrecomposeChoice::Off {
             let choice = options.precompose.name();
             return Err(EngineError::PrecomposeForMany { choice });
         }
-        let turns = match &options.serving {
-            Some(serving) => many::turns(&device, &*model, n_ctx, *serving),
-            None => 1,
-        };
         Ok(Self {
             batch_sizes,
             partly,
-            turns,
             recommended: Recommended::new(model.gguf(), model.config()),
             model,
             tokenizer,
@@ -199,7 +194,7 @@ impl Opened {
         self.n_ctx
     }
 
-    /// The sizes of the steps of several sequences, where these are asked for and the device is a GPU.
+    /// The sizes of the steps of several sequences, where these are asked for.
     pub fn batch_sizes(&self) -> Option<BatchSizes> {
         self.batch_sizes
     }
@@ -209,9 +204,21 @@ impl Opened {
         self.partly.as_ref()
     }
 
-    /// The number of requests that are answered in turns if the device has no steps of several sequences.
-    pub fn turns(&self) -> usize {
-        self.turns
+    /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
+    pub(super) fn sizes_to_serve(&self) -> Result<BatchSizes, EngineError> {
+        let one = Serving {
+            parallel: Some(1),
+            cache_tokens: None,
+        };
+        let of_one = || {
+            let (device, model) = (&self.device, &*self.model);
+            many::batch_sizes(device, model, self.n_ctx, one, self.ubatch, true)
+        };
+        match self.batch_sizes {
+            Some(sizes) => Ok(sizes),
+            None => Ok(of_one()?.sizes),
+        }
+    }
     }
 
     /// Checks that the cache that requests share has room for a prompt of `prompt` tokens and one more; where each has its own, it does.

@@ -104,6 +104,14 @@ impl<'a> Site<'a> {
             Self::Gpu(_, memory) => memory.has(),
         }
     }
+
+    /// The name of the device in messages about memory.
+    fn name(self) -> String {
+        match self {
+            Self::Cpu => "this machine".to_owned(),
+            Self::Gpu(target, _) => target.name.clone(),
+        }
+    }
 }
 
 /// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
@@ -278,10 +286,7 @@ impl Place<'_> {
             weights: size(whole.weights),
             n_ctx: whole.ctx,
             cache: size(whole.cache),
-            device: match self.site {
-                Site::Cpu => "this machine".to_owned(),
-                Site::Gpu(target, _) => target.name.clone(),
-            },
+            device: self.site.name(),
             has: size(has),
             but,
             advice: match wired {

@@ -103,14 +103,14 @@ impl Session {
         }
     }
 
-    /// Forgets the tokens from the first one on that differs from `wanted`, so that what is left of `wanted` can be appended. At least
-    /// the last token of `wanted` is left, since an answer needs its logits. Returned is the number of tokens that stay.
-    pub fn keep_common(&mut self, wanted: &[u32]) -> usize {
-        let pairs = self.tokens.iter().zip(wanted);
+    /// Takes all tokens of a sequence, and reuses what it has of them: the tokens from the first one on that differs are forgotten. Returned
+    /// is the rest, which is the next prompt. At least the last token is among it, since an answer needs its logits.
+    pub fn sync<'t>(&mut self, tokens: &'t [u32]) -> &'t [u32] {
+        let pairs = self.tokens.iter().zip(tokens);
         let common = pairs.take_while(|(said, wanted)| said == wanted).count();
-        let kept = common.min(wanted.len().saturating_sub(1));
+        let kept = common.min(tokens.len().saturating_sub(1));
         self.truncate(kept);
-        kept
+        &tokens[kept..]
     }
 
     /// Sets the biases that are added to the logits of all tokens from now on that the device chooses.

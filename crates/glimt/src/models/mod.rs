@@ -14,6 +14,7 @@ use half::f16;
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::products::Products;
+use crate::kernels::sequences::PAGE;
 use crate::model::pairs::{Factors, Pair};
 use crate::model::{Config, ModelError};
 use crate::recipes::{Placed, Residence};
@@ -95,7 +96,7 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// The weights of each block that `pair` multiplies; nothing where blocks have no such weights.
     fn factors(&self, pair: Pair) -> Vec<Factors<'_>>;
 
-    /// The forward pass on the CPU, for a context of `n_ctx` tokens.
+    /// The forward pass on the CPU, for contexts of `n_ctx` tokens with `rows` rows of the cache in all.
     ///
     /// # Errors
     /// [`OutOfMemory`] where the cache has no room.
@@ -103,6 +104,7 @@ pub trait Model: fmt::Debug + Send + Sync {
         self: Arc<Self>,
         products: Products,
         n_ctx: usize,
+        rows: usize,
     ) -> Result<Box<dyn Reference>, OutOfMemory>;
 
     /// The places of its weights on a device, and of its experts as `residence` says.
@@ -122,15 +124,56 @@ pub struct OutOfMemory {
 /// The listener to the number of blocks of a forward pass that are done.
 pub type OnBlock<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
+/// Tokens of a forward pass on the CPU that follow each other in one sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The number of tokens.
+    pub tokens: usize,
+    /// The position of the first.
+    pub pos: usize,
+    /// The pages of the cache that hold the rows of the sequence, in order; none where the row of a position is its number.
+    pub pages: &'a [u32],
+}
+
+impl Part<'_> {
+    /// The result of `work` on the rows of the sequence up to the last of these tokens, in their order. `row` is the number of values of one.
+    /// The rows of these tokens are put back into their pages.
+    pub fn in_order<T>(
+        &self,
+        cache: &mut [f16],
+        row: usize,
+        work: impl FnOnce(&mut [f16]) -> T,
+    ) -> T {
+        let page = PAGE as usize * row;
+        let count = (self.pos + self.tokens).div_ceil(PAGE as usize);
+        let pages = &self.pages[..count.min(self.pages.len())];
+        let place = |number: u32| number as usize * page..(number as usize + 1) * page;
+        let Some(&first) = pages.first() else {
+            return work(cache);
+        };
+        if pages.iter().zip(first..).all(|(page, next)| *page == next) {
+            return work(&mut cache[place(first).start..][..pages.len() * page]);
+        }
+        let rows = pages.iter().flat_map(|number| &cache[place(*number)]);
+        let mut rows: Vec<f16> = rows.copied().collect();
+        let done = work(&mut rows);
+        let pairs = rows.chunks_exact(page).zip(pages);
+        for (rows, number) in pairs.skip(self.pos / PAGE as usize) {
+            cache[place(*number)].copy_from_slice(rows);
+        }
+        done
+    }
+}
+
 /// The forward pass on the CPU: the twins of the kernels, composed, with a cache, and with products of one kind or the other.
 pub trait Reference: Send + Sync {
-    /// The hidden states (T, embedding_length) behind the last block for tokens at positions from `pos` on; fills their cache rows.
-    /// Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then
+    /// The hidden states (T, embedding_length) behind the last block for tokens of one sequence or of several, part after part; fills their
+    /// cache rows. Before each block but the first, `on_block` is told how many are done. A break there ends it with `None`, and the rows are then
     /// undefined.
     fn forward(
         &mut self,
         tokens: &[u32],
-        pos: usize,
+        parts: &[Part<'_>],
         on_block: &mut OnBlock<'_>,
     ) -> Option<Vec<f32>>;
 
@@ -146,7 +189,43 @@ pub trait Reference: Send + Sync {
 
 #[cfg(test)]
 mod tests {
+    use super::Part;
     use super::mla::testing::Draft;
+    use crate::kernels::sequences::PAGE;
+    use half::f16;
+
+    #[test]
+    fn rows_stand_in_order_and_go_back_to_their_pages() {
+        const ROW: usize = 3;
+        let page = PAGE as usize;
+        let number = |value: f16| value.to_f32() as usize;
+        let fresh: Vec<f16> = (0..4 * page)
+            .flat_map(|i| [f16::from_f32(i as f32); ROW])
+            .collect();
+        for pages in [&[][..], &[1, 2, 3], &[2, 0, 3]] {
+            let (mut cache, pos, tokens) = (fresh.clone(), page + 7, page);
+            let part = Part { tokens, pos, pages };
+            part.in_order(&mut cache, ROW, |rows| {
+                for (i, row) in rows.chunks_exact_mut(ROW).take(pos + tokens).enumerate() {
+                    let first = pages.get(i / page).map_or(i / page, |page| *page as usize);
+                    assert_eq!(number(row[0]), first * page + i % page, "{pages:?}");
+                    if i >= pos {
+                        row.fill(f16::from_f32(1024.0 + i as f32));
+                    }
+                }
+            });
+            let written: Vec<usize> = cache.iter().step_by(ROW).map(|row| number(*row)).collect();
+            for (i, row) in written.iter().enumerate() {
+                let of = |first: &u32| *first as usize == i / page;
+                let at = match pages.is_empty() {
+                    true => Some(i),
+                    false => pages.iter().position(of).map(|at| at * page + i % page),
+                };
+                let new = at.filter(|at| (pos..pos + tokens).contains(at));
+                assert_eq!(*row, new.map_or(i, |at| 1024 + at), "{pages:?}");
+            }
+        }
+    }
 
     #[test]
     fn files_of_ollamas_converter_are_read() {

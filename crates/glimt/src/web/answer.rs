@@ -172,8 +172,7 @@ pub(super) async fn answer(
         false => ReplyReader::plain(engine.tokenizer()),
     };
     let session = &mut model.session;
-    let kept = session.keep_common(&ids);
-    let prompt = &ids[kept..];
+    let prompt = session.sync(&ids);
     let limit = settings.limit.unwrap_or(usize::MAX);
     let mut chosen = vec![];
     let on_prompt = &mut |done: usize| told.prompt(done, prompt.len());

@@ -38,6 +38,8 @@ pub(super) struct Ask {
     /// The number of best tokens that are told with each, where that is asked for.
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
+    /// The slot that the conversation is kept in; `None` is any.
+    slot: Option<usize>,
     pub(super) chain: ChainSettings,
     /// The field that asks for a form of the answer, and the form as a language.
     form: Option<(&'static str, Language)>,
@@ -91,6 +93,7 @@ impl Ask {
             stops: stops(fields)?,
             log_probs,
             limit,
+            slot: slot(fields, model)?,
             chain: sampling::read(fields, defaults, seed, penalty, tokenizer)?,
             form: sampling::form(fields)?,
         })
@@ -147,6 +150,7 @@ impl Ask {
             begins_after,
             log_probs: self.log_probs,
             limit: self.limit,
+            slot: self.slot,
         });
         let order = |prompt: &Vec<u32>| Order {
             prompt: prompt.as_slice().into(),
@@ -155,6 +159,19 @@ impl Ask {
         };
         Ok(prompts.iter().map(order).collect())
     }
+}
+
+/// The slot that the conversation is kept in, if a request names one; -1 is any.
+fn slot(fields: &Fields<'_>, model: &Model) -> Result<Option<usize>, ApiError> {
+    let slots = model
+        .engine
+        .batch_sizes()
+        .map_or(1, |sizes| sizes.sequences);
+    let mut found = None;
+    for name in ["id_slot", "slot_id"] {
+        found = found.or(fields.count(name, -1..=i64::from(slots) - 1)?);
+    }
+    Ok(found.and_then(|slot| usize::try_from(slot).ok()))
 }
 
 /// The most tokens of an answer, if a request says it; -1 and -2 are no limit, as in llama.cpp.

@@ -83,6 +83,7 @@ fn settings() -> Settings {
         timeout: None,
         max_body: usize::MAX,
         drain: Duration::ZERO,
+        slots: None,
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
 use super::model::Model;
@@ -19,7 +20,9 @@ use super::places::{Place, Places};
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
-use crate::engine::scheduler::{Choice, Event, Owner, Request, RequestId, Scheduler};
+use crate::engine::scheduler::{
+    Choice, Event, Owner, Request, RequestId, Scheduler, SlotAction, SlotDone, SlotError,
+};
 use crate::engine::{EngineError, KeepWarm, StopReason};
 use crate::gpu::wait::Wait;
 
@@ -49,6 +52,8 @@ pub(super) struct Wish {
     /// The number of best tokens that are told with each.
     pub(super) log_probs: Option<usize>,
     pub(super) limit: usize,
+    /// The slot that the conversation is kept in; `None` is any.
+    pub(super) slot: Option<usize>,
 }
 
 impl Wish {
@@ -190,8 +195,16 @@ impl Entry {
     }
 }
 
+/// Something to do with a slot. It waits until the slot's answer has ended.
+struct Task {
+    slot: usize,
+    action: SlotAction,
+    reply: oneshot::Sender<Result<SlotDone, SlotError>>,
+}
+
 enum Message {
     Job(Box<Job>),
+    Task(Task),
     End,
 }
 
@@ -237,6 +250,21 @@ impl Desk {
         // Where nobody reads, the channel of the answers is closed, which their reader sees.
         let _ = self.messages.send(message);
         self.bell.store(true, Ordering::Relaxed);
+    }
+
+    /// Has something done with a slot. Nothing comes back where the thread behind it ends first.
+    pub(super) fn act(
+        &self,
+        slot: usize,
+        action: SlotAction,
+    ) -> oneshot::Receiver<Result<SlotDone, SlotError>> {
+        let (reply, done) = oneshot::channel();
+        self.send(Message::Task(Task {
+            slot,
+            action,
+            reply,
+        }));
+        done
     }
 
     /// Hands in a request of `peer` that came at `came`; `None` if there is no place.
@@ -307,6 +335,7 @@ fn request(
         choice,
         limit: wish.limit,
         owner,
+        slot: wish.slot,
     }
 }
 
@@ -318,6 +347,8 @@ struct Clerk {
     arriving: Arc<()>,
     /// Jobs with answers that are not the scheduler's yet, in the order in which they came.
     jobs: Vec<Job>,
+    /// Work on slots that is not done yet.
+    tasks: Vec<Task>,
     entries: HashMap<RequestId, Entry>,
     /// Requests whose readers went away while they waited.
     cancelled: Vec<RequestId>,
@@ -328,6 +359,7 @@ impl Clerk {
     fn take(&mut self, message: Message) {
         match message {
             Message::Job(job) => self.jobs.push(*job),
+            Message::Task(task) => self.tasks.push(task),
             Message::End => self.ending = true,
         }
     }
@@ -461,6 +493,20 @@ impl Clerk {
         self.count();
     }
 
+    /// Has the scheduler do what it can with slots, in the order in which it was asked for.
+    fn act(&mut self, scheduler: &mut Scheduler) {
+        for task in std::mem::take(&mut self.tasks) {
+            if task.reply.is_closed() {
+                continue;
+            }
+            match scheduler.act(task.slot, &task.action).wait() {
+                Err(SlotError::Busy { .. }) => self.tasks.push(task),
+                // Nobody may wait for it any more.
+                done => drop(task.reply.send(done)),
+            }
+        }
+    }
+
     /// The next answer to enter, of the peer and the request that have the fewest, if `slots` can be answered at once.
     fn next(&mut self, slots: usize) -> Option<(Request, Entry)> {
         if self.jobs.iter().all(|job| job.left() == 0) {
@@ -521,6 +567,7 @@ pub(super) fn work(
         metrics,
         arriving,
         jobs: vec![],
+        tasks: vec![],
         entries: HashMap::new(),
         cancelled: vec![],
         ending: false,
@@ -537,6 +584,7 @@ pub(super) fn work(
     while !clerk.ending {
         bell.store(false, Ordering::Relaxed);
         clerk.collect();
+        clerk.act(&mut scheduler);
         clerk.submit(&mut scheduler);
         if clerk.ending {
             break;

@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 
 /// Fields that change no answer of this server.
-const SILENT: [&str; 26] = [
+const SILENT: [&str; 24] = [
     // OpenAI: who asks, and what is kept.
     "user",
     "metadata",
@@ -27,8 +27,6 @@ const SILENT: [&str; 26] = [
     "add_special_tokens",
     // llama.cpp: slots, caches and a context that moves.
     "cache_prompt",
-    "id_slot",
-    "slot_id",
     "n_keep",
     "n_discard",
     "t_max_prompt_ms",

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The fields at the top of a body. One that is missing here is told as ignored.
-const READ: [&str; 175] = [
+const READ: [&str; 176] = [
     "adaptive_decay",
     "adaptive_target",
     "add_generation_prompt",
@@ -40,6 +40,7 @@ const READ: [&str; 175] = [
     "early_stopping",
     "echo",
     "enable_thinking",
+    "filename",
     "format",
     "frequency_penalty",
     "function_call",

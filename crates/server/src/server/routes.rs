@@ -8,6 +8,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
+use hyper::body::Body as _;
 use serde_json::{Value, json};
 
 use super::app::{App, Phase, Served};
@@ -118,6 +119,7 @@ fn of_others() -> Router<Arc<App>> {
         .route("/completions", post(answers::<llama::Continued>))
         .route("/props", get_from(llama::props))
         .route("/slots", get_from(llama::slots))
+        .route("/slots/{id}", post(slot))
         .route("/apply-template", post_to(llama::apply_template))
         .route("/api/chat", post(answers::<ollama::Talk>))
         .route("/api/generate", post(answers::<ollama::Generate>))
@@ -214,6 +216,27 @@ fn post_to(work: fn(&Fields<'_>, &Model) -> Result<String, ApiError>) -> MethodR
             Ok(json_response(StatusCode::OK, found))
         },
     )
+}
+
+/// Saves, restores or erases a slot. An action without a file needs no body.
+async fn slot(State(app): Shared, Path(id): Path<String>, request: Request) -> Answer {
+    app.served()?;
+    let query = request.uri().query().map(str::to_owned);
+    let folder = app.settings.slots.clone();
+    let has_body = !request.body().is_end_stream();
+    let asked = match has_body {
+        true => {
+            let body = body::take(&app, request).await?;
+            let read = move |body: &Value| {
+                let fields = Fields::of_body(body)?;
+                llama::Asked::read(&id, query.as_deref(), Some(&fields), folder.as_deref())
+            };
+            body::read(&app, body, Texts::Counted, read).await?
+        }
+        false => llama::Asked::read(&id, query.as_deref(), None, folder.as_deref())?,
+    };
+    let done = asked.answer(&app).await?;
+    Ok(json_response(StatusCode::OK, done.to_string()))
 }
 
 async fn chat_page(headers: HeaderMap) -> Response {

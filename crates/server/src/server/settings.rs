@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::Keys;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub max_body: usize,
     /// How long requests are answered for after the server was asked to end.
     pub drain: Duration,
+    /// The folder of the session files that slots are saved to, where that may be asked for.
+    pub slots: Option<PathBuf>,
 }
 
 #[cfg(test)]
@@ -49,6 +52,7 @@ impl Settings {
             timeout: None,
             max_body: 1 << 20,
             drain: Duration::ZERO,
+            slots: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use super::proof::Proof;
 use super::results::Results;
 use super::warm;
 use crate::engine::backend::Touch;
+pub use crate::engine::batch::{BatchLanding, BatchStep, BatchToken};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, Listed, State};
 use crate::gpu::geometry::Site;
@@ -16,7 +17,7 @@ use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE};
 use crate::recipes::{BatchSizes, Sessions, Steps};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
 
@@ -28,28 +29,6 @@ const RING: usize = BATCHES_IN_FLIGHT + 1;
 /// The fewest tokens of one sequence that a step computes as a part of its prompt. Such a step may expand the context.
 pub const LEAST_RUN: usize = 129;
 
-/// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchToken {
-    /// The number of the sequence, below [`BatchSizes::sequences`].
-    pub sequence: u32,
-    /// The position in the sequence, below [`BatchSizes::n_ctx`].
-    pub position: u32,
-}
-
-/// The work of one step.
-#[derive(Debug, Clone, Copy)]
-pub struct BatchStep<'a> {
-    /// The tokens of the step. The first ones are those after which a token is chosen.
-    pub tokens: &'a [BatchToken],
-    /// The choice of each of them: [`sample::words`] for the position behind it.
-    pub choices: &'a [[u32; CHOICE]],
-    /// The biases of each of these tokens, which are added to the logits first. Tokens behind the end of the list have no biases.
-    pub biases: &'a [Biases],
-    /// Indices of the chosen tokens of which the host wants the logits, with their biases.
-    pub logits: &'a [usize],
-}
-
 /// A step on its way.
 pub struct BatchFlight {
     slot: usize,
@@ -57,17 +36,6 @@ pub struct BatchFlight {
     drawn: usize,
     rows: Option<FlyingRows>,
     submission: SubmissionIndex,
-}
-
-/// The results of a step.
-#[derive(Debug, Default)]
-pub struct BatchLanding {
-    /// The chosen tokens, which the device has written to their sequences' ids.
-    pub ids: Vec<u32>,
-    /// Whether a logit was infinite or not a number, for each of them. Then the id means nothing.
-    pub broken: Vec<bool>,
-    /// The logits that were asked for, (rows, vocab). Their memory can be [given back](GpuBatch::take_back).
-    pub logits: Vec<f32>,
 }
 
 /// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
@@ -136,6 +104,8 @@ pub struct GpuBatch {
     /// The lists of experts that the steps leave, each once.
     lists: BTreeMap<u32, Vec<Listed>>,
     next_slot: usize,
+    /// The steps on their way that were submitted by the [common interface](crate::engine::batch::Batch).
+    flights: VecDeque<BatchFlight>,
     rows: Rows,
     /// The pages of each sequence, as the device knows them.
     pages: Vec<u32>,
@@ -294,6 +264,7 @@ impl GpuBatch {
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
             next_slot: 0,
+            flights: VecDeque::new(),
             rows: Rows::default(),
             pages: vec![0; sizes.sequences as usize * sizes.n_ctx.div_ceil(PAGE as usize)],
             prompt,
@@ -480,6 +451,7 @@ mod biases;
 mod cache_rows;
 mod compute;
 pub(super) mod copies;
+mod interface;
 #[cfg(not(target_arch = "wasm32"))]
 mod measure;
 mod rows;

@@ -16,6 +16,7 @@ pub(super) use identity::Identity;
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use identity::Writer;
@@ -24,7 +25,50 @@ use opening::failed;
 use record::{AROUND, HEAD, Kind};
 
 use super::session::Lineage;
-use super::{Engine, Opened, Session};
+use super::{Engine, EngineError, Opened, Session};
+
+/// Tokens and cache rows that a session file keeps.
+pub(super) trait Source: Send {
+    /// The engine that computes the rows.
+    fn engine(&self) -> &Engine;
+
+    /// All tokens, in order.
+    fn tokens(&self) -> &[u32];
+
+    /// The number of these tokens that have their cache rows.
+    fn cached(&self) -> usize;
+
+    /// The lineage of the rows, which tells whether they are those of the last save.
+    fn lineage(&self) -> &Lineage;
+
+    /// The cache rows at `positions`.
+    fn read_rows(
+        &mut self,
+        positions: Range<usize>,
+    ) -> impl Future<Output = Result<Vec<u8>, EngineError>> + Send;
+}
+
+impl Source for Session {
+    fn engine(&self) -> &Engine {
+        Session::engine(self)
+    }
+
+    fn tokens(&self) -> &[u32] {
+        Session::tokens(self)
+    }
+
+    fn cached(&self) -> usize {
+        Session::cached(self)
+    }
+
+    fn lineage(&self) -> &Lineage {
+        Session::lineage(self)
+    }
+
+    async fn read_rows(&mut self, positions: Range<usize>) -> Result<Vec<u8>, EngineError> {
+        Session::read_rows(self, positions).await
+    }
+}
 
 /// A session file, open and locked.
 pub struct SessionFile {
@@ -117,15 +161,8 @@ impl SessionFile {
     /// [`SessionFileError`]: another engine, no room in the context, damaged rows, or what the device reports. The session is then empty,
     /// or as it was.
     pub async fn restore(&mut self, session: &mut Session) -> Result<(), SessionFileError> {
-        self.check_engine(session)?;
-        let n_ctx = session.engine().n_ctx();
-        if self.kept.tokens.len() > n_ctx {
-            return Err(SessionFileError::TooLong {
-                path: self.path.clone(),
-                tokens: self.kept.tokens.len(),
-                n_ctx,
-            });
-        }
+        self.check_engine(session.engine())?;
+        self.check_room(session.engine().n_ctx())?;
         session.resume(&self.kept.tokens)?;
         let put = self.put_rows(session).await;
         if put.is_err() {
@@ -136,16 +173,42 @@ impl SessionFile {
         Ok(())
     }
 
+    /// Checks that its tokens have room in a context of `n_ctx` tokens.
+    ///
+    /// # Errors
+    /// [`SessionFileError::TooLong`].
+    pub(super) fn check_room(&self, n_ctx: usize) -> Result<(), SessionFileError> {
+        let (path, tokens) = (&self.path, self.kept.tokens.len());
+        match tokens > n_ctx {
+            true => Err(SessionFileError::TooLong {
+                path: path.clone(),
+                tokens,
+                n_ctx,
+            }),
+            false => Ok(()),
+        }
+    }
+
     async fn put_rows(&mut self, session: &mut Session) -> Result<(), SessionFileError> {
-        for i in 0..self.kept.extents.len() {
-            let rows = self.rows(i)?;
+        for i in 0..self.extents() {
+            let (_, rows) = self.rows(i)?;
             session.push_rows(&rows).await?;
         }
         Ok(())
     }
 
-    /// The rows of an extent, checked.
-    fn rows(&mut self, extent: usize) -> Result<Vec<u8>, SessionFileError> {
+    /// Bytes of the file that count.
+    pub(super) fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// The number of records with rows.
+    pub(super) fn extents(&self) -> usize {
+        self.kept.extents.len()
+    }
+
+    /// The position of the first row of an extent, and its rows, checked.
+    pub(super) fn rows(&mut self, extent: usize) -> Result<(usize, Vec<u8>), SessionFileError> {
         let Extent {
             first,
             end,
@@ -158,7 +221,7 @@ impl SessionFile {
         match read.map_err(failed(&self.path, "cannot read"))? {
             Some(mut payload) => {
                 payload.drain(..8);
-                Ok(payload)
+                Ok((first, payload))
             }
             None => {
                 let difference = replay::OTHER_CHECKSUM;
@@ -181,7 +244,16 @@ impl SessionFile {
         session: &mut Session,
         data: &[u8],
     ) -> Result<(), SessionFileError> {
-        self.check_engine(session)?;
+        self.save_from(session, data).await
+    }
+
+    /// [`save`](Self::save) of anything that has tokens and rows.
+    pub(super) async fn save_from(
+        &mut self,
+        session: &mut impl Source,
+        data: &[u8],
+    ) -> Result<(), SessionFileError> {
+        self.check_engine(session.engine())?;
         let most = Kind::Data.most_bytes(0) as usize;
         if data.len() > most {
             return Err(SessionFileError::DataTooLong {
@@ -227,7 +299,7 @@ impl SessionFile {
     }
 
     /// The numbers of tokens and rows of the last commit that `session` still has, rows in whole records.
-    fn common(&self, session: &Session) -> (usize, usize) {
+    fn common(&self, session: &impl Source) -> (usize, usize) {
         let pairs = self.kept.committed().iter().zip(session.tokens());
         let tokens = pairs.take_while(|(kept, said)| kept == said).count();
         let rows = self.lineage.as_ref().map_or(0, |lineage| {
@@ -239,7 +311,7 @@ impl SessionFile {
     /// Writes a group that follows `tokens` and `rows` of the last commit; returns its changes and where it ends.
     async fn append(
         &mut self,
-        session: &mut Session,
+        session: &mut impl Source,
         data: &[u8],
         tokens: usize,
         rows: usize,
@@ -316,8 +388,8 @@ impl SessionFile {
         Ok(())
     }
 
-    fn check_engine(&self, session: &Session) -> Result<(), SessionFileError> {
-        match *session.engine().identity()? == self.identity {
+    fn check_engine(&self, engine: &Engine) -> Result<(), SessionFileError> {
+        match *engine.identity()? == self.identity {
             true => Ok(()),
             false => Err(SessionFileError::OtherEngine {
                 path: self.path.clone(),

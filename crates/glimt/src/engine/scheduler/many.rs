@@ -1,8 +1,12 @@
-//! Many requests at once, in steps of several sequences on a GPU.
+//! Many requests at once, in steps of several sequences.
 //!
-//! Each sequence that decodes has one token in a step. As many tokens of the prompts join it as keep it short (`pace`). While a step runs, the next one is
+//! Each sequence that decodes has one token in a step. As many tokens of the prompts join it as keep it short (`pace`). While a step runs on a GPU, the next one is
 //! submitted: the device writes the tokens it chooses to where that one reads them. So a sequence may be computed past its end. What comes
 //! of that is left out, and its pages go to others only when no step in flight names them.
+//!
+//! The CPU computes one step at a time. The prompt of a request that is alone there has steps as long as the CPU likes them. Such a step is
+//! broken off when somebody comes, and for a while none is made then: an interrupted one is computed again, so whoever comes often could keep
+//! a long prompt from its end.
 //!
 //! If there is no page for the next token of a sequence, the youngest one of the peer that holds most pages is taken back. It waits with its
 //! tokens so far, and is computed again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as
@@ -13,16 +17,20 @@ mod landing;
 mod pace;
 mod plan;
 mod sequence;
+mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use web_time::Duration;
+use std::sync::atomic::AtomicBool;
+use web_time::{Duration, Instant};
 
 use super::fair::Rounds;
 use super::pages::{Pages, ROWS};
 use super::request::{Counts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
-use crate::engine::gpu::batch::{BATCHES_IN_FLIGHT, BatchFlight, GpuBatch};
+use crate::engine::batch::Batch;
+use crate::engine::cpu::CpuBatch;
+use crate::engine::gpu::batch::GpuBatch;
 use crate::engine::{Engine, EngineError, StopReason};
 use pace::{Filled, Pace};
 use sequence::{Answer, Sequence};
@@ -36,7 +44,6 @@ struct Draw {
 
 /// A step on its way.
 struct Flight {
-    flight: BatchFlight,
     /// The number of steps that were submitted, this one included.
     number: u64,
     /// The random draws for the step's tokens after the first, one for each.
@@ -44,12 +51,14 @@ struct Flight {
     /// Up to which position it computes each of its sequences.
     parts: Vec<(u64, usize)>,
     filled: Filled,
+    /// The run of a prompt that has the step for itself and may be broken off.
+    watched: Option<u64>,
 }
 
 /// Requests that are answered at once.
 pub(super) struct Many {
     engine: Engine,
-    batch: GpuBatch,
+    batch: Box<dyn Batch>,
     pages: Pages,
     /// Requests that wait, in the order in which they came.
     waiting: VecDeque<Answer>,
@@ -57,11 +66,17 @@ pub(super) struct Many {
     /// Requests that are answered, in the order in which they came.
     running: Vec<Sequence>,
     /// Sequences of the batch that nobody uses.
-    slots: Vec<u32>,
+    seats: Vec<u32>,
+    /// The tokens of each slot.
+    kept: Vec<Vec<u32>>,
     flights: VecDeque<Flight>,
     /// Pages that are let go once this step has landed.
     leaving: Vec<(u64, Vec<u32>)>,
     pace: Pace,
+    /// Whether somebody has come while a step is computed.
+    pub(super) bell: Arc<AtomicBool>,
+    /// When several were there last.
+    shared: Option<Instant>,
     /// Steps submitted.
     flown: u64,
     /// Sequences begun, those that were taken up again counted again.
@@ -71,34 +86,46 @@ pub(super) struct Many {
 }
 
 impl Many {
-    /// A scheduler without requests; `None` where the engine is for one at a time.
-    pub(super) async fn new(engine: &Engine) -> Result<Option<Self>, EngineError> {
-        let (Some(weights), Some(sizes)) = (&engine.0.weights, engine.batch_sizes()) else {
-            return Ok(None);
+    /// A scheduler without requests.
+    pub(super) async fn new(engine: &Engine) -> Result<Self, EngineError> {
+        let sizes = engine.sizes_to_serve()?;
+        let batch: Box<dyn Batch> = match &engine.0.weights {
+            Some(weights) => Box::new(GpuBatch::new(Arc::clone(weights), sizes).await?),
+            None => Box::new(CpuBatch::new(Arc::clone(&engine.model), engine.cpu_products, sizes)?),
         };
-        let batch = GpuBatch::new(Arc::clone(weights), sizes).await?;
-        Ok(Some(Self::of(engine.clone(), batch)))
+        Ok(Self::of(engine.clone(), batch))
     }
 
     /// A scheduler without requests, which answers those for `engine` by the steps of `batch`.
-    fn of(engine: Engine, batch: GpuBatch) -> Self {
+    fn of(engine: Engine, batch: Box<dyn Batch>) -> Self {
         let sizes = batch.sizes();
         Self {
             engine,
-            batch,
             pages: Pages::new(sizes.pages),
             waiting: VecDeque::new(),
             rounds: Rounds::default(),
             running: vec![],
-            slots: (0..sizes.sequences).rev().collect(),
+            seats: (0..sizes.sequences).rev().collect(),
+            kept: vec![vec![]; sizes.sequences as usize],
             flights: VecDeque::new(),
             leaving: vec![],
-            pace: Pace::new(),
+            pace: match batch.in_flight() {
+                1 => Pace::of_slow(),
+                _ => Pace::new(),
+            },
+            bell: Arc::default(),
+            shared: None,
             flown: 0,
             runs: 0,
             prefix_asked: 0,
             prefix_found: 0,
+            batch,
         }
+    }
+
+    /// Whether steps are so slow that they are computed one at a time and can be broken off.
+    fn is_slow(&self) -> bool {
+        self.batch.in_flight() == 1
     }
 
     /// Compiles all steps, so that no answer waits for that.
@@ -133,6 +160,7 @@ impl Many {
             choice,
             limit,
             owner,
+            slot,
         } = request;
         self.engine.check_cache(prompt.len())?;
         self.rounds.came(owner);
@@ -143,6 +171,7 @@ impl Many {
             prompt: prompt.len(),
             tokens: prompt,
             choice,
+            slot,
             limit: limit.min(room),
             at_limit: match limit <= room {
                 true => StopReason::Limit,
@@ -187,8 +216,11 @@ impl Many {
     /// Submits steps, and tells what came of the oldest one.
     pub(super) async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
         self.admit(told);
+        if self.running.len() + self.waiting.len() > 1 {
+            self.shared = Some(Instant::now());
+        }
         self.take_held(told);
-        while self.flights.len() < BATCHES_IN_FLIGHT && self.fly().await? {}
+        while self.flights.len() < self.batch.in_flight() && self.fly().await? {}
         self.land(told).await
     }
 
@@ -203,7 +235,10 @@ impl Many {
         let tokens = &sequence.answer.tokens;
         let rows = &tokens[..sequence.landed.min(tokens.len())];
         self.pages.register_rest(&sequence.table, rows);
-        self.slots.push(sequence.slot);
+        if let Some(kept) = self.kept.get_mut(sequence.name()) {
+            kept.clone_from(tokens);
+        }
+        self.seats.push(sequence.seat);
         self.depart(sequence.table.pages);
         sequence.answer
     }

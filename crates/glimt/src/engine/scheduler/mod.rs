@@ -1,8 +1,7 @@
 //! Answers the requests of many users on one engine.
 //!
-//! [`Scheduler::submit`] takes requests at any time. [`Scheduler::step`] does the next piece of work and tells what came of it. On a GPU many
-//! requests are answered at once (`many`), and a step is one of the device. Elsewhere sessions answer in turns (`turns`), and a step is a turn.
-//! In both, rows that a request has in common with earlier ones are not computed again, and whoever asks for much leaves others their share
+//! [`Scheduler::submit`] takes requests at any time. [`Scheduler::step`] computes the next step of the device (`many`) and tells what came of
+//! it. Rows that a request has in common with earlier ones are not computed again, and whoever asks for much leaves others their share
 //! (`fair`).
 
 mod fair;
@@ -10,20 +9,20 @@ mod guarded;
 mod many;
 mod pages;
 mod request;
+mod slots;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 pub use fair::Owner;
 pub use request::{Choice, Counts, Event, Request, RequestId, Told};
+pub use slots::{SlotAction, SlotDone, SlotError};
 
 use super::backend::Touch;
-use super::{Engine, EngineError, Session};
+use super::{Engine, EngineError};
 use guarded::Guarded;
 use many::Many;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use turns::Turns;
 use web_time::Duration;
 
 /// Time that warming up may take, and the step that is under way then.
@@ -32,46 +31,30 @@ const WARM_UP: Duration = Duration::from_secs(60);
 /// Requests, and what answers them.
 pub struct Scheduler {
     engine: Engine,
-    work: Work,
+    many: Many,
     submitted: u64,
-    bell: Arc<AtomicBool>,
-}
-
-enum Work {
-    Turns(Box<Turns>),
-    Many(Box<Many>),
 }
 
 impl Scheduler {
-    /// A scheduler without requests, with its cache on the device of `engine`. It answers many requests at once where
-    /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for that; the steps that decode are compiled then.
+    /// A scheduler without requests, with its cache on the device of `engine`. It answers as many requests at once as
+    /// [`EngineOptions::serving`](super::EngineOptions::serving) asks for, else one; the steps that decode are compiled then.
     ///
     /// # Errors
     /// The error that the cache does not fit.
     pub async fn new(engine: &Engine) -> Result<Self, EngineError> {
-        let bell = Arc::new(AtomicBool::new(false));
-        let work = match Many::new(engine).await? {
-            Some(mut many) => {
-                many.prepare().await?;
-                Work::Many(Box::new(many))
-            }
-            None => {
-                let turns = Turns::new(engine, engine.turns(), Arc::clone(&bell));
-                Work::Turns(Box::new(turns.await?))
-            }
-        };
+        let mut many = Many::new(engine).await?;
+        many.prepare().await?;
         Ok(Self {
             engine: engine.clone(),
-            work,
+            many,
             submitted: 0,
-            bell,
         })
     }
 
     /// A flag that is to be set when a request has come that is not [submitted](Self::submit) yet, and to be unset before such requests are
     /// looked for. A step of a request that is alone then ends early.
     pub fn bell(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.bell)
+        Arc::clone(&self.many.bell)
     }
 
     /// Computes with every step once before there are requests, so that the first request is answered as fast as the second: drivers may
@@ -84,18 +67,12 @@ impl Scheduler {
         &mut self,
         told: &mut (dyn FnMut(usize, usize) + Send),
     ) -> Result<(), EngineError> {
-        match &mut self.work {
-            Work::Turns(turns) => turns.warm_up(WARM_UP, told).await,
-            Work::Many(many) => many.warm_up(WARM_UP, told).await,
-        }
+        self.many.warm_up(WARM_UP, told).await
     }
 
     /// The most requests that are answered at the same time.
     pub fn slots(&self) -> usize {
-        match &self.work {
-            Work::Turns(turns) => turns.slots(),
-            Work::Many(many) => many.slots(),
-        }
+        self.many.slots()
     }
 
     /// Takes a request. It never blocks, and nothing is computed before the next [`step`](Self::step).
@@ -108,10 +85,7 @@ impl Scheduler {
             request.choice = Choice::Host(Box::new(Guarded::new(chooser)));
         }
         let id = RequestId(self.submitted);
-        match &mut self.work {
-            Work::Turns(turns) => turns.submit(id, request),
-            Work::Many(many) => many.submit(id, request)?,
-        }
+        self.many.submit(id, request)?;
         self.submitted += 1;
         Ok(id)
     }
@@ -122,41 +96,34 @@ impl Scheduler {
     /// # Errors
     /// The error that the device reports where it can compute nothing any more. No request is answered then, and none was told.
     pub async fn step(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
-        match &mut self.work {
-            Work::Turns(turns) => turns.step(told).await,
-            Work::Many(many) => many.step(told).await,
-        }
+        self.many.step(told).await
     }
 
     /// Forgets a request. Nothing more is told of it. One that has ended is none.
     pub fn cancel(&mut self, id: RequestId) {
-        match &mut self.work {
-            Work::Turns(turns) => turns.cancel(id),
-            Work::Many(many) => many.cancel(id),
-        }
+        self.many.cancel(id);
+    }
+
+    /// Does something with the sequence of a slot below [`slots`](Self::slots).
+    ///
+    /// # Errors
+    /// [`SlotError`]. The slot is then as it was.
+    pub async fn act(&mut self, slot: usize, action: &SlotAction) -> Result<SlotDone, SlotError> {
+        self.many.act(slot, action).await
     }
 
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
-        match &self.work {
-            Work::Turns(turns) => turns.is_idle(),
-            Work::Many(many) => many.is_idle(),
-        }
+        self.many.is_idle()
     }
 
     /// The counts of requests, rows and tokens.
     pub fn counts(&self) -> Counts {
-        match &self.work {
-            Work::Turns(turns) => turns.counts(),
-            Work::Many(many) => many.counts(),
-        }
+        self.many.counts()
     }
 
     /// A function that keeps the device ready while nothing is asked for, where the device needs that.
     pub fn warm(&self) -> Option<Touch> {
-        match &self.work {
-            Work::Turns(turns) => turns.idle.last().and_then(Session::warm),
-            Work::Many(many) => many.warm(),
-        }
+        self.many.warm()
     }
 }

@@ -134,13 +134,47 @@ impl Pages {
         }
     }
 
-    /// The known page behind those of `table`, which have just been [adopted](Self::adopt), with the most first tokens in common with
-    /// `rest`, and how many these are.
-    pub(super) fn near(&self, table: &Table, rest: &[u32]) -> Option<(u32, usize)> {
-        let parent = table.pages.last().copied();
+    /// The known page behind `parent`, the last of those just [adopted](Self::adopt), with the most first tokens in common with `rest`, and
+    /// how many these are.
+    pub(super) fn near(&self, parent: Option<u32>, rest: &[u32]) -> Option<(u32, usize)> {
         let behind = self.index.iter().filter(|(key, _)| key.parent == parent);
         let near = behind.map(|(key, page)| (*page, common(&key.tokens, rest)));
         near.max_by_key(|(page, rows)| (*rows, *page))
+    }
+
+    /// The known pages that hold the rows of the beginning of `tokens`, and how many rows these are. Nobody holds the pages for that.
+    pub(super) fn covered(&self, tokens: &[u32]) -> (Vec<u32>, usize) {
+        // The last token is not left out where another one follows it.
+        let mut pages = self.find(&[tokens, &[0]].concat());
+        let rows = pages.len() * ROWS;
+        match self.near(pages.last().copied(), &tokens[rows..]) {
+            Some((page, more)) if more > 0 => {
+                pages.push(page);
+                (pages, rows + more)
+            }
+            _ => (pages, rows),
+        }
+    }
+
+    /// Forgets the known pages whose tokens are all among the first of `tokens`, but those that somebody holds or that something else follows.
+    pub(super) fn drop_known(&mut self, tokens: &[u32]) {
+        let pages = self.find(&[tokens, &[0]].concat());
+        for index in (0..=pages.len()).rev() {
+            let parent = index.checked_sub(1).map(|before| pages[before]);
+            let rest = &tokens[index * ROWS..];
+            let is_own = |key: &Key| key.parent == parent && rest.starts_with(&key.tokens);
+            let own = self.index.iter().filter(|(key, _)| is_own(key));
+            for number in own.map(|(_, number)| *number).collect::<Vec<_>>() {
+                let page = &self.all[number as usize];
+                let known = page.known.as_ref().filter(|_| page.holders == 0);
+                let Some(known) = known.filter(|known| known.children == 0) else {
+                    continue;
+                };
+                self.leaves.remove(&(known.used, number));
+                self.forget_leaf(number);
+                self.free.push(number);
+            }
+        }
     }
 
     fn hold(&mut self, number: u32) {
@@ -173,7 +207,15 @@ impl Pages {
     /// Forgets the page that was used longest ago.
     fn evict(&mut self) -> Option<u32> {
         let (_, number) = self.leaves.pop_first()?;
-        let known = self.all[number as usize].known.take()?;
+        self.forget_leaf(number);
+        Some(number)
+    }
+
+    /// Forgets a page that is no longer among the leaves.
+    fn forget_leaf(&mut self, number: u32) {
+        let Some(known) = self.all[number as usize].known.take() else {
+            return;
+        };
         self.index.remove(&known.key);
         self.idle -= 1;
         if let Some(parent) = known.key.parent {
@@ -185,7 +227,6 @@ impl Pages {
                 }
             }
         }
-        Some(number)
     }
 
     /// Makes the full pages of `table` known, whose rows of `tokens` are computed. Where a page with the same rows is known already, the

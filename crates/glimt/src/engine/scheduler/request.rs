@@ -16,6 +16,8 @@ pub struct Request {
     pub limit: usize,
     /// The owner of the request.
     pub owner: Owner,
+    /// The slot that the sequence is [kept](super::SlotAction) in; `None` is any.
+    pub slot: Option<usize>,
 }
 
 /// How the tokens of an answer are chosen.

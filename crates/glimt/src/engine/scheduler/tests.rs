@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::turns::{Running, Turns};
 use super::{Choice, Counts, Event, Owner, Request, RequestId, Scheduler};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::{
@@ -14,20 +13,18 @@ use crate::engine::{
     ModelSource, Opened, Sampling, Serving, StopReason,
 };
 use crate::gpu::wait::Wait;
-use crate::gpu::wait::complete;
 use crate::kernels::testing::Rng;
 
 fn engine() -> Engine {
     engine_for(96, None)
 }
 
-/// The built-in model on the CPU, for `parallel` requests in turns.
+/// The built-in model on the CPU, for `parallel` requests at once.
 fn engine_for(ctx: usize, parallel: Option<u32>) -> Engine {
     let options = EngineOptions {
         serving: parallel.map(|parallel| Serving {
-            parallel,
+            parallel: Some(parallel),
             cache_tokens: None,
-            turns: true,
         }),
         gpu: GpuOptions {
             device: DeviceChoice::Cpu,
@@ -50,6 +47,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
         choice: Choice::Device(Sampling::GREEDY, Biases::default()),
         limit,
         owner: Owner::default(),
+        slot: None,
     }
 }
 
@@ -137,7 +135,7 @@ fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
         prefix_found,
         ..
     } = scheduler.counts();
-    assert_eq!((waiting, rows, rows_in_all), (0, 0, 96));
+    assert_eq!((waiting, rows, rows_in_all), (0, 0, 128));
     assert_eq!(
         (prefix_asked, prefix_found),
         (asked as u64, cached_in_all as u64)
@@ -248,7 +246,7 @@ fn a_chooser_that_panics_fails_alone() {
 }
 
 #[test]
-fn answers_in_turns_are_what_they_are_alone() {
+fn answers_at_once_are_what_they_are_alone() {
     let engine = engine_for(64, Some(4));
     let mut rng = Rng::fresh();
     let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
@@ -369,56 +367,6 @@ fn one_that_is_alone_is_interrupted_when_somebody_comes() {
     assert!(matches!(found[&other].last(), Some(Event::Ended(_))));
 }
 
-fn owned((peer, order): (u64, u64)) -> Request {
-    Request {
-        owner: Owner { peer, order },
-        ..greedy(&[5], 1)
-    }
-}
-
-/// An answer that has its first token.
-fn running(engine: &Engine, id: RequestId, owner: Owner) -> Running {
-    Running {
-        id,
-        owner,
-        session: engine.session().wait().expect("there is memory"),
-        choice: Choice::Device(Sampling::GREEDY, Default::default()),
-        pending: vec![5],
-        said: vec![],
-        prompt: 1,
-        cached: 0,
-        limit: 8,
-        at_limit: StopReason::Limit,
-        may_close: false,
-        begun: Instant::now(),
-        first: Some(Instant::now()),
-        delivered: 1,
-        turns: 0,
-    }
-}
-
-#[test]
-fn an_answer_does_not_wait_for_all_who_come_after_it() {
-    let engine = engine_for(16, Some(4));
-    let made = complete(Turns::new(&engine, 4, Arc::default()));
-    let mut turns = made.expect("there is memory");
-    let answer = |order: u64| running(&engine, RequestId(order), Owner { peer: 1, order });
-    turns.add(answer(1));
-    let mut first = turns.running.remove(0);
-    turns.had(&mut first, 0.2);
-    turns.running.push(first);
-    turns.add(answer(2));
-    assert_eq!(
-        turns.next_turn(&[true; 2]),
-        Some(0),
-        "the older one is first"
-    );
-    let mut first = turns.running.remove(0);
-    turns.had(&mut first, 0.2);
-    turns.running.insert(0, first);
-    assert_eq!(turns.next_turn(&[true; 2]), Some(1), "then the other");
-}
-
 /// Chooses a token, and the next ones only when others have come so far.
 struct Late {
     others: Arc<AtomicUsize>,
@@ -438,7 +386,7 @@ impl Chooser for Late {
 }
 
 #[test]
-fn whoever_waits_for_a_chooser_has_no_turn_meanwhile() {
+fn whoever_waits_for_a_chooser_keeps_nobody_waiting() {
     let engine = engine_for(64, Some(4));
     let mut scheduler = Scheduler::new(&engine).wait().expect("there is memory");
     let others = Arc::new(AtomicUsize::new(0));
@@ -469,103 +417,4 @@ fn whoever_waits_for_a_chooser_has_no_turn_meanwhile() {
     };
     let alone = scheduler.submit(alone).expect("it fits");
     assert_eq!(tokens(&all(&mut scheduler, goes_on)[&alone]), [7; 4]);
-}
-
-#[test]
-fn turns_are_short_while_other_peers_wait() {
-    let engine = engine_for(16, Some(4));
-    let made = complete(Turns::new(&engine, 4, Arc::default()));
-    let mut turns = made.expect("there is memory");
-    let milliseconds = |share: (usize, Option<Duration>)| (share.0, share.1.map(|t| t.as_millis()));
-    assert_eq!(turns.share(900, 1), (900, None), "it is alone");
-    turns.took(100, 1.0);
-    turns.submit(RequestId(0), owned((1, 1)));
-    assert_eq!(milliseconds(turns.share(900, 1)), (20, Some(200)));
-    turns.submit(RequestId(1), owned((2, 2)));
-    assert_eq!(milliseconds(turns.share(900, 1)), (8, Some(50)));
-    turns.took(100, 0.1);
-    assert_eq!(milliseconds(turns.share(900, 1)), (50, Some(50)));
-    turns.took(100, 7.0);
-    assert_eq!(milliseconds(turns.share(900, 1)), (2, Some(50)));
-    turns.took(1, 7.0);
-    assert_eq!(milliseconds(turns.share(900, 1)), (1, Some(50)));
-}
-
-#[test]
-fn whoever_waits_is_taken_up_before_peers_who_always_come_anew() {
-    let engine = engine_for(16, Some(4));
-    let made = complete(Turns::new(&engine, 4, Arc::default()));
-    let mut turns = made.expect("there is memory");
-    // Somebody who was answered before waits again.
-    turns.submit(RequestId(0), owned((1, 0)));
-    fn taken(turns: &mut Turns, engine: &Engine) -> RequestId {
-        let next = turns.next_up().expect("there is a place");
-        let (id, request) = turns.waiting.remove(next).expect("it waits");
-        turns.add(running(engine, id, request.owner));
-        turns.running.clear();
-        id
-    }
-    assert_eq!(taken(&mut turns, &engine), RequestId(0));
-    turns.submit(RequestId(1), owned((1, 1)));
-    for stranger in 2..9 {
-        turns.submit(RequestId(stranger), owned((stranger, stranger)));
-        if taken(&mut turns, &engine) == RequestId(1) {
-            return;
-        }
-    }
-    panic!("all who came later were first");
-}
-
-#[test]
-fn whoever_has_had_more_does_not_wait_for_all_who_come_one_after_the_other() {
-    let engine = engine_for(16, Some(4));
-    // Orders of one peer, or peers.
-    for of_one in [true, false] {
-        let made = complete(Turns::new(&engine, 4, Arc::default()));
-        let mut turns = made.expect("there is memory");
-        let answer = |number: u64| {
-            let peer = if of_one { 0 } else { number };
-            let owner = Owner {
-                peer,
-                order: number,
-            };
-            running(&engine, RequestId(number), owner)
-        };
-        turns.add(answer(0));
-        turns.add(answer(1));
-        let mut first = turns.running.remove(0);
-        turns.had(&mut first, 0.2);
-        turns.running.insert(0, first);
-        // There is always one who has had nothing yet.
-        let waited = (2..40).position(|number| {
-            turns.add(answer(number));
-            let next = turns.next_turn(&[true; 3]).expect("somebody");
-            let mut next = turns.running.remove(next);
-            turns.had(&mut next, 0.03);
-            next.id == RequestId(0)
-        });
-        assert!(waited.is_some_and(|waited| waited < 25), "{waited:?}");
-    }
-}
-
-#[test]
-fn short_prompts_of_a_peer_leave_places_to_others() {
-    let engine = engine_for(64, Some(4));
-    let made = complete(Turns::new(&engine, 4, Arc::default()));
-    let mut turns = made.expect("there is memory");
-    for number in 0..12 {
-        turns.submit(RequestId(number), owned((1, number)));
-    }
-    while let Some(next) = turns.next_up() {
-        let (id, request) = turns.waiting.remove(next).expect("it waits");
-        let long = Running {
-            first: None,
-            pending: vec![5; 40],
-            ..running(&engine, id, request.owner)
-        };
-        turns.add(long);
-    }
-    assert_eq!(turns.running.len(), 6, "four, and two that are short");
-    turns.submit(RequestId(12), owned((2, 12)));
-    assert_eq!(turns.next_up(), Some(6), "somebody else");
 }

@@ -85,8 +85,9 @@ impl super::Model for Model {
         self: Arc<Self>,
         products: Products,
         n_ctx: usize,
+        rows: usize,
     ) -> Result<Box<dyn super::Reference>, OutOfMemory> {
-        Ok(Box::new(Reference::new(self, products, n_ctx)?))
+        Ok(Box::new(Reference::new(self, products, n_ctx, rows)?))
     }
 
     fn place(&self, target: &Target, residence: Residence) -> Result<Placed<'_>, GpuError> {

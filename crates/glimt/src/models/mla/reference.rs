@@ -14,7 +14,7 @@ use crate::kernels::products::{MatvecOptions, Products};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
-use crate::models::{self, OnBlock, OutOfMemory};
+use crate::models::{self, OnBlock, OutOfMemory, Part};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
 ///
@@ -26,25 +26,30 @@ pub struct Reference {
     dims: MlaDims,
     /// Cosine and sine, (n_ctx, rope / 2).
     rope_table: Vec<[f32; 2]>,
-    /// One (n_ctx, kv_lora + rope) cache per layer.
+    /// One (rows, kv_lora + rope) cache per layer.
     cache: Vec<Vec<f16>>,
 }
 
 impl Reference {
-    /// The reference with an empty cache of `n_ctx` rows.
+    /// The reference for contexts of `n_ctx` tokens, with an empty cache of `rows` rows.
     ///
     /// # Errors
     /// [`OutOfMemory`] where the cache cannot be allocated.
-    pub fn new(model: Arc<Model>, products: Products, n_ctx: usize) -> Result<Self, OutOfMemory> {
+    pub fn new(
+        model: Arc<Model>,
+        products: Products,
+        n_ctx: usize,
+        rows: usize,
+    ) -> Result<Self, OutOfMemory> {
         let dims = model.config.dims();
         let row = dims.cache_row();
-        let bytes = n_ctx
+        let bytes = rows
             .saturating_mul(row * size_of::<f16>())
             .saturating_mul(model.layers.len());
         let mut cache = Vec::with_capacity(model.layers.len());
         for _ in &model.layers {
             // The system gives memory to rows when they are written.
-            let values = n_ctx.saturating_mul(row);
+            let values = rows.saturating_mul(row);
             let mut tried = Vec::<u16>::new();
             let refused = tried.try_reserve_exact(values);
             refused.map_err(|_| OutOfMemory { bytes })?;
@@ -80,9 +85,9 @@ impl Reference {
         il: usize,
         layer: &Layer,
         x: &[f32],
-        n_tokens: usize,
-        pos: usize,
+        parts: &[Part<'_>],
     ) -> Vec<f32> {
+        let n_tokens = parts.iter().map(|part| part.tokens).sum();
         let config = &self.model.config;
         let (dims, eps) = (self.dims, config.rms_eps);
         let MlaDims {
@@ -109,32 +114,40 @@ impl Reference {
             ),
         };
         let kv_a = normed(&attention.attn_kv_a_mqa, x, &layer.attn_norm);
-        let mut q_pe = vec![0.0; n_tokens * heads * rope];
-        rope_cache(
-            &q,
-            &kv_a,
-            &attention.attn_kv_a_norm,
-            eps,
-            &self.rope_table,
-            pos,
-            dims,
-            &mut q_pe,
-            &mut self.cache[il],
-        );
         let per_head = MatvecOptions::per_group(heads * dims.head(), dims.head());
         let q_lat = self.product(&attention.attn_k_b, &q, n_tokens, per_head);
         let mut latents = vec![0.0; n_tokens * heads * kv_lora];
-        attend(
-            self.products,
-            &q_lat,
-            &q_pe,
-            &self.cache[il],
-            pos,
-            n_tokens,
-            dims,
-            config.softmax_scale(),
-            &mut latents,
-        );
+        let mut first = 0;
+        for part in parts {
+            let Part { tokens, pos, .. } = *part;
+            let own = |values: usize| first * values..(first + tokens) * values;
+            let mut q_pe = vec![0.0; tokens * heads * rope];
+            part.in_order(&mut self.cache[il], dims.cache_row(), |cache| {
+                rope_cache(
+                    &q[own(heads * dims.head())],
+                    &kv_a[own(dims.cache_row())],
+                    &attention.attn_kv_a_norm,
+                    eps,
+                    &self.rope_table,
+                    pos,
+                    dims,
+                    &mut q_pe,
+                    cache,
+                );
+                attend(
+                    self.products,
+                    &q_lat[own(heads * kv_lora)],
+                    &q_pe,
+                    cache,
+                    pos,
+                    tokens,
+                    dims,
+                    config.softmax_scale(),
+                    &mut latents[own(heads * kv_lora)],
+                );
+            });
+            first += tokens;
+        }
         let per_head = MatvecOptions::per_group(heads * kv_lora, kv_lora);
         let values = self.product(&attention.attn_v_b, &latents, n_tokens, per_head);
         let output = &layer.attn_output;
@@ -199,7 +212,7 @@ impl models::Reference for Reference {
     fn forward(
         &mut self,
         tokens: &[u32],
-        pos: usize,
+        parts: &[Part<'_>],
         on_block: &mut OnBlock<'_>,
     ) -> Option<Vec<f32>> {
         let model = Arc::clone(&self.model);
@@ -209,7 +222,7 @@ impl models::Reference for Reference {
             if il > 0 && on_block(il).is_break() {
                 return None;
             }
-            x = self.attention_block(il, layer, &x, tokens.len(), pos);
+            x = self.attention_block(il, layer, &x, parts);
             x = self.ffn_block(layer, &x, tokens.len());
         }
         Some(x)

@@ -1,6 +1,7 @@
 //! llama.cpp's own API: `/completion` on top of completions, and what is told of the server and the model.
 
 mod about;
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub(super) use about::{apply_template, props, slots};
+pub(super) use slots::Asked;
 
 use super::answers::{Step, Usage};
 use super::ask::Ask;

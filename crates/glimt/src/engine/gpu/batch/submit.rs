@@ -8,6 +8,7 @@ use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::kernels::attention::Seen;
 use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::{CHOICE, Record};
 use std::sync::Arc;
 
@@ -47,10 +48,12 @@ impl GpuBatch {
             copies.submit(&self.model.gpu);
         }
         let number = self.gpu().reserve_numbers(1).number(0);
-        let mut words = choices.to_vec();
-        for words in &mut words {
+        let words = |(choice, token): (&Sampling, &BatchToken)| {
+            let mut words = sample::words(choice, u64::from(token.position) + 1);
             words[sample::NUMBER] = number;
-        }
+            words
+        };
+        let words: Vec<_> = choices.iter().zip(tokens).map(words).collect();
         let mut state = match run {
             Some(first) => State {
                 sampling: words.first().copied().unwrap_or_default(),

@@ -104,9 +104,7 @@ impl Run {
             }
             self.sequences[sequence].1 = end;
         }
-        let words =
-            |token: &BatchToken| sample::words(&Sampling::GREEDY, u64::from(token.position) + 1);
-        let choices: Vec<_> = drawn.iter().map(words).collect();
+        let choices = vec![Sampling::GREEDY; drawn.len()];
         let all = [&drawn[..], &others].concat();
         let rows: Vec<usize> = (0..drawn.len()).collect();
         let flight = complete(self.batch.submit(BatchStep {
@@ -326,12 +324,11 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
             position: ids.len() as u32 - 1,
         })
         .collect();
-    let words = sample::words(&Sampling::GREEDY, 0);
     let batch = &mut run.batch;
     let submit = |batch: &mut GpuBatch, rows: &[usize]| {
         let step = BatchStep {
             tokens: &lasts,
-            choices: &[words; 4],
+            choices: &[Sampling::GREEDY; 4],
             biases: &[],
             logits: rows,
         };
@@ -395,11 +392,10 @@ fn biases_change_the_choices_of_their_own_rows_alone() {
         position: run.sequences[sequence].0.len() as u32 - 1,
     };
     let lasts: Vec<BatchToken> = (0..3).map(|sequence| last(&run, sequence)).collect();
-    let words = sample::words(&Sampling::GREEDY, 0);
     let mut choose = |tokens: &[BatchToken], biases: &[Biases]| {
         let step = BatchStep {
             tokens,
-            choices: &vec![words; tokens.len()],
+            choices: &vec![Sampling::GREEDY; tokens.len()],
             biases,
             logits: &[],
         };

@@ -115,7 +115,7 @@ impl GpuBatch {
     }
 
     async fn run_tokens(&mut self, tokens: &[BatchToken], drawn: usize) -> Result<(), GpuError> {
-        let choices = vec![sample::words(&Sampling::GREEDY, 0); drawn];
+        let choices = vec![Sampling::GREEDY; drawn];
         let step = BatchStep {
             tokens,
             choices: &choices,

@@ -10,6 +10,8 @@ use crate::engine::scheduler::request::{Event, Told};
 
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
+/// The same number where steps are slow.
+const WORTH_COPYING_OF_SLOW: usize = 1;
 
 impl Many {
     /// Takes up requests while there is room, first of those who have least. Others are in the order in which they came.
@@ -18,7 +20,7 @@ impl Many {
             let held = Held::new(self.running.iter().map(|sequence| sequence.answer.owner));
             let owners = self.waiting.iter().map(|answer| answer.owner);
             let sorted = held.sorted(owners, &self.rounds).into_iter();
-            let next = match self.slots.is_empty() {
+            let next = match self.seats.is_empty() {
                 true => self.make_way(sorted, &held),
                 false => sorted
                     .map(|(next, _)| next)
@@ -105,9 +107,16 @@ impl Many {
             Some((*page, rows.min(ROWS)))
         };
         let near = self.running.iter().filter_map(of_sequence);
-        let near = near.chain(self.pages.near(table, &tokens[begin..last]));
+        let near = near.chain(
+            self.pages
+                .near(table.pages.last().copied(), &tokens[begin..last]),
+        );
         let near = near.max_by_key(|(_, rows)| *rows);
-        near.filter(|(_, rows)| *rows >= WORTH_COPYING)
+        let least = match self.is_slow() {
+            true => WORTH_COPYING_OF_SLOW,
+            false => WORTH_COPYING,
+        };
+        near.filter(|(_, rows)| *rows >= least)
     }
 
     /// Whether a sequence computes more of the beginning of `tokens` than is known. It is worth waiting for.
@@ -137,13 +146,13 @@ impl Many {
                 return;
             }
         }
-        let Some(slot) = self.slots.pop() else {
+        let Some(seat) = self.seats.pop() else {
             // Nobody is taken up without one.
             self.pages.release(table.pages);
             return self.wait_again(answer);
         };
-        self.batch.write_ids(slot, 0, &answer.tokens);
-        self.batch.write_pages(slot, 0, &table.pages);
+        self.batch.write_ids(seat, 0, &answer.tokens);
+        self.batch.write_pages(seat, 0, &table.pages);
         self.runs += 1;
         self.rounds.took(answer.owner);
         let after = |sequence: &Sequence| sequence.answer.id > answer.id;
@@ -154,7 +163,7 @@ impl Many {
             Sequence {
                 answer,
                 run: self.runs,
-                slot,
+                seat,
                 table,
                 submitted: cached,
                 landed: cached,
@@ -180,7 +189,7 @@ impl Many {
             let before = sequence.table.pages.len();
             if self.pages.grow(&mut sequence.table, rows) {
                 let new = &sequence.table.pages[before..];
-                self.batch.write_pages(sequence.slot, before, new);
+                self.batch.write_pages(sequence.seat, before, new);
                 return true;
             }
             if !self.leaving.is_empty() {

@@ -1,10 +1,12 @@
 //! The results of a step, and the events that they cause.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use web_time::{Duration, Instant};
 
 use super::{Draw, Flight, Many};
 use crate::engine::backend::BackendError;
-use crate::engine::gpu::batch::BatchLanding;
+use crate::engine::batch::BatchLanding;
 use crate::engine::scheduler::pages::Swap;
 use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
@@ -15,21 +17,58 @@ const LISTEN: Duration = Duration::from_millis(2);
 impl Many {
     /// Waits for the oldest step, and tells what came of it.
     pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
-        let Some(Flight {
-            flight,
-            number,
-            draws,
-            parts,
-            filled,
-        }) = self.flights.pop_front()
-        else {
+        let Some(flight) = self.flights.pop_front() else {
             return Ok(());
         };
-        let landing = self.batch.land(flight).await?;
-        self.pace.landed(filled);
-        self.let_go(number);
-        self.take(&draws, &parts, landing, told);
+        let index = flight.watched.and_then(|run| self.find(run));
+        let mut left = false;
+        let may_share = self.slots() > 1;
+        let Self {
+            batch,
+            running,
+            bell,
+            ..
+        } = self;
+        let on_prompt = &mut |computed: usize| {
+            let Some(sequence) = index.map(|index| &mut running[index]) else {
+                return ControlFlow::Continue(());
+            };
+            let answer = &mut sequence.answer;
+            let (done, cached) = (sequence.landed + computed, answer.cached);
+            if done > answer.told {
+                answer.told = done;
+                left = told(answer.id, Event::Prompt { done, cached }).is_break();
+            }
+            match left || may_share && bell.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let landing = batch.land(on_prompt).await?;
+        self.let_go(flight.number);
+        let Flight { draws, parts, .. } = &flight;
+        match landing {
+            Some(landing) => {
+                self.pace.landed(flight.filled);
+                self.take(draws, parts, landing, told);
+            }
+            None => self.break_off(flight, left),
+        }
         Ok(())
+    }
+
+    /// Takes back what a step was to compute that was broken off, the only one on its way: somebody has come, or its request has `left`.
+    fn break_off(&mut self, flight: Flight, left: bool) {
+        self.shared = Some(Instant::now());
+        for (run, _) in flight.parts {
+            if let Some(index) = self.find(run) {
+                let sequence = &mut self.running[index];
+                (sequence.submitted, sequence.drawn) = (sequence.landed, 0);
+                if left {
+                    self.remove(index);
+                }
+            }
+        }
     }
 
     /// Lets the pages go that only steps up to this one name.
@@ -66,16 +105,16 @@ impl Many {
         let sequence = &mut self.running[index];
         sequence.landed = end;
         let answer = &mut sequence.answer;
-        let (slot, id, prompt) = (sequence.slot, answer.id, answer.prompt);
+        let (seat, id, prompt) = (sequence.seat, answer.id, answer.prompt);
         let rows = &answer.tokens[..end.min(answer.tokens.len())];
         let swaps = self.pages.register(&mut sequence.table, rows);
         let (done, cached) = (end.min(prompt), answer.cached);
         let is_news = done > answer.told;
         answer.told = answer.told.max(done);
         for Swap { index, old } in swaps {
-            let new = self.running.iter().find(|s| s.slot == slot);
+            let new = self.running.iter().find(|s| s.seat == seat);
             let new = new.map(|s| s.table.pages[index]);
-            self.batch.write_pages(slot, index, new.as_slice());
+            self.batch.write_pages(seat, index, new.as_slice());
             self.depart(vec![old]);
         }
         if is_news && told(id, Event::Prompt { done, cached }).is_break() {
@@ -152,7 +191,7 @@ impl Many {
         let sequence = &mut self.running[index];
         sequence.drawn -= 1;
         let answer = &mut sequence.answer;
-        let (slot, id, position) = (sequence.slot, answer.id, answer.tokens.len());
+        let (seat, id, position) = (sequence.seat, answer.id, answer.tokens.len());
         let Choice::Host(chooser) = &mut answer.choice else {
             return;
         };
@@ -160,7 +199,7 @@ impl Many {
         match token.and_then(|token| chooser.accept(token).map(|()| token)) {
             Ok(token) => {
                 if self.chosen(index, token, told) {
-                    self.batch.write_ids(slot, position, &[token]);
+                    self.batch.write_ids(seat, position, &[token]);
                 }
             }
             Err(error) => {

@@ -15,8 +15,10 @@ const SETTLED: Duration = Duration::from_millis(100);
 const LEAST: usize = 32;
 /// Tokens of prompts that a step beside answers that are read has at least.
 const LEAST_BESIDE: usize = 8;
-/// Tokens of the first step with prompts, of which no time is known.
-const FIRST: f64 = 64.0;
+/// The same two numbers where steps are slow: a token more takes nearly as long as the first.
+const LEAST_OF_SLOW: [usize; 2] = [8, 1];
+/// Tokens of the first step with prompts, of which no time is known, and where steps are slow.
+const FIRST: [f64; 2] = [64.0, 4.0];
 /// The share of what is known of decoding that a step replaces.
 const NEWS: f64 = 0.25;
 
@@ -49,14 +51,26 @@ pub(super) struct Pace {
     decoding: f64,
     /// When the last step had landed.
     landed: Instant,
+    /// Tokens of prompts that a step has at least, if nobody reads and if somebody does.
+    least: [usize; 2],
 }
 
 impl Pace {
     pub(super) fn new() -> Self {
         Self {
-            per_token: [ALONE / FIRST; 2],
+            per_token: [ALONE / FIRST[0]; 2],
             decoding: 0.0,
             landed: Instant::now(),
+            least: [LEAST, LEAST_BESIDE],
+        }
+    }
+
+    /// The pace where steps are slow.
+    pub(super) fn of_slow() -> Self {
+        Self {
+            per_token: [ALONE / FIRST[1]; 2],
+            least: LEAST_OF_SLOW,
+            ..Self::new()
         }
     }
 
@@ -65,8 +79,8 @@ impl Pace {
     pub(super) fn room(&self, decoded: usize, beside: bool, most: usize) -> usize {
         // On a slow device decoding alone takes longer than that. Then prompts get half of the time.
         let (target, least) = match beside {
-            true => (BESIDE.max(2.0 * self.decoding), LEAST_BESIDE),
-            false => (ALONE, LEAST),
+            true => (BESIDE.max(2.0 * self.decoding), self.least[1]),
+            false => (ALONE, self.least[0]),
         };
         let all = (target / self.per_token[0]) as usize;
         let left = most.saturating_sub(decoded);

@@ -1,22 +1,23 @@
 //! The tokens that the next step computes.
 
-use web_time::Instant;
+use web_time::{Duration, Instant};
 
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
-use crate::engine::gpu::batch::{BatchStep, BatchToken};
+use crate::engine::batch::{BatchStep, BatchToken};
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
-use crate::kernels::sample;
-use crate::kernels::sequences::CHOICE;
+
+/// How long after others no step is made that somebody who comes would break off.
+const ALERT: Duration = Duration::from_secs(10);
 
 /// A step that is not submitted yet.
 #[derive(Default)]
 struct Plan {
     /// The tokens after which one is chosen.
     drawn: Vec<BatchToken>,
-    choices: Vec<[u32; CHOICE]>,
+    choices: Vec<Sampling>,
     biases: Vec<Biases>,
     draws: Vec<Draw>,
     /// Indices of the drawn tokens of which the host wants the logits.
@@ -30,6 +31,8 @@ struct Plan {
     is_run: bool,
     /// Whether prompts have more.
     is_full: bool,
+    /// The run of a prompt that has the step for itself and may be broken off.
+    watched: Option<u64>,
 }
 
 impl Plan {
@@ -44,13 +47,13 @@ impl Many {
         let mut plan = self.plan();
         let restored = match (plan.drawn.is_empty(), plan.others.pop()) {
             (true, None) => return Ok(false),
-            // A step without a choice has nothing to come back with, so one is made and its token is put back.
-            (true, Some(token)) => {
+            // On a GPU a step without a choice has nothing to come back with, so one is made and its token is put back.
+            (true, Some(token)) if !self.is_slow() => {
                 plan.drawn.push(token);
-                plan.choices.push(sample::words(&Sampling::GREEDY, 0));
+                plan.choices.push(Sampling::GREEDY);
                 self.id_after(token).map(|id| (token, id))
             }
-            (false, last) => {
+            (_, last) => {
                 plan.others.extend(last);
                 None
             }
@@ -63,31 +66,31 @@ impl Many {
             at: Instant::now(),
         };
         let tokens = [&plan.drawn[..], &plan.others].concat();
-        let flight = self.batch.submit(BatchStep {
+        let submitted = self.batch.submit(BatchStep {
             tokens: &tokens,
             choices: &plan.choices,
             biases: &plan.biases,
             logits: &plan.rows,
         });
-        let flight = flight.await?;
+        submitted.await?;
         if let Some((token, id)) = restored {
             let position = token.position as usize + 1;
             self.batch.write_ids(token.sequence, position, &[id]);
         }
         self.flown += 1;
         self.flights.push_back(Flight {
-            flight,
             number: self.flown,
             draws: plan.draws,
             parts: plan.parts,
             filled,
+            watched: plan.watched,
         });
         Ok(true)
     }
 
     /// The id behind a token of a prompt.
     fn id_after(&self, token: BatchToken) -> Option<u32> {
-        let sequence = self.running.iter().find(|s| s.slot == token.sequence)?;
+        let sequence = self.running.iter().find(|s| s.seat == token.sequence)?;
         let next = token.position as usize + 1;
         sequence.answer.tokens.get(next).copied()
     }
@@ -124,7 +127,8 @@ impl Many {
             && !beside
             && let Some((index, count)) = self.part(&prompts)
         {
-            (plan.prompts, plan.is_run) = (count, true);
+            (plan.prompts, plan.is_run) = (count, !self.is_slow());
+            plan.watched = self.is_slow().then_some(self.running[index].run);
             plan.is_full = count < self.running[index].left();
             self.add(&mut plan, index, count);
             return plan;
@@ -150,10 +154,20 @@ impl Many {
     }
 
     /// The prompt of which the next step computes a part alone, and the tokens of that: one that no step with others could end, or the only
-    /// one. Such prompts of different peers take turns, and with steps for those that are short.
+    /// one. Such prompts of different peers take turns, and with steps for those that are short. Where steps are slow, it is the prompt of a
+    /// request that has been alone for a while.
     fn part(&self, prompts: &[usize]) -> Option<(usize, usize)> {
         let most = self.batch.longest_run()?;
         let left = |index: &usize| self.running[*index].left();
+        if self.is_slow() {
+            let [only] = prompts else {
+                return None;
+            };
+            let is_alone = self.running.len() + self.waiting.len() == 1;
+            let was_alone = self.shared.is_none_or(|at| at.elapsed() >= ALERT);
+            return (is_alone && was_alone || self.slots() == 1)
+                .then(|| (*only, left(only).min(most)));
+        }
         let of_any = self.batch.sizes().tokens as usize;
         let long = |index: &&usize| left(index) > of_any;
         let turn = self.flown as usize;
@@ -181,25 +195,21 @@ impl Many {
         let first = sequence.submitted;
         let is_last = count == sequence.left();
         let token = |position: usize| BatchToken {
-            sequence: sequence.slot,
+            sequence: sequence.seat,
             position: position as u32,
         };
         let mut tokens: Vec<_> = (first..first + count).map(token).collect();
         if is_last && let Some(last) = tokens.pop() {
-            let step = u64::from(last.position) + 1;
-            let (words, biases, row) = match &sequence.answer.choice {
-                Choice::Device(sampling, biases) => {
-                    (sample::words(sampling, step), biases.clone(), None)
-                }
+            let (sampling, biases, row) = match &sequence.answer.choice {
+                Choice::Device(sampling, biases) => (*sampling, biases.clone(), None),
                 Choice::Host(_) => {
                     plan.rows.push(plan.drawn.len());
                     let row = plan.rows.len() - 1;
-                    let words = sample::words(&Sampling::GREEDY, step);
-                    (words, Biases::default(), Some(row))
+                    (Sampling::GREEDY, Biases::default(), Some(row))
                 }
             };
             plan.drawn.push(last);
-            plan.choices.push(words);
+            plan.choices.push(sampling);
             plan.biases.push(biases);
             plan.draws.push(Draw {
                 run: sequence.run,

@@ -16,6 +16,8 @@ pub(super) struct Answer {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) choice: Choice,
+    /// The slot that it is kept in, if the request names one.
+    pub(super) slot: Option<usize>,
     /// The most tokens of the answer, and what it means to reach them.
     pub(super) limit: usize,
     pub(super) at_limit: StopReason,
@@ -65,7 +67,7 @@ pub(super) struct Sequence {
     /// No two sequences have the same, so what comes back of one that was ended is known.
     pub(super) run: u64,
     /// The number of the sequence in the batch.
-    pub(super) slot: u32,
+    pub(super) seat: u32,
     pub(super) table: Table,
     /// Positions that submitted steps compute.
     pub(super) submitted: usize,
@@ -78,6 +80,11 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
+    /// The slot that it is kept in.
+    pub(super) fn name(&self) -> usize {
+        self.answer.slot.unwrap_or(self.seat as usize)
+    }
+
     /// Positions that can be computed: their tokens are known, here or on the device.
     pub(super) fn left(&self) -> usize {
         self.answer.tokens.len() + self.drawn - self.submitted

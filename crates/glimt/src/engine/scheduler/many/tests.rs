@@ -21,27 +21,32 @@ use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
+mod cpu;
 mod fair;
 mod forced;
 mod held;
 mod long;
+mod slots;
 mod warm;
 
 const N_CTX: usize = 256;
 
-/// A small model for four at once; `None` where the adapter cannot run the tier.
-fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
+/// A small model for four at once, on the CPU without a tier; `None` where the adapter cannot run the tier.
+fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> {
+    let tier = tier.into();
     let options = EngineOptions {
         gpu: GpuOptions {
-            device: DeviceChoice::Index(0),
-            tier: Some(tier),
+            device: match tier {
+                Some(_) => DeviceChoice::Index(0),
+                None => DeviceChoice::Cpu,
+            },
+            tier,
             ..GpuOptions::default()
         },
         ctx: Some(N_CTX),
         serving: Some(Serving {
-            parallel: 4,
+            parallel: Some(4),
             cache_tokens: Some(cache_tokens),
-            turns: false,
         }),
         ..EngineOptions::default()
     };
@@ -53,8 +58,7 @@ fn engine(tier: Tier, cache_tokens: usize) -> Option<Engine> {
 }
 
 fn many(engine: &Engine) -> Many {
-    let many = complete(Many::new(engine)).expect("there is memory");
-    many.expect("it is for many")
+    complete(Many::new(engine)).expect("there is memory")
 }
 
 /// A request for tests, with the steps between which it lives.
@@ -114,6 +118,7 @@ impl Job {
             },
             limit: self.limit,
             owner: self.owner,
+            slot: None,
         }
     }
 }
@@ -203,7 +208,7 @@ fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
         assert!(step < 20_000, "it goes on: {:?}", many.counts());
     }
     assert_eq!(many.pages.held(), 0, "all pages are free");
-    assert_eq!(many.slots.len(), many.slots());
+    assert_eq!(many.seats.len(), many.slots());
     let ids = (0..jobs.len()).map(|which| RequestId(which as u64));
     ids.map(|id| found.remove(&id).unwrap_or_default())
         .collect()
@@ -517,8 +522,9 @@ fn logits_that_are_no_numbers_end_their_own_request_alone() {
     many.admit(told);
     assert!(complete(many.fly()).expect("the device works"));
     let flight = many.flights.pop_front().expect("it was submitted");
-    let landing = complete(many.batch.land(flight.flight));
-    let mut landing = landing.expect("the device works");
+    let unwatched = &mut |_| ControlFlow::Continue(());
+    let landing = complete(many.batch.land(unwatched)).expect("the device works");
+    let mut landing = landing.expect("nothing breaks it off");
     assert_eq!(landing.broken, [false; 2]);
     landing.broken[0] = true;
     many.take(&flight.draws, &flight.parts, landing, told);

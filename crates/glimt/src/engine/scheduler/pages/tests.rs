@@ -44,7 +44,7 @@ impl Beside {
         assert_eq!(known, table.pages.len());
         assert!(known * ROWS < length, "the last token is left");
         let behind = &tokens[known * ROWS..length - 1];
-        if let Some((page, rows)) = self.pages.near(&table, behind) {
+        if let Some((page, rows)) = self.pages.near(table.pages.last().copied(), behind) {
             let content = &self.content[page as usize];
             let expected = &tokens[..known * ROWS + rows];
             assert_eq!(&content[..expected.len()], expected, "page {page}");
@@ -96,6 +96,26 @@ impl Beside {
         self.pages.release(gone.table.pages);
     }
 
+    /// Forgets what is known of the tokens of a sequence, of which the pages held by others stay.
+    fn drop_known(&mut self, which: usize) {
+        let tokens = self.sequences[which].tokens.clone();
+        let (pages, rows) = self.pages.covered(&tokens);
+        assert_eq!(pages.len(), rows.div_ceil(ROWS));
+        for (i, page) in pages.iter().enumerate() {
+            let expected = &tokens[..rows.min((i + 1) * ROWS)];
+            assert_eq!(&self.content[*page as usize][..expected.len()], expected);
+        }
+        let available = self.pages.available();
+        self.pages.drop_known(&tokens);
+        assert_eq!(self.pages.available(), available);
+        for page in self.pages.covered(&tokens).0 {
+            let page = &self.pages.all[page as usize];
+            let children = page.known.as_ref().map_or(0, |known| known.children);
+            let is_longer = |known: &Known| !tokens.ends_with(&known.key.tokens);
+            assert!(page.holders > 0 || children > 0 || page.known.as_ref().is_some_and(is_longer));
+        }
+    }
+
     fn check(&self) {
         let mut holders = vec![0; self.content.len()];
         let tables = self.sequences.iter().flat_map(|s| &s.table.pages);
@@ -127,7 +147,7 @@ fn random_operations_agree_with_a_simple_model() {
         let mut beside = Beside::new(count);
         for _ in 0..600 {
             let some = beside.sequences.len();
-            match rng.below(8) {
+            match rng.below(9) {
                 0 | 1 => beside.begin(&mut rng),
                 2..=5 if some > 0 => {
                     let which = rng.below(some);
@@ -138,6 +158,10 @@ fn random_operations_agree_with_a_simple_model() {
                     beside.end(gone);
                 }
                 7 => beside.pages.release(std::mem::take(&mut beside.leaving)),
+                8 if some > 0 => {
+                    let which = rng.below(some);
+                    beside.drop_known(which);
+                }
                 _ => {}
             }
             if rng.below(200) == 0 {
@@ -219,7 +243,10 @@ fn the_known_page_with_the_most_in_common_is_near() {
     }
     let near = |pages: &mut Pages, tokens: &[u32]| {
         let table = pages.adopt(tokens);
-        let near = pages.near(&table, &tokens[table.pages.len() * ROWS..]);
+        let near = pages.near(
+            table.pages.last().copied(),
+            &tokens[table.pages.len() * ROWS..],
+        );
         pages.release(table.pages);
         near.map(|(_, rows)| rows)
     };

@@ -18,7 +18,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
     let weights = engine.0.weights.as_ref().zip(sizes);
     let (weights, sizes) = weights.expect("it is for many");
     let batch = complete(GpuBatch::new(Arc::clone(weights), sizes));
-    let mut many = Many::of(engine.clone(), batch.expect("there is memory"));
+    let mut many = Many::of(engine.clone(), Box::new(batch.expect("there is memory")));
     let mut ended = 0;
     let told = &mut |_, event| {
         ended += usize::from(matches!(event, Event::Ended(_)));
@@ -47,7 +47,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
             prompts: 100,
             is_run: false,
             is_full: true,
-            at: std::time::Instant::now(),
+            at: Instant::now(),
         };
         for _ in 0..20 {
             many.pace.took(full, Duration::from_millis(millis));
@@ -62,7 +62,7 @@ fn pieces_of_prompts_join_whoever_decodes_by_the_pace() {
     assert_eq!((tokens, ends[1], ends[2]), (most, 90, most - 91));
     let decoded = ends[0];
     // Nobody reads it yet.
-    many.running[0].answer.first = Some(std::time::Instant::now());
+    many.running[0].answer.first = Some(Instant::now());
     // Slow ones have little of the prompts, and one token of whoever decodes as before.
     let (tokens, ends) = fly(&mut many, 10_000);
     assert_eq!(tokens, 2 + 32);

@@ -3,7 +3,6 @@
 use super::*;
 use crate::engine::gpu::batch::LEAST_RUN;
 use crate::gpu::wait::Wait;
-use web_time::Instant;
 
 /// The greedy answer of a session.
 fn by_session(engine: &Engine, job: &Job) -> Vec<u32> {

@@ -1,0 +1,102 @@
+//! The interface of a device that computes for several sequences at once; the GPU and the CPU implement it.
+
+use std::ops::Range;
+use web_time::Duration;
+
+use super::backend::{Answer, OnPrompt, Touch};
+use crate::kernels::logit_bias::Biases;
+use crate::kernels::sampling::Sampling;
+use crate::recipes::BatchSizes;
+
+/// A token of a step: the id at this position of the sequence, which the host or an earlier step wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BatchToken {
+    /// The number of the sequence, below [`BatchSizes::sequences`].
+    pub sequence: u32,
+    /// The position in the sequence, below [`BatchSizes::n_ctx`].
+    pub position: u32,
+}
+
+/// The work of one step.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchStep<'a> {
+    /// The tokens of the step. The first ones are those after which a token is chosen.
+    pub tokens: &'a [BatchToken],
+    /// How a token is chosen after each of them. The draw is that of the position behind it.
+    pub choices: &'a [Sampling],
+    /// The biases of each of these tokens, which are added to the logits first. Tokens behind the end of the list have no biases.
+    pub biases: &'a [Biases],
+    /// Indices of the chosen tokens of which the host wants the logits, with their biases.
+    pub logits: &'a [usize],
+}
+
+/// The results of a step.
+#[derive(Debug, Default)]
+pub struct BatchLanding {
+    /// The chosen tokens, which the device has written to their sequences' ids.
+    pub ids: Vec<u32>,
+    /// Whether a logit was infinite or not a number, for each of them. Then the id means nothing.
+    pub broken: Vec<bool>,
+    /// The logits that were asked for, (rows, vocab). Their memory can be [given back](Batch::take_back).
+    pub logits: Vec<f32>,
+}
+
+/// A model on a device with the caches of several sequences, in pages of [`PAGE`](crate::kernels::sequences::PAGE) rows.
+///
+/// Whoever uses it says which pages hold the rows of a sequence and which ids it has, and submits steps. All that is written holds for steps
+/// that are submitted from then on.
+pub(super) trait Batch: Send + Sync {
+    /// The sizes that it was made for.
+    fn sizes(&self) -> BatchSizes;
+
+    /// The most steps that may be on their way. Where it is one, a step computes while the host waits for it, and can be broken off.
+    fn in_flight(&self) -> usize;
+
+    /// The most tokens of one prompt that a step takes alone, where there are such steps.
+    fn longest_run(&self) -> Option<usize>;
+
+    /// Writes ids of a sequence from `position` on.
+    fn write_ids(&mut self, sequence: u32, position: usize, ids: &[u32]);
+
+    /// Tells which pages hold the rows of a sequence, from its page number `first` on.
+    fn write_pages(&mut self, sequence: u32, first: usize, pages: &[u32]);
+
+    /// Has the first `rows` rows of page `from` copied to page `to` in all layers.
+    fn copy_rows(&mut self, from: u32, to: u32, rows: u32);
+
+    /// Compiles all steps, where a device compiles.
+    fn prepare_all(&mut self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Runs its steps once, until it is through or has taken `most`. `told` hears how many ran, and of how many. The cache must be empty.
+    fn warm_up<'a>(
+        &'a mut self,
+        most: Duration,
+        told: &'a mut (dyn FnMut(usize, usize) + Send),
+    ) -> Answer<'a, ()>;
+
+    /// A function that touches all that a step needs on the device, if a device that is not used forgets it.
+    fn warm(&self) -> Option<Touch> {
+        None
+    }
+
+    /// Submits a step.
+    fn submit<'a>(&'a mut self, step: BatchStep<'a>) -> Answer<'a, ()>;
+
+    /// Waits for the oldest step on its way. A step of one prompt that can be broken off tells `on_prompt` meanwhile how many of its tokens are as good as
+    /// computed. `None` is the landing of one that was broken off: it has to be submitted again.
+    fn land<'a>(&'a mut self, on_prompt: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>>;
+
+    /// Takes rows of a landing back whose values nobody needs any more.
+    fn take_back(&mut self, _logits: Vec<f32>) {}
+
+    /// The cache rows of positions of a sequence, as [`Backend::read_rows`](super::backend::Backend::read_rows) gives them.
+    fn rows(&mut self, sequence: u32, positions: Range<usize>) -> Answer<'_, Vec<u8>>;
+
+    /// Writes cache rows of a sequence from position `first` on.
+    ///
+    /// # Errors
+    /// The errors of [`Backend::write_rows`](super::backend::Backend::write_rows).
+    fn put_rows<'a>(&'a mut self, sequence: u32, first: usize, rows: &'a [u8]) -> Answer<'a, ()>;
+}
