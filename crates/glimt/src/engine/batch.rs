@@ -37,7 +37,7 @@ pub struct BatchLanding {
     pub ids: Vec<u32>,
     /// Whether a logit was infinite or not a number, for each of them. Then the id means nothing.
     pub broken: Vec<bool>,
-    /// The logits that were asked for, (rows, vocab). Their memory can be [given back](Batch::take_back).
+    /// The logits that were asked for, (rows, vocab). Their memory can be given back.
     pub logits: Vec<f32>,
 }
 

@@ -1,4 +1,4 @@
-//! [`gate_up`] of one token: the choice of experts, they and the shared one in one grid, prepared values in and
+//! [`gate_up`](Products::gate_up) of one token: the choice of experts, they and the shared one in one grid, prepared values in and
 //! out.
 
 use super::MAX_GRID;

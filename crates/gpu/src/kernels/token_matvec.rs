@@ -1,4 +1,4 @@
-//! [`matvec`] of one token: the product before prepared its input, and it prepares its output for the next.
+//! [`matvec`](Products::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
 
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;

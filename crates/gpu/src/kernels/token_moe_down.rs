@@ -1,4 +1,4 @@
-//! [`moe_down`] of one token, with the shared expert in the same grid.
+//! [`moe_down`](Products::moe_down) of one token, with the shared expert in the same grid.
 
 use super::MAX_GRID;
 use super::products::Products;

@@ -1,3 +1,5 @@
+//! Protects the products of the CPU: they are those of f64 where they are exact, and near these where they are quick.
+
 use super::*;
 use crate::kernels::linear::rms_norm;
 use crate::kernels::testing::{Rng, assert_close, exact_rows, exact_silu, random_weight};
