@@ -92,6 +92,17 @@ impl Buffer {
         Self::of(name.into(), size, role, None, Usage::default())
     }
 
+    /// A buffer of `size` bytes that begins with `contents`, if there are any.
+    pub fn beginning_with(
+        name: impl Into<String>,
+        contents: &[u8],
+        size: u64,
+        role: Role,
+    ) -> Self {
+        let contents = (!contents.is_empty()).then(|| contents.to_vec());
+        Self::of(name.into(), size, role, contents, Usage::default())
+    }
+
     /// A buffer in host memory, which kernels read over the bus and which a device without
     /// [`MAPPABLE_PRIMARY_BUFFERS`](wgpu::Features::MAPPABLE_PRIMARY_BUFFERS) cannot make. Its bytes are none of the device
     /// ([`Gpu::allocated`](super::Gpu::allocated)).

@@ -50,15 +50,15 @@ impl GpuWeight {
         let rows = groups * self.rows;
         let (height, cols) = (rows as usize, self.cols as usize);
         let (quants, scales) = repack::plane_bytes(self.ty, height, cols);
-        let plane = |bytes: usize, role| {
-            let buffer = Buffer::new(name, bytes as u64, Role::Words);
+        let plane = |bytes: usize, head: &[u8], role| {
+            let buffer = Buffer::beginning_with(name, head, bytes as u64, Role::Words);
             Range::whole(&buffer).holding(role)
         };
         let piece = Piece {
             first_row: 0,
             rows,
-            quants: plane(quants, Role::Codes(self.ty)),
-            scales: plane(scales, Role::Scales(self.ty)),
+            quants: plane(quants, &[], Role::Codes(self.ty)),
+            scales: plane(scales, repack::head(self.ty), Role::Scales(self.ty)),
             sub: repack::sub_plane_words(self.ty, height, cols) as u32,
         };
         Self {

@@ -56,13 +56,13 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new(name, move |lab| compare(lab, ty, sizes))
     };
     let of_types = GgmlType::ALL.iter().map(|ty| {
-        let case = case(*ty, [5, 24, 256]);
+        let case = case(*ty, [5, 48, 256]);
         case.verified_if(*ty == GgmlType::Q6_K)
     });
     let mut all: Vec<_> = of_types.collect();
     // Experts of several parts in each plane, and of an odd number of rows of 32 weights.
-    all.push(case(GgmlType::Q8_0, [6, 136, 2048]).verified());
+    all.push(case(GgmlType::Q8_0, [6, 144, 2048]).verified());
     all.push(case(GgmlType::Q4_K, [64, 64, 2048]));
-    all.push(case(GgmlType::Q4_0, [4, 8, 96]));
+    all.push(case(GgmlType::Q4_0, [4, 16, 96]));
     all
 }
