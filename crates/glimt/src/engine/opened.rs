@@ -10,7 +10,8 @@ use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
 use super::{
-    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving, context_length, room,
+    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving, context_length,
+    room,
 };
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
@@ -106,7 +107,9 @@ impl Opened {
         let many = match &options.serving {
             Some(serving) => {
                 let force = options.force;
-                Some(many::batch_sizes(&device, &*model, n_ctx, *serving, ubatch, force)?)
+                Some(many::batch_sizes(
+                    &device, &*model, n_ctx, *serving, ubatch, force,
+                )?)
             }
             None => None,
         };
@@ -218,7 +221,6 @@ impl Opened {
             Some(sizes) => Ok(sizes),
             None => Ok(of_one()?.sizes),
         }
-    }
     }
 
     /// Checks that the cache that requests share has room for a prompt of `prompt` tokens and one more; where each has its own, it does.

@@ -93,12 +93,7 @@ impl Buffer {
     }
 
     /// A buffer of `size` bytes that begins with `contents`, if there are any.
-    pub fn beginning_with(
-        name: impl Into<String>,
-        contents: &[u8],
-        size: u64,
-        role: Role,
-    ) -> Self {
+    pub fn beginning_with(name: impl Into<String>, contents: &[u8], size: u64, role: Role) -> Self {
         let contents = (!contents.is_empty()).then(|| contents.to_vec());
         Self::of(name.into(), size, role, contents, Usage::default())
     }

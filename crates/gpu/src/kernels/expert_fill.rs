@@ -128,7 +128,12 @@ mod tests {
 
     #[test]
     fn every_index_lies_in_its_buffer() {
-        for ty in [GgmlType::Q4_0, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::IQ2_S] {
+        for ty in [
+            GgmlType::Q4_0,
+            GgmlType::Q6_K,
+            GgmlType::Q8_0,
+            GgmlType::IQ2_S,
+        ] {
             let host = unmade_weight(ty, 1, 16, 256).room("host", 5);
             let fill = GpuExpertFill {
                 host: &host,

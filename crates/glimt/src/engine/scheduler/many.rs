@@ -91,7 +91,11 @@ impl Many {
         let sizes = engine.sizes_to_serve()?;
         let batch: Box<dyn Batch> = match &engine.0.weights {
             Some(weights) => Box::new(GpuBatch::new(Arc::clone(weights), sizes).await?),
-            None => Box::new(CpuBatch::new(Arc::clone(&engine.model), engine.cpu_products, sizes)?),
+            None => Box::new(CpuBatch::new(
+                Arc::clone(&engine.model),
+                engine.cpu_products,
+                sizes,
+            )?),
         };
         Ok(Self::of(engine.clone(), batch))
     }
