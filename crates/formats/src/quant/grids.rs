@@ -51,6 +51,13 @@ impl<const N: usize> Grid<N> {
     }
 }
 
+impl<const N: usize> Grid<N> {
+    /// The largest level, which no value of a point and no level exceeds in size.
+    pub(crate) fn largest(&self) -> i8 {
+        self.levels.last().copied().unwrap_or_default()
+    }
+}
+
 /// 32 weights as a block stores them: value = scale * point * sign.
 pub(crate) struct Run<const POINTS: usize> {
     /// Indices of the points of 32 / POINTS weights each.
@@ -78,6 +85,27 @@ impl<const POINTS: usize> Run<POINTS> {
                 *out = if signs >> j & 1 == 1 { -value } else { value };
             }
         }
+    }
+
+    /// The weights divided by their scales, plus the [largest](Grid::largest) level.
+    #[inline(always)]
+    pub(crate) fn codes<const N: usize>(&self, grid: &Grid<N>) -> [u8; SMALL_BLOCK] {
+        const { assert!(N * POINTS == SMALL_BLOCK) };
+        let zero = grid.largest() as u8;
+        let mut codes = [0; SMALL_BLOCK];
+        let (groups, _) = codes.as_chunks_mut::<N>();
+        for (i, (out, &point)) in groups.iter_mut().zip(&self.points).enumerate() {
+            let signs = self.signs >> (N * i);
+            let values = &grid.points[usize::from(point)];
+            for j in 0..N {
+                let value = values[j] as u8;
+                out[j] = match signs >> j & 1 {
+                    0 => zero + value,
+                    _ => zero - value,
+                };
+            }
+        }
+        codes
     }
 }
 

@@ -3,6 +3,8 @@
 //! A superblock is eight runs of 32 weights. Each eight weights are a point of the grid, whose values are -1, 0 and 1, and an offset for all
 //! of them, which is 1/8 or -1/8: weight = d (2 s + 1) (value + offset), with 3-bit scales `s`.
 
+use std::array::from_fn;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::block::{Block, widen};
@@ -63,10 +65,73 @@ impl Iq1M {
     }
 }
 
-fn eight(point: u16, negative: bool, scale: f32, out: &mut [f32; 8]) {
-    let offset = if negative { -OFFSET } else { OFFSET };
-    for (out, &value) in out.iter_mut().zip(&grids::IQ1.points[usize::from(point)]) {
-        *out = scale * (f32::from(value) + offset);
+/// 32 weights: points with an offset each.
+pub(crate) struct Run {
+    points: [u16; 4],
+    /// Whether the offset of a point is negative.
+    negative: [bool; 4],
+    /// The scale of each half.
+    pub(crate) scales: [f32; 2],
+}
+
+impl Run {
+    fn dequantize(&self, out: &mut [f32; SMALL_BLOCK]) {
+        let (groups, _) = out.as_chunks_mut::<8>();
+        for (i, out) in groups.iter_mut().enumerate() {
+            let offset = if self.negative[i] { -OFFSET } else { OFFSET };
+            let point = &grids::IQ1.points[usize::from(self.points[i])];
+            for (out, &value) in out.iter_mut().zip(point) {
+                *out = self.scales[i / 2] * (f32::from(value) + offset);
+            }
+        }
+    }
+
+    /// The weights divided by an eighth of their scales, plus [`CODE_ZERO`].
+    #[inline(always)]
+    pub(crate) fn codes(&self) -> [u8; SMALL_BLOCK] {
+        let grid = &*grids::IQ1;
+        let mut codes = [0; SMALL_BLOCK];
+        let (groups, _) = codes.as_chunks_mut::<8>();
+        for (i, out) in groups.iter_mut().enumerate() {
+            let zero = if self.negative[i] {
+                CODE_ZERO - 1
+            } else {
+                CODE_ZERO + 1
+            };
+            let point = &grid.points[usize::from(self.points[i])];
+            *out = point.map(|value| (zero + 8 * value) as u8);
+        }
+        codes
+    }
+}
+
+/// The [code](Run::codes) of 0: no weight is further from it than 9/8 of a scale.
+pub(crate) const CODE_ZERO: i8 = 9;
+
+impl Iq1S {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run {
+        let high = u16::from_le_bytes(self.high[i]);
+        Run {
+            points: from_fn(|l| u16::from(self.points[i][l]) | (high >> (3 * l) & 7) << 8),
+            negative: [high >> 15 == 1; 4],
+            scales: [scale(d, high >> 12 & 7); 2],
+        }
+    }
+}
+
+impl Iq1M {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run {
+        let high = u16::from_le_bytes(self.high[i]);
+        let scales = u16::from_le_bytes(self.scales[i / 2]) >> (6 * (i % 2));
+        Run {
+            points: from_fn(|l| u16::from(self.points[i][l]) | (high >> (4 * l) & 7) << 8),
+            negative: from_fn(|l| high >> (4 * l + 3) & 1 == 1),
+            scales: from_fn(|half| scale(d, scales >> (3 * half) & 7)),
+        }
     }
 }
 
@@ -75,13 +140,7 @@ impl Block<SUPER_BLOCK> for Iq1S {
         let d = widen(self.d);
         let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
         for (i, out) in runs.iter_mut().enumerate() {
-            let high = u16::from_le_bytes(self.high[i]);
-            let scale = scale(d, high >> 12 & 7);
-            let (groups, _) = out.as_chunks_mut::<8>();
-            for (l, out) in groups.iter_mut().enumerate() {
-                let point = u16::from(self.points[i][l]) | (high >> (3 * l) & 7) << 8;
-                eight(point, high >> 15 == 1, scale, out);
-            }
+            self.run(d, i).dequantize(out);
         }
     }
 }
@@ -91,14 +150,7 @@ impl Block<SUPER_BLOCK> for Iq1M {
         let d = widen(self.d());
         let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
         for (i, out) in runs.iter_mut().enumerate() {
-            let high = u16::from_le_bytes(self.high[i]);
-            let scales = u16::from_le_bytes(self.scales[i / 2]) >> (6 * (i % 2));
-            let (groups, _) = out.as_chunks_mut::<8>();
-            for (l, out) in groups.iter_mut().enumerate() {
-                let point = u16::from(self.points[i][l]) | (high >> (4 * l) & 7) << 8;
-                let scale = scale(d, scales >> (3 * (l / 2)) & 7);
-                eight(point, high >> (4 * l + 3) & 1 == 1, scale, out);
-            }
+            self.run(d, i).dequantize(out);
         }
     }
 }

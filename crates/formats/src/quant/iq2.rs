@@ -64,6 +64,49 @@ fn scales(d: f32, both: u8) -> [f32; 2] {
     [scale(d, both & 15), scale(d, both >> 4)]
 }
 
+impl Iq2Xxs {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run<4> {
+        let run = self.runs[i];
+        let word = u32::from_le_bytes(run.signs_scale);
+        Run {
+            points: run.points.map(u16::from),
+            signs: even_signs(word),
+            scales: [scale(d, (word >> 28) as u8); 2],
+        }
+    }
+}
+
+impl Iq2Xs {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run<4> {
+        let points = self.points[i].map(u16::from_le_bytes);
+        let sevens = points.iter().rev();
+        let stored = sevens.fold(0, |word, &point| word << 7 | u32::from(point >> 9));
+        Run {
+            points: points.map(|point| point & 511),
+            signs: even_signs(stored),
+            scales: scales(d, self.scales[i]),
+        }
+    }
+}
+
+impl Iq2S {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run<4> {
+        let high = u16::from(self.high[i]);
+        let point = |l: usize| u16::from(self.points[i][l]) | (high >> (2 * l) & 3) << 8;
+        Run {
+            points: std::array::from_fn(point),
+            signs: u32::from_le_bytes(self.signs[i]),
+            scales: scales(d, self.scales[i]),
+        }
+    }
+}
+
 /// A superblock of runs of points.
 fn dequantize(grid: &Grid<8>, out: &mut [f32; SUPER_BLOCK], run: impl Fn(usize) -> Run<4>) {
     let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
@@ -75,45 +118,20 @@ fn dequantize(grid: &Grid<8>, out: &mut [f32; SUPER_BLOCK], run: impl Fn(usize) 
 impl Block<SUPER_BLOCK> for Iq2Xxs {
     fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
         let d = widen(self.d);
-        dequantize(&grids::IQ2_XXS, out, |i| {
-            let run = self.runs[i];
-            let word = u32::from_le_bytes(run.signs_scale);
-            Run {
-                points: run.points.map(u16::from),
-                signs: even_signs(word),
-                scales: [scale(d, (word >> 28) as u8); 2],
-            }
-        });
+        dequantize(&grids::IQ2_XXS, out, |i| self.run(d, i));
     }
 }
 
 impl Block<SUPER_BLOCK> for Iq2Xs {
     fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
         let d = widen(self.d);
-        dequantize(&grids::IQ2_XS, out, |i| {
-            let points = self.points[i].map(u16::from_le_bytes);
-            let sevens = points.iter().rev();
-            let stored = sevens.fold(0, |word, &point| word << 7 | u32::from(point >> 9));
-            Run {
-                points: points.map(|point| point & 511),
-                signs: even_signs(stored),
-                scales: scales(d, self.scales[i]),
-            }
-        });
+        dequantize(&grids::IQ2_XS, out, |i| self.run(d, i));
     }
 }
 
 impl Block<SUPER_BLOCK> for Iq2S {
     fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
         let d = widen(self.d);
-        dequantize(&grids::IQ2_S, out, |i| {
-            let high = u16::from(self.high[i]);
-            let point = |l: usize| u16::from(self.points[i][l]) | (high >> (2 * l) & 3) << 8;
-            Run {
-                points: std::array::from_fn(point),
-                signs: u32::from_le_bytes(self.signs[i]),
-                scales: scales(d, self.scales[i]),
-            }
-        });
+        dequantize(&grids::IQ2_S, out, |i| self.run(d, i));
     }
 }

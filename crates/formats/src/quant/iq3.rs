@@ -44,18 +44,39 @@ pub(crate) fn scale_s(d: f32, s: u8) -> f32 {
     d * f32::from(1 + 2 * s)
 }
 
+impl Iq3Xxs {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run<8> {
+        let word = u32::from_le_bytes(self.signs_scale[i]);
+        Run {
+            points: self.points[i].map(u16::from),
+            signs: even_signs(word),
+            scales: [scale_xxs(d, (word >> 28) as u8); 2],
+        }
+    }
+}
+
+impl Iq3S {
+    /// Run `i`, where `d` is the block's scale.
+    #[inline(always)]
+    pub(crate) fn run(&self, d: f32, i: usize) -> Run<8> {
+        let high = u16::from(self.high[i]);
+        let point = |l: usize| u16::from(self.points[i][l]) | (high >> l & 1) << 8;
+        Run {
+            points: std::array::from_fn(point),
+            signs: u32::from_le_bytes(self.signs[i]),
+            scales: [scale_s(d, self.scales[i / 2] >> (4 * (i % 2)) & 15); 2],
+        }
+    }
+}
+
 impl Block<SUPER_BLOCK> for Iq3Xxs {
     fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
         let d = widen(self.d);
         let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
         for (i, out) in runs.iter_mut().enumerate() {
-            let word = u32::from_le_bytes(self.signs_scale[i]);
-            let run = Run {
-                points: self.points[i].map(u16::from),
-                signs: even_signs(word),
-                scales: [scale_xxs(d, (word >> 28) as u8); 2],
-            };
-            run.dequantize(&grids::IQ3_XXS, out);
+            self.run(d, i).dequantize(&grids::IQ3_XXS, out);
         }
     }
 }
@@ -65,14 +86,7 @@ impl Block<SUPER_BLOCK> for Iq3S {
         let d = widen(self.d);
         let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
         for (i, out) in runs.iter_mut().enumerate() {
-            let high = u16::from(self.high[i]);
-            let point = |l: usize| u16::from(self.points[i][l]) | (high >> l & 1) << 8;
-            let run: Run<8> = Run {
-                points: std::array::from_fn(point),
-                signs: u32::from_le_bytes(self.signs[i]),
-                scales: [scale_s(d, self.scales[i / 2] >> (4 * (i % 2)) & 15); 2],
-            };
-            run.dequantize(&grids::IQ3_S, out);
+            self.run(d, i).dequantize(&grids::IQ3_S, out);
         }
     }
 }

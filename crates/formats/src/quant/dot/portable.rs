@@ -60,7 +60,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn dot(self, codes: [u8; 64], x: &[i8; 64], _wide: bool) -> [f32; 16] {
-        // Codes that are not wide are below 64, so all are signed bytes. Four sums of four with the same scale are one here.
+        // Codes that are not wide are below 128, so all are signed bytes. Four sums of four with the same scale are one here.
         let mut sums = [0.0; 16];
         for quarter in 0..4 {
             let mut sum = 0;

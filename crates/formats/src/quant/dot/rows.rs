@@ -140,7 +140,7 @@ impl<B: Packed<N>, const N: usize> Add for Blocks<B, N> {
             Self::group(simd, blocks, index, inputs, sums);
         }
         if !rest.is_empty() {
-            // Blocks of zeroes: their scales are 0, and so are the activations there.
+            // Blocks of zeroes, whose scales are finite: the activations there are 0.
             let mut last = [B::zeroed(); N];
             last[..rest.len()].copy_from_slice(rest);
             Self::group(simd, &last, groups.len(), inputs, sums);

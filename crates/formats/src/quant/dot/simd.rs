@@ -31,7 +31,7 @@ pub(super) trait Simd: Copy {
     fn look_up(self, table: &[i8; 16], indices: Self::Bytes) -> Self::Bytes;
     /// Signed codes as the operand of a `dot` that is `wide`.
     fn signed(self, codes: Self::Bytes) -> Self::Bytes;
-    /// The sums of four products of codes and activations each. Codes are below 64, or where they are `wide` from [`signed`](Self::signed);
+    /// The sums of four products of codes and activations each. Codes are below 128, or where they are `wide` from [`signed`](Self::signed);
     /// activations are -127..=127.
     fn dot(self, codes: Self::Bytes, x: &[i8; 64], wide: bool) -> Self::Floats;
 

@@ -1,13 +1,22 @@
 //! The quantised types as unsigned or signed codes in the order of the weights, with a scale and an offset for every 16 of them.
+//!
+//! The codes of a type with a grid are the values of its points with their signs, which plain code looks up once for a tile of inputs, plus
+//! the largest value, so that they are unsigned. Codes of IQ1_S and IQ1_M are in eighths of the scale: they have the offset in them.
 
 use std::array::from_fn;
 
 use bytemuck::Pod;
 
 use super::simd::Simd;
+use crate::quant::block::widen;
+use crate::quant::grids;
+use crate::quant::iq1::{self, Iq1M, Iq1S};
+use crate::quant::iq2::{Iq2S, Iq2Xs, Iq2Xxs};
+use crate::quant::iq3::{Iq3S, Iq3Xxs};
 use crate::quant::iq4::{CODEBOOK, Iq4Nl, Iq4Xs};
 use crate::quant::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, unpack_scales_mins6, unpack_scales6};
 use crate::quant::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use crate::quant::mxfp4::{Mxfp4, VALUES, power};
 
 /// A scale and an offset for every 16 of 256 weights.
 pub(super) type Affine<S> = [<S as Simd>::Floats; 2];
@@ -44,9 +53,8 @@ fn each_twice(numbers: [u8; 8]) -> [u8; 16] {
 /// `factor` times the f16 `d`, times the numbers less `zero`.
 #[inline(always)]
 fn scaled<S: Simd>(simd: S, d: [u8; 2], numbers: [u8; 16], zero: f32) -> S::Floats {
-    let d = crate::quant::block::widen(d);
     let numbers = simd.add(simd.unsigned(&numbers), simd.splat(-zero));
-    simd.mul(numbers, simd.splat(d))
+    simd.mul(numbers, simd.splat(widen(d)))
 }
 
 /// The scales and offsets of weights `scale * (code - zero)`.
@@ -110,6 +118,24 @@ small!(Q8_0, wide true, simd, |blocks| around(simd, of_blocks!(simd, blocks, d),
 });
 small!(Iq4Nl, wide true, simd, |blocks| around(simd, of_blocks!(simd, blocks, d), S::BIAS), |a, b| {
     simd.signed(simd.look_up(&CODEBOOK, simd.nibbles(&a.qs, &b.qs)))
+});
+
+/// The largest of [`VALUES`], which makes unsigned codes of them.
+const LARGEST: i8 = 12;
+
+small!(Mxfp4, wide false, simd, |blocks| {
+    let scales = from_fn(|i| power(blocks[i / 2].e));
+    around(simd, simd.floats(&scales), f32::from(LARGEST))
+}, |a, b| {
+    const CODES: [i8; 16] = {
+        let (mut codes, mut i) = (VALUES, 0);
+        while i < 16 {
+            codes[i] += LARGEST;
+            i += 1;
+        }
+        codes
+    };
+    simd.look_up(&CODES, simd.nibbles(&a.qs, &b.qs))
 });
 
 /// Types of 256 weights: their scales and offsets, and the codes of a quarter.
@@ -182,3 +208,28 @@ large!(Iq4Xs, wide true, simd, block, {
     let nibbles = simd.nibbles(&block.qs[2 * quarter], &block.qs[2 * quarter + 1]);
     simd.signed(simd.look_up(&CODEBOOK, nibbles))
 });
+
+/// Types of runs of points: the block's scale, the part of a run's scale that is 1 in its codes, the code of 0, and the codes of a run.
+macro_rules! points {
+    ($ty:ident, |$block:ident| $d:expr, unit $unit:expr, zero $zero:expr, |$run:ident| $codes:expr) => {
+        large!($ty, wide false, simd, $block, {
+            let d = $unit * $d;
+            let scales = from_fn(|i| $block.run(d, i / 2).scales[i % 2]);
+            around(simd, simd.floats(&scales), f32::from($zero))
+        }, |quarter| {
+            let [low, high] = [0, 1].map(|half| {
+                let $run = $block.run(0.0, 2 * quarter + half);
+                $codes
+            });
+            simd.join(&low, &high)
+        });
+    };
+}
+
+points!(Iq1S, |block| widen(block.d), unit iq1::OFFSET, zero iq1::CODE_ZERO, |run| run.codes());
+points!(Iq1M, |block| widen(block.d()), unit iq1::OFFSET, zero iq1::CODE_ZERO, |run| run.codes());
+points!(Iq2Xxs, |block| widen(block.d), unit 1.0, zero grids::IQ2_XXS.largest(), |run| run.codes(&grids::IQ2_XXS));
+points!(Iq2Xs, |block| widen(block.d), unit 1.0, zero grids::IQ2_XS.largest(), |run| run.codes(&grids::IQ2_XS));
+points!(Iq2S, |block| widen(block.d), unit 1.0, zero grids::IQ2_S.largest(), |run| run.codes(&grids::IQ2_S));
+points!(Iq3Xxs, |block| widen(block.d), unit 1.0, zero grids::IQ3_XXS.largest(), |run| run.codes(&grids::IQ3_XXS));
+points!(Iq3S, |block| widen(block.d), unit 1.0, zero grids::IQ3_S.largest(), |run| run.codes(&grids::IQ3_S));

@@ -140,7 +140,7 @@ impl<const VNNI: bool> Avx2<VNNI> {
             let sums = if VNNI {
                 _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
             } else {
-                // Pairs are summed in 16 bits: 2 * 128 * 127 and 2 * 63 * 127 are below 2^15.
+                // Pairs are summed in 16 bits: 2 * 128 * 127 is below 2^15.
                 let pairs = match wide {
                     true => _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)),
                     false => _mm256_maddubs_epi16(codes, x),
