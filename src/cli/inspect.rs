@@ -116,10 +116,7 @@ impl Report {
     /// The device on which the model would run.
     fn device(&self) -> &str {
         let adapter = self.adapter.as_ref().map(|adapter| &adapter.name);
-        self.gpu
-            .as_ref()
-            .or(adapter)
-            .map_or(&self.cpu, |name| name)
+        self.gpu.as_ref().or(adapter).map_or(&self.cpu, |name| name)
     }
 }
 

@@ -108,6 +108,12 @@ impl Buffer {
         Self::holding(name.into(), data, Usage::default())
     }
 
+    /// A buffer of `size` bytes that begins with `head`; zeros follow.
+    pub fn beginning(name: impl Into<String>, size: u64, role: Role, head: &[u8]) -> Self {
+        let contents = (!head.is_empty()).then(|| head.to_vec());
+        Self::of(name.into(), size, role, contents, Usage::default())
+    }
+
     /// A buffer that holds workgroups of dispatches, three words each, that kernels may change.
     pub fn counts(name: impl Into<String>, grids: &[[u32; 3]]) -> Self {
         let counts = Usage {

@@ -8,7 +8,7 @@ use crate::gpu::call::{Call, Extent};
 use crate::gpu::machine::workgroups::{EXPERT_FILL as WG, EXPERT_FILL_LOADS as LOADS};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
-use crate::quant::repack::sections;
+use crate::quant::repack::{head, sections};
 
 /// The copies of a list.
 pub struct GpuExpertFill<'a> {
@@ -66,6 +66,7 @@ impl GpuExpertFill<'_> {
             .number("WG", WG)
             .number("LOADS", LOADS)
             .word("quants", quants)
+            .word("head", vectors(head(host.ty).len()))
             .word("records", records)
             .word("subs", subs)
             .word("quant_parts", parts(quants))
@@ -127,8 +128,15 @@ mod tests {
 
     #[test]
     fn every_index_lies_in_its_buffer() {
-        for ty in [GgmlType::Q4_0, GgmlType::Q6_K, GgmlType::Q8_0] {
-            let host = unmade_weight(ty, 1, 8, 256).room("host", 5);
+        for ty in [
+            GgmlType::Q4_0,
+            GgmlType::Q6_K,
+            GgmlType::Q8_0,
+            GgmlType::IQ1_S,
+            GgmlType::IQ2_XS,
+            GgmlType::IQ3_S,
+        ] {
+            let host = unmade_weight(ty, 1, 16, 256).room("host", 5);
             let fill = GpuExpertFill {
                 host: &host,
                 kept: Some(&host.room("kept", 2)),

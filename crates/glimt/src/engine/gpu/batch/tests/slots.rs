@@ -10,6 +10,7 @@ use crate::synth::{self, ModelName, Recipe, SynthOptions};
 #[derive(Debug, Clone, Copy)]
 struct Way {
     model: ModelName,
+    recipe: Recipe,
     tier: Tier,
     slots: u32,
     /// Whether workgroups repeat small work.
@@ -41,11 +42,11 @@ impl Way {
         };
         let gguf = match self.file {
             true => {
-                let bytes = synth::in_memory(self.model, Recipe::Q4KM, &options);
+                let bytes = synth::in_memory(self.model, self.recipe, &options);
                 let bytes = bytes.expect("three layers are fine");
                 crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
             }
-            false => synth::without_matrices(self.model, Recipe::Q4KM, &options).expect("a plan"),
+            false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let residences = [Residence::Whole, Residence::Slots(self.slots)];
@@ -144,9 +145,11 @@ fn ways() -> Vec<Way> {
     ] {
         for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
             for tier in [Tier::Subgroup, Tier::Int8] {
-                for flags in 0..8 {
+                for flags in 0..16 {
                     all.push(Way {
                         model,
+                        // The second has types with a grid.
+                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3],
                         tier,
                         slots,
                         repeats: flags & 1 == 1,
