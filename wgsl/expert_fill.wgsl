@@ -1,14 +1,15 @@
 // Copies experts of a weight to their places on the device: from host memory, or from slots that keep them.
 //
 // fills (entries) of (source, place): the source is an expert in host memory, KEPT + a slot, or NONE if nothing is to be copied. The planes are
-// vectors of 16 bytes, whatever the type is: an expert is `quants` of them in one plane, `records` behind the `head` of the other, and `subs` in its
-// sub-plane, which begins at vector `host_sub`, `kept_sub` or `to_sub`.
+// vectors of 16 bytes, whatever the type is: an expert is `quants` of them in one plane, `records` in the other behind its `head`, and `subs` in
+// its sub-plane, which begins at vector `host_sub`, `kept_sub` or `to_sub`. The head is a grid, which every weight of the type begins with: it is
+// not copied.
 // Division: grid (parts of an expert, entries). A thread requests LOADS vectors before it stores one. The first `quant_parts` parts are of the
 // plane of quants.
 // Bound by: the bytes of the bus, whose latency many loads at a time hide.
 #number WG LOADS  // threads of a workgroup, vectors of a thread
 #word quants: u32
-#word head: u32         // before the records
+#word head: u32
 #word records: u32
 #word subs: u32
 #word quant_parts: u32

@@ -92,12 +92,6 @@ impl Buffer {
         Self::of(name.into(), size, role, None, Usage::default())
     }
 
-    /// A buffer of `size` bytes that begins with `contents`, if there are any.
-    pub fn beginning_with(name: impl Into<String>, contents: &[u8], size: u64, role: Role) -> Self {
-        let contents = (!contents.is_empty()).then(|| contents.to_vec());
-        Self::of(name.into(), size, role, contents, Usage::default())
-    }
-
     /// A buffer in host memory, which kernels read over the bus and which a device without
     /// [`MAPPABLE_PRIMARY_BUFFERS`](wgpu::Features::MAPPABLE_PRIMARY_BUFFERS) cannot make. Its bytes are none of the device
     /// ([`Gpu::allocated`](super::Gpu::allocated)).
@@ -112,6 +106,12 @@ impl Buffer {
     /// A buffer that begins with `data`.
     pub fn with<T: Content>(name: impl Into<String>, data: &[T]) -> Self {
         Self::holding(name.into(), data, Usage::default())
+    }
+
+    /// A buffer of `size` bytes that begins with `head`; zeros follow.
+    pub fn beginning(name: impl Into<String>, size: u64, role: Role, head: &[u8]) -> Self {
+        let contents = (!head.is_empty()).then(|| head.to_vec());
+        Self::of(name.into(), size, role, contents, Usage::default())
     }
 
     /// A buffer that holds workgroups of dispatches, three words each, that kernels may change.

@@ -45,20 +45,21 @@ pub struct Piece {
 }
 
 impl GpuWeight {
-    /// Room on the device for `groups` of the groups of a weight like this one, in one piece whose planes are buffers of their own.
+    /// Room on the device for `groups` of the groups of a weight like this one, in one piece whose planes are buffers of their own. The plane
+    /// of scales begins as that of all weights of the type does ([`repack::head`]).
     pub fn room(&self, name: &str, groups: u32) -> Self {
         let rows = groups * self.rows;
         let (height, cols) = (rows as usize, self.cols as usize);
         let (quants, scales) = repack::plane_bytes(self.ty, height, cols);
-        let plane = |bytes: usize, head: &[u8], role| {
-            let buffer = Buffer::beginning_with(name, head, bytes as u64, Role::Words);
+        let plane = |bytes: usize, role, head: &[u8]| {
+            let buffer = Buffer::beginning(name, bytes as u64, Role::Words, head);
             Range::whole(&buffer).holding(role)
         };
         let piece = Piece {
             first_row: 0,
             rows,
-            quants: plane(quants, &[], Role::Codes(self.ty)),
-            scales: plane(scales, repack::head(self.ty), Role::Scales(self.ty)),
+            quants: plane(quants, Role::Codes(self.ty), &[]),
+            scales: plane(scales, Role::Scales(self.ty), repack::head(self.ty)),
             sub: repack::sub_plane_words(self.ty, height, cols) as u32,
         };
         Self {

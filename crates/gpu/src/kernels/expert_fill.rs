@@ -132,7 +132,9 @@ mod tests {
             GgmlType::Q4_0,
             GgmlType::Q6_K,
             GgmlType::Q8_0,
-            GgmlType::IQ2_S,
+            GgmlType::IQ1_S,
+            GgmlType::IQ2_XS,
+            GgmlType::IQ3_S,
         ] {
             let host = unmade_weight(ty, 1, 16, 256).room("host", 5);
             let fill = GpuExpertFill {

@@ -319,12 +319,11 @@ fn on_gpu(
             flow = tell(on_event, Event::Loading(done, total));
         }
     };
-    let choice = options.precompose;
     let weights = GpuModel::load_precomposed(
         Arc::clone(&gpu),
         Arc::clone(model),
         residence,
-        choice,
+        options.precompose,
         n_ctx,
         told,
     );

@@ -9,7 +9,7 @@ use crate::kernels::expert_sources::KEPT;
 use crate::quant::GgmlType;
 use crate::quant::repack::Planes;
 
-/// Copies to places in any order, from anywhere, beside entries that copy nothing.
+/// Copies to places in any order, from anywhere, beside entries that copy nothing; or to every place of a new room.
 fn compare(
     lab: &Lab<'_>,
     ty: GgmlType,
@@ -18,17 +18,21 @@ fn compare(
     let weight = |groups: usize| lab.weight(ty, [groups, rows, cols]);
     let (slots, places) = (1 + lab.below(3), 1 + lab.below(count));
     let (host, kept, before) = (weight(count), weight(slots), weight(places));
-    let has_slots = lab.below(2) == 1;
+    let (has_slots, is_room) = (lab.below(2) == 1, lab.below(2) == 1);
     let mut free: Vec<u32> = (0..places as u32).collect();
     lab.shuffle(&mut free);
     let entry = |place: u32| match lab.below(3) {
-        0 => [NONE, place],
+        0 if !is_room => [NONE, place],
         1 if has_slots => [KEPT + lab.below(slots) as u32, place],
         _ => [lab.below(count) as u32, place],
     };
     let fills: Vec<[u32; 2]> = free.into_iter().map(entry).collect();
     let [on_host, on_kept, to] = [&host, &kept, &before].map(|w| lab.load(w));
-    let (on_host, on_kept, to) = (on_host?, on_kept?, to?);
+    let (on_host, on_kept) = (on_host?, on_kept?);
+    let to = match is_room {
+        true => on_host.room("places", places as u32),
+        false => to?,
+    };
     let fill = GpuExpertFill {
         host: &on_host,
         kept: has_slots.then_some(&on_kept),

@@ -10,6 +10,7 @@ use crate::synth::{self, ModelName, Recipe, SynthOptions};
 #[derive(Debug, Clone, Copy)]
 struct Way {
     model: ModelName,
+    recipe: Recipe,
     tier: Tier,
     slots: u32,
     /// Whether workgroups repeat small work.
@@ -41,11 +42,11 @@ impl Way {
         };
         let gguf = match self.file {
             true => {
-                let bytes = synth::in_memory(self.model, Recipe::Q4KM, &options);
+                let bytes = synth::in_memory(self.model, self.recipe, &options);
                 let bytes = bytes.expect("three layers are fine");
                 crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
             }
-            false => synth::without_matrices(self.model, Recipe::Q4KM, &options).expect("a plan"),
+            false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let residences = [Residence::Whole, Residence::Slots(self.slots)];
@@ -74,13 +75,15 @@ impl Way {
             .each_ref()
             .map(|model| complete(model.hits_and_misses()).expect("they are there"));
         let experts = models[0].model.config().experts.as_ref();
-        let used = experts.map_or(0, |experts| experts.used as u32);
+        let [used, count] = experts.map_or([0; 2], |e| [e.used, e.count].map(|n| n as u32));
         assert_eq!(counted[0], None, "{self:?}");
         match counted[1] {
             None => assert!(self.slots < used, "{self:?}"),
             Some([hits, misses]) => {
-                // Nothing is there at first.
-                assert!(misses >= u64::from(used), "{misses} misses, {self:?}");
+                // At first the slots have the first experts.
+                let (all, half) = (self.slots >= count, self.slots <= count / 2);
+                assert!(misses == 0 || !all, "{misses} misses, {self:?}");
+                assert!(misses > 0 || !half, "no misses, {self:?}");
                 assert_eq!((hits + misses) % u64::from(used), 0, "{self:?}");
                 assert!(hits > 0 || self.slots == used, "{self:?}");
             }
@@ -144,9 +147,11 @@ fn ways() -> Vec<Way> {
     ] {
         for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
             for tier in [Tier::Subgroup, Tier::Int8] {
-                for flags in 0..8 {
+                for flags in 0..16 {
                     all.push(Way {
                         model,
+                        // The second has types with a grid.
+                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3],
                         tier,
                         slots,
                         repeats: flags & 1 == 1,
