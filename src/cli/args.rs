@@ -186,8 +186,12 @@ impl EngineArgs {
 
     /// These with exact products on the CPU, unless others are asked for.
     pub(super) fn be_exact(&mut self) {
-        let products = &mut self.device.kernels.cpu_products;
-        products.get_or_insert(Products::Exact);
+        self.device.kernels.exact = true;
+    }
+
+    /// Whether `--cpu-products` was given.
+    pub(super) fn asks_for_products(&self) -> bool {
+        self.device.kernels.asks_for_products()
     }
 
     /// A flag that only kernels of a GPU can follow, if one was given.
@@ -215,6 +219,9 @@ pub(super) struct KernelArgs {
     /// quick; of logits: exact]
     #[arg(long, value_name = "PRODUCTS", hide_short_help = true, help_heading = DEVICE)]
     cpu_products: Option<Products>,
+    /// Whether products are exact where nothing is asked for.
+    #[arg(skip)]
+    exact: bool,
     #[command(flatten)]
     checked: CheckedArgs,
 }
@@ -231,7 +238,16 @@ pub(super) struct CheckedArgs {
 impl KernelArgs {
     /// How the CPU multiplies.
     pub(super) fn cpu_products(&self) -> Products {
-        self.cpu_products.unwrap_or_default()
+        let usual = match self.exact {
+            true => Products::Exact,
+            false => Products::default(),
+        };
+        self.cpu_products.unwrap_or(usual)
+    }
+
+    /// Whether `--cpu-products` was given.
+    pub(super) fn asks_for_products(&self) -> bool {
+        self.cpu_products.is_some()
     }
 
     /// The first of these flags that was given, of which only kernels of a GPU can follow any.

@@ -220,6 +220,10 @@ impl Bench {
             let tier = self.tiers.first().copied();
             shown.for_gpu = self.kernels.asks_for_gpu(tier, &self.precompose);
         }
+        let on_cpu = |device: &Where| *device == Where::Device(DeviceChoice::Cpu);
+        if self.kernels.asks_for_products() && !is_auto && !devices.iter().any(on_cpu) {
+            load::idle_products("what --device names");
+        }
         for source in sources {
             let options = BenchOptions {
                 source,

@@ -59,7 +59,17 @@ pub(super) fn open_for(
     {
         leaves_cpu(&flag, &opened.adapter_name());
     }
+    if engine.asks_for_products() && opened.tier().is_some() {
+        idle_products(&opened.adapter_name());
+    }
     Ok(opened)
+}
+
+/// Tells that `--cpu-products` changes nothing, because the model runs elsewhere.
+pub(super) fn idle_products(where_it_runs: &str) {
+    note(format_args!(
+        "--cpu-products changes nothing here: the model runs on {where_it_runs}; --device cpu runs it on the CPU"
+    ));
 }
 
 /// Tells that a flag has software take the place of the CPU.

@@ -524,12 +524,13 @@ mod tests {
         assert_eq!(lines.len(), 2);
         let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,model_filename,model_type,model_size,\
             model_n_params,n_ubatch,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns,avg_ts,stddev_ts,bytes_per_token,gb_per_s,\
-            peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms";
+            peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms,\
+            expert_slots,expert_hits";
         assert_eq!(lines[0], names);
         let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
-            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\"";
+            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\",\"\",\"\"";
         assert_eq!(lines[1], expected);
     }
 

@@ -21,12 +21,13 @@ fn compare(
     let (has_slots, is_room) = (lab.below(2) == 1, lab.below(2) == 1);
     let mut free: Vec<u32> = (0..places as u32).collect();
     lab.shuffle(&mut free);
-    let entry = |place: u32| match lab.below(3) {
-        0 if !is_room => [NONE, place],
+    // At least the first one copies something.
+    let entry = |(i, place): (usize, u32)| match lab.below(3) {
+        0 if !is_room && i > 0 => [NONE, place],
         1 if has_slots => [KEPT + lab.below(slots) as u32, place],
         _ => [lab.below(count) as u32, place],
     };
-    let fills: Vec<[u32; 2]> = free.into_iter().map(entry).collect();
+    let fills: Vec<[u32; 2]> = free.into_iter().enumerate().map(entry).collect();
     let [on_host, on_kept, to] = [&host, &kept, &before].map(|w| lab.load(w));
     let (on_host, on_kept) = (on_host?, on_kept?);
     let to = match is_room {
