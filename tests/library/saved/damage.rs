@@ -162,9 +162,9 @@ fn a_flipped_bit_is_refused_or_harmless() {
             }
         }
     }
-    // Rows that were forgotten are not read any more.
+    // Rows that were forgotten are not read any more. They are about half of the file.
     assert!(
-        refused > 1000 && harmless > 0,
+        refused > 900 && harmless > 900,
         "{refused} refused, {harmless} harmless"
     );
 }
