@@ -1,5 +1,5 @@
-//! The cost of a token whose layers wait for answers of the host: as many submissions as there are layers, each of which leaves a word that the
-//! host reads before it submits the next, beside the same dispatches in one submission.
+//! The cost of a token if the host has to answer every layer. There is a submission for each layer. It leaves a word, and the host reads this
+//! word before it submits the next layer. The same dispatches in one submission are timed beside that.
 
 mod common;
 

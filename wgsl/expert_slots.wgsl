@@ -134,7 +134,7 @@ fn missing(n: u32) -> u32 {
   if (t < USED) { chosen[t] = routing[(tokens - 1u) % TRACED * USED + t]; }
   workgroupBarrier();
 #endif
-  // What others may write in the table is read from workgroup memory from here on.
+  // From here on threads write to the table. They read it from workgroup memory alone.
   let key = key_of(expert_in[min(t, SLOTS - 1u)]);
   if (t < SLOTS) { keys[t] = key; }
   workgroupBarrier();

@@ -304,7 +304,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;
   let value_to = by.row * VALUE_PITCH + loaded * 4u;
-  // Without pages no code tells of them: even a constant page made this loop 5% slower.
+  // Without pages the loop has no code for them, which made it slower ("The same speed after work on the code" in benches/notes.md).
 #ifdef pages
   let first_keys = ask_keys(in_page(by, 0u), 0u);
   let second_keys = ask_keys(in_page(by, ROWS), ROWS);

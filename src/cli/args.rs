@@ -91,7 +91,7 @@ impl MeasuredArgs {
     }
 }
 
-/// How much of a GPU's memory.
+/// The flag that limits the memory of a GPU.
 #[derive(Args)]
 pub(super) struct GpuMemoryArgs {
     /// Take at most so much of the GPU's memory for weights, cache and scratch, such as 8G or 10.5GiB [default: what is free]

@@ -81,7 +81,7 @@ pub(super) fn may(hub: &Hub<'_>, offer: &Offer, missing: u64) -> Result<bool, Cl
             }
         }
         Ok(None) => {}
-        // What is wrong is told when it is fetched.
+        // Fetching the file will tell the error to the user.
         Err(error) => log::info!("how the model would run is not known: {error}"),
     }
     ask::yes(&format!("Fetch {}?", bytes(missing)))

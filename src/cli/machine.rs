@@ -16,7 +16,7 @@ use crate::gpu::wait::Wait;
 use crate::gpu::{AdapterSummary, Target, machine};
 use crate::models::Model;
 
-/// Which machine, if not this one.
+/// The flags that name another machine than this one.
 #[derive(Args)]
 pub(super) struct MachineArgs {
     /// Plan for a GPU of this name, such as "RTX 4070" or "Apple M4 Pro", with the memory that --gpu-memory names

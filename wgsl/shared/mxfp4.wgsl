@@ -24,7 +24,7 @@ fn $W_codes(u: u32) -> W32Codes {
     let v1 = b1 ^ (b2 & (b0 | b1));
     let v2 = b2 & (b0 | ~b1);
     let v3 = b2 & b1;
-    // Those of its negative: above the lowest bit that is set, all are inverted.
+    // The bits of the negative value: all bits above the lowest one that is set are inverted.
     let o1 = v1 ^ (negative & v0);
     let o2 = v2 ^ (negative & (v0 | v1));
     let o3 = v3 ^ (negative & (v0 | v1 | v2));

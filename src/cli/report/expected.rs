@@ -133,7 +133,7 @@ fn row(
     }
 }
 
-/// What is expected of a model.
+/// The expected cost of a model on a device.
 enum Planned {
     /// The cost of a token, and the bytes of the session.
     Whole(Expected, u64),
@@ -141,10 +141,10 @@ enum Planned {
     Partly(Partly),
 }
 
-/// What is expected of the model.
+/// The expected cost of `model` on `gpu`.
 ///
 /// # Errors
-/// With what loading it would be refused.
+/// The error with which loading it would end.
 fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<Planned, EngineError> {
     let n_ctx = model.config().context_length.min(N_CTX);
     if let Some(partly) = check_gpu(gpu, model, n_ctx)? {

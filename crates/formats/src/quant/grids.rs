@@ -22,7 +22,7 @@ pub(crate) struct Grid<const N: usize> {
 enum Sums {
     /// All of them.
     Any,
-    /// Those whose digits have an even sum.
+    /// Points whose digits have an even sum.
     Even,
 }
 

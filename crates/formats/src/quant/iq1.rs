@@ -37,7 +37,7 @@ pub(crate) struct Iq1M {
 }
 const _: () = assert!(size_of::<Iq1M>() == GgmlType::IQ1_M.block_bytes());
 
-/// What is added to the values of a point.
+/// The offset that a block adds to the values of a point, or subtracts.
 pub(crate) const OFFSET: f32 = 0.125;
 
 /// The value of a 3-bit scale.

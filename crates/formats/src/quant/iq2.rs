@@ -54,7 +54,7 @@ pub(crate) struct Iq2S {
 }
 const _: () = assert!(size_of::<Iq2S>() == GgmlType::IQ2_S.block_bytes());
 
-/// What a 4-bit scale stands for.
+/// The scale of a run of weights with the 4-bit number `s`, in a block with the factor `d`.
 pub(crate) fn scale(d: f32, s: u8) -> f32 {
     d * (0.5 + f32::from(s)) * 0.25
 }

@@ -151,7 +151,7 @@ impl Place<'_> {
     /// The memory that a context of `n_ctx` tokens takes.
     ///
     /// # Errors
-    /// What loading the model there would refuse.
+    /// The error with which loading the model there would end.
     pub fn plan(&self, residence: Residence, n_ctx: usize) -> Result<MemoryPlan, EngineError> {
         Ok(match self.site {
             Site::Cpu => MemoryPlan::on_cpu(self.model, n_ctx),
@@ -203,7 +203,7 @@ impl Place<'_> {
     /// Tokens per second, computed for a model of which all lies on the device; `None` where the speed of its memory is not known.
     ///
     /// # Errors
-    /// What loading the model there would refuse.
+    /// The error with which loading the model there would end.
     pub fn computed(&self, n_ctx: usize) -> Result<Option<f64>, EngineError> {
         let Site::Gpu(target, _) = self.site else {
             return Ok(None);
@@ -337,7 +337,7 @@ impl Place<'_> {
     /// of the model leaves the device for the sake of a context longer than the usual one.
     ///
     /// # Errors
-    /// What loading the model there would refuse.
+    /// The error with which loading the model there would end.
     pub fn default_context(&self, thinks: bool) -> Result<usize, EngineError> {
         let most = self.model.config().context_length;
         let usual = most.min(DEFAULT_CONTEXT);

@@ -238,7 +238,7 @@ impl GpuTokenGateUp<'_> {
     }
 }
 
-/// `call` in workgroups of `threads` threads, with what `rms_in_runs` needs of an input of `units` units.
+/// `call` with the numbers that the module `rms_in_runs` declares, for workgroups of `threads` threads and an input of `units` units.
 pub(super) fn with_rms_in_runs(call: Call, target: &Target, threads: u32, units: u32) -> Call {
     let lanes = target.lanes();
     call.number("SQUARES", (2 * units).div_ceil(threads))

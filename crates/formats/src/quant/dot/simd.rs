@@ -13,7 +13,7 @@ pub(super) trait Simd: Copy {
     /// 16 floats.
     type Floats: Copy;
 
-    /// What [`signed`](Self::signed) adds to signed codes: 128 where the instructions want unsigned ones.
+    /// The number that [`signed`](Self::signed) adds to signed codes. It is 128 if the instructions take unsigned codes, else 0.
     const BIAS: f32;
 
     /// `low`, and `high` behind it.

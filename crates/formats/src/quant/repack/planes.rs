@@ -30,7 +30,8 @@ pub(super) trait Planar: Pod + Send + Sync {
     /// Takes the block apart.
     fn split(&self) -> (Self::Quants, Self::Record, Self::Sub);
 
-    /// What the scales plane begins with: the points of a grid, in whole vec4; nothing for most types.
+    /// The words at the beginning of the plane of scales. They are the points of the type's grid, in whole vec4. Most types have no grid and no
+    /// such words.
     fn head() -> &'static [u32] {
         &[]
     }

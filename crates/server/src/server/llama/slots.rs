@@ -12,7 +12,7 @@ use super::super::fields::Fields;
 use crate::engine::SessionFileError;
 use crate::engine::scheduler::{SlotAction, SlotDone, SlotError};
 
-/// What a request wants of a slot.
+/// A request to save, restore or erase a slot.
 pub(in crate::server) struct Asked {
     slot: usize,
     action: SlotAction,
@@ -88,7 +88,7 @@ impl Asked {
 /// The path of a file in the folder.
 ///
 /// # Errors
-/// Where there is no name, or one that leads out of the folder.
+/// [`ApiError`] if there is no name, or if the name leads out of the folder.
 fn place(folder: &Path, filename: Option<&str>) -> Result<PathBuf, ApiError> {
     let wrong = |found: &str| {
         let message = format!(

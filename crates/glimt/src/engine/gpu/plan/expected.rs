@@ -70,7 +70,7 @@ impl Expected {
         1.0 / self.seconds(gb_per_s)
     }
 
-    /// The same token with the dispatches and the waits of another.
+    /// The cost of this token with the dispatches and the waits of `other`.
     pub fn with_waits_of(self, other: &Self) -> Self {
         Self {
             dispatches: other.dispatches,

@@ -10,7 +10,7 @@ use crate::engine::scheduler::request::{Event, Told};
 
 /// Rows that are worth copying from a page of others: a few more tokens cost a step less than that.
 const WORTH_COPYING: usize = 8;
-/// The same number where steps are slow.
+/// The fewest rows worth copying if steps are slow.
 const WORTH_COPYING_OF_SLOW: usize = 1;
 
 impl Many {

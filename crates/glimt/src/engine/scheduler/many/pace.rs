@@ -15,7 +15,7 @@ const SETTLED: Duration = Duration::from_millis(100);
 const LEAST: usize = 32;
 /// Tokens of prompts that a step beside answers that are read has at least.
 const LEAST_BESIDE: usize = 8;
-/// The same two numbers where steps are slow: a token more takes nearly as long as the first.
+/// The two numbers above if steps are slow. Then one more token takes nearly as long as the first.
 const LEAST_OF_SLOW: [usize; 2] = [8, 1];
 /// Tokens of the first step with prompts, of which no time is known, and where steps are slow.
 const FIRST: [f64; 2] = [64.0, 4.0];
