@@ -62,6 +62,8 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
         device: Some(known.memory()),
         behind: Behind::of(&known.facts().info),
         host: Host::of(known.host()),
+        experts: ExpertsFrom::Auto,
+        disk: Some(Disk::ASSUMED),
     };
     let place = Place {
         has_flag: true,

@@ -1,6 +1,6 @@
 //! An opened device.
 
-use super::behind::Behind;
+use super::behind::{Behind, ExpertsFrom};
 use super::buffer::{Buffer, Content, Role};
 use super::pipeline::Pipelines;
 use super::{GpuError, Target, Tier};
@@ -33,6 +33,8 @@ pub struct Gpu {
     pub memory: Option<u64>,
     /// The memory behind it, in which experts can lie.
     pub behind: Behind,
+    /// The place from which experts are to come that have no room on the device.
+    pub experts: ExpertsFrom,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
     /// (`GpuModel::load`).
     pub tier_is_open: bool,

@@ -4,7 +4,7 @@
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
 use super::buffer::{Buffer, Range, Role};
-pub use super::upload::write_head;
+pub use super::upload::{reading, write_head};
 use super::{Gpu, GpuError, Target, upload};
 use crate::model::Weight;
 use crate::quant::repack::Sections;
@@ -12,6 +12,9 @@ use crate::quant::{GgmlType, repack};
 
 /// The largest buffer to allocate: a little under the 2 GiB that 32-bit offsets and several drivers allow.
 const MAX_BUFFER: u64 = 1900 << 20;
+
+/// The name of buffers in host memory, by which an error tells that the system gives no more of it.
+pub const EXPERTS_OF_HOST: &str = "experts in host memory";
 
 /// A weight tensor on the device, of shape (groups, rows, cols).
 #[derive(Debug, Clone)]
@@ -300,7 +303,7 @@ impl<'a> Loader<'a> {
     /// The place of each tensor, by its number, in buffers that no device has made yet.
     pub fn places(&self) -> Vec<GpuWeight> {
         let make = |Planning { bytes, lies }: &Planning| match lies {
-            Lies::Host => Buffer::of_host("experts in host memory", *bytes, Role::Words),
+            Lies::Host => Buffer::of_host(EXPERTS_OF_HOST, *bytes, Role::Words),
             Lies::Device => Buffer::new("weights", *bytes, Role::Words),
             Lies::File => Buffer::of_file("experts in the file", *bytes, Role::Words),
         };

@@ -361,7 +361,7 @@ fn on_gpu(
             clock: Some(Clock::of(&gpu).name()),
             expert_slots: match weights.residence {
                 Residence::Whole => None,
-                Residence::Slots(slots) => Some(slots),
+                Residence::Slots(slots) | Residence::File(slots) => Some(slots),
             },
             ..base_row(options, &**model)
         };

@@ -9,6 +9,7 @@ const EXPERTS: Experts = Experts {
     count: 64,
     used: 4,
     of_token: 1_000_000_000,
+    layers: 46,
 };
 /// Bytes of a slot in all layers, and of what else lies on the device.
 const SLOT: u64 = 1000;
@@ -22,6 +23,7 @@ fn plan(slots: Option<u32>, end: u64) -> MemoryPlan {
         ctx: 100,
         weights: REST + SLOT * u64::from(experts) + if experts > 0 { end } else { 0 },
         host: slots.map_or(0, |_| SLOT * u64::from(EXPERTS.count)),
+        file: 0,
         slots,
         cache: 100,
         cache_per_token: 1,
@@ -69,7 +71,8 @@ fn partly(name: &str, slots: u32) -> Partly {
     let target = Target::new(name, Machine::H200, Tier::Int8);
     let expected = Expected::of_waiting(0.002);
     let bus = "5x16".parse().expect("it is a bus");
-    Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, bus)
+    let way = Way::Bus(bus);
+    Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, way)
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::engine::ModelSource;
+use crate::engine::disk::Disk;
+use crate::gpu::behind::{Behind, ExpertsFrom};
+use crate::gpu::bus::Bus;
 use crate::models;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::Rng;
@@ -61,6 +64,8 @@ fn place<'a>(
         device: Some(device),
         behind,
         host,
+        experts: ExpertsFrom::Host,
+        disk: Some(Disk::ASSUMED),
     };
     Place {
         site: Site::Gpu(target, memory),
