@@ -10,8 +10,8 @@ use rayon::prelude::*;
 
 use glimt::engine::gpu::plan::Plan;
 use glimt::engine::gpu::plan::expected::Expected;
-use glimt::engine::{Host, Memory, MemoryPlan, Partly, Place, Site};
-use glimt::gpu::behind::Behind;
+use glimt::engine::{Disk, Host, Memory, MemoryPlan, Partly, Place, Site};
+use glimt::gpu::behind::{Behind, ExpertsFrom};
 use glimt::gpu::budget::Budget;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::{GpuError, Target, Tier, shader};

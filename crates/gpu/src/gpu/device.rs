@@ -50,6 +50,9 @@ pub struct Gpu {
     /// How tests run its kernels as Metal's source on the CPU, where they do.
     #[cfg(any(test, feature = "testing"))]
     pub metal: Option<super::testing::metal::Math>,
+    /// The largest buffer in host memory that tests let it make, where they do.
+    #[cfg(any(test, feature = "testing"))]
+    pub locks: Option<u64>,
     pub(super) fault: Arc<Mutex<Option<GpuError>>>,
     pub(super) allocated: Arc<AtomicU64>,
     /// Whether its shaders have checks ([`GpuOptions::checked`](super::GpuOptions::checked)).
@@ -129,12 +132,7 @@ impl Gpu {
         let (invalid, memory) = (validation.pop(), memory.pop());
         let invalid = invalid.await;
         if memory.await.is_some() {
-            return Err(GpuError::OutOfMemory {
-                adapter: self.info.name.clone(),
-                what: what.to_owned(),
-                bytes: size,
-                allocated: self.allocated.load(Ordering::Relaxed),
-            });
+            return Err(self.no_memory(what, size));
         }
         match invalid {
             Some(e) => Err(GpuError::Runtime {
@@ -142,6 +140,15 @@ impl Gpu {
                 reason: e.to_string(),
             }),
             None => Ok(buffer),
+        }
+    }
+
+    fn no_memory(&self, what: &str, bytes: u64) -> GpuError {
+        GpuError::OutOfMemory {
+            adapter: self.info.name.clone(),
+            what: what.to_owned(),
+            bytes,
+            allocated: self.allocated.load(Ordering::Relaxed),
         }
     }
 
@@ -166,6 +173,10 @@ impl Gpu {
                 what: format!("making the buffer {name}"),
                 reason: "its bytes stay in the file of the model".to_owned(),
             });
+        }
+        #[cfg(any(test, feature = "testing"))]
+        if buffer.is_host() && self.locks.is_some_and(|most| size > most) {
+            return Err(self.no_memory(name, size));
         }
         let made = match buffer.is_host() {
             true => self.make(name, size, usage, false).await?,

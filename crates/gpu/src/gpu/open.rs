@@ -104,6 +104,8 @@ impl Gpu {
             waves: None,
             #[cfg(any(test, feature = "testing"))]
             metal: None,
+            #[cfg(any(test, feature = "testing"))]
+            locks: None,
             fault,
             allocated: Arc::default(),
             checked: options.checked,
