@@ -266,7 +266,7 @@ impl<'a> Sought<'a> {
         let residence = way.residence(found.slots.unwrap_or_default());
         let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
         let partly = Partly::new(self.gpu, experts, &found, &expected, way);
-        if let Some(but) = too_slow(&partly) {
+        if let Some(but) = too_slow(&partly, self.memory) {
             return Err(self.refusal(pages, &self.whole, most, but));
         }
         Ok(Some(Many {

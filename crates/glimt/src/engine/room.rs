@@ -9,6 +9,7 @@ use super::gpu::plan::expected::Expected;
 use super::host::{Host, size};
 use super::partly::{Experts, Partly, wired_limit};
 use super::{DEFAULT_CONTEXT, EngineError};
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::machine::{Profile, memory_speed};
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::models::Model;
@@ -200,7 +201,7 @@ impl Place<'_> {
             wired_limit_mb: wired_limit_mb(target, memory, whole.total()),
             ..Partly::new(target, experts, &plan, &expected, way)
         };
-        match too_slow(&found) {
+        match too_slow(&found, memory) {
             Some(but) => Err(self.no_room(whole, but, self.smaller(whole, None, has)?)),
             None => Ok(Some(found)),
         }
@@ -316,12 +317,13 @@ impl Place<'_> {
     }
 }
 
-/// Why experts from the file are of no use, as a clause; `None` where they are.
-pub(super) fn too_slow(found: &Partly) -> Option<String> {
+/// Why experts from the file are of no use, as a clause; `None` where they are, or where that was asked for.
+pub(super) fn too_slow(found: &Partly, memory: Memory) -> Option<String> {
     let speed = found.tokens_per_s;
-    matches!(found.way, Way::Disk(_) if speed < LEAST_SPEED).then(|| {
+    let is_slow = matches!(found.way, Way::Disk(_)) && speed < LEAST_SPEED;
+    (is_slow && memory.experts == ExpertsFrom::Auto).then(|| {
         format!(
-            ", and its experts would have to be read from the file, which gives {speed:.2} tokens/s"
+            ", and its experts would have to be read from the file, which gives {speed:.2} tokens/s (--experts file has it so)"
         )
     })
 }

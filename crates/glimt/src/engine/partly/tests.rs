@@ -85,6 +85,24 @@ fn a_token_waits_for_the_experts_that_are_missing() {
 }
 
 #[test]
+fn a_token_waits_for_the_disk_and_for_answers() {
+    let target = Target::new("NVIDIA H200", Machine::H200, Tier::Int8);
+    let expected = Expected::of_waiting(0.002);
+    // A disk of 2 GB/s reads a token's experts in 500 ms, and 46 answers take 2.7 ms.
+    for (slots, speed) in [(0, 1.98), (32, 3.93), (60, 27.8)] {
+        let way = Way::Disk("2".parse().expect("it is a speed"));
+        let found = Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, way);
+        let line = found.to_string();
+        let found = found.tokens_per_s;
+        assert!((found / speed - 1.0).abs() < 0.01, "{slots}: {found}");
+        assert!(
+            line.contains("stay in the file, and missing ones are read from the file (2.0 GB/s)"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn the_line_tells_what_lies_where_and_how_fast_it_should_be() {
     let line = |name, slots| {
         Partly {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::ModelSource;
 use crate::engine::disk::Disk;
-use crate::gpu::behind::{Behind, ExpertsFrom};
+use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
 use crate::models;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
@@ -249,14 +249,15 @@ fn experts_come_from_the_file_where_they_have_no_other_room() {
     assert!(!told.contains("file"), "{told}");
     let told = refused(&at(least.total() - 1, CARD, scarce, ExpertsFrom::Auto, 3.0));
     assert!(told.contains("without any expert"), "{told}");
-    // A disk that gives one token in a second is of use, and a slower one is not.
+    // A disk that gives one token in a second is of use, and a slower one only to whoever asks for it.
     let slots = f64::from(found(&at(device, CARD, host, ExpertsFrom::File, 3.0)).slots);
     let experts = Experts::of(&target, &*model).expect("they have places");
     let experts = experts.expect("it has some");
     let missing = (1.0 - slots / f64::from(experts.count)) * experts.of_token as f64 * 1e-9;
-    let slow = |share: f64| at(device, CARD, host, ExpertsFrom::File, missing * share);
-    assert!(found(&slow(1.1)).tokens_per_s > 1.0);
-    let told = refused(&slow(0.5));
+    let slow = |experts, share: f64| at(device, CARD, scarce, experts, missing * share);
+    assert!(found(&slow(ExpertsFrom::Auto, 1.1)).tokens_per_s > 1.0);
+    assert!(found(&slow(ExpertsFrom::File, 0.5)).tokens_per_s < 1.0);
+    let told = refused(&slow(ExpertsFrom::Auto, 0.5));
     assert!(told.contains("0.50 tokens/s"), "{told}");
     assert!(told.contains("bits a weight would"), "{told}");
 }
