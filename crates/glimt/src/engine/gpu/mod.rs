@@ -19,6 +19,7 @@ pub(super) mod prompt;
 mod proof;
 mod random;
 mod results;
+mod run;
 mod submissions;
 #[cfg(test)]
 mod tests;
