@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use glimt::engine::gpu::plan::Plan;
 use glimt::engine::gpu::plan::expected::Expected;
-use glimt::engine::{Disk, Host, Memory, MemoryPlan, Partly, Place, Site};
+use glimt::engine::{Disk, Host, Memory, MemoryPlan, Partly, Place, Site, Way};
 use glimt::gpu::behind::{Behind, ExpertsFrom};
 use glimt::gpu::budget::Budget;
 use glimt::gpu::pipeline::Spec;
@@ -89,7 +89,12 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
 /// A cell of the table: the computed speed of a model on a GPU, or the end of the sentence that refuses it.
 fn cell(known: &Known, model: &dyn Model) -> String {
     match planned(known, model) {
-        Ok(Planned::Partly(partly)) => format!("partly, {}", part(&partly)),
+        Ok(Planned::Partly(partly)) => {
+            let set = partly.wired_limit_mb;
+            let set =
+                set.map(|mb| format!("; all of it with `sudo sysctl iogpu.wired_limit_mb={mb}`"));
+            format!("partly, {}{}", part(&partly), set.unwrap_or_default())
+        }
         Ok(Planned::Whole {
             tier,
             dispatches,
@@ -112,7 +117,11 @@ fn cell(known: &Known, model: &dyn Model) -> String {
 /// The share of the experts on the GPU, and the computed speed.
 fn part(partly: &Partly) -> String {
     let share = 100.0 * f64::from(partly.slots) / f64::from(partly.experts);
-    format!("{share:.0}%: **{:.0}**", partly.tokens_per_s)
+    let way = match partly.way {
+        Way::Bus(_) => "",
+        Way::Disk(_) => " from the file",
+    };
+    format!("{share:.0}%: **{:.0}**{way}", partly.tokens_per_s)
 }
 
 /// The table of docs/expected.md.
