@@ -2,6 +2,7 @@
 
 use super::behind::Behind;
 use super::buffer::{Buffer, Content, Role};
+use super::host_memory::HostMemory;
 use super::pipeline::Pipelines;
 use super::{GpuError, Target, Tier};
 use numbers::Numbers;
@@ -127,12 +128,7 @@ impl Gpu {
         let (invalid, memory) = (validation.pop(), memory.pop());
         let invalid = invalid.await;
         if memory.await.is_some() {
-            return Err(GpuError::OutOfMemory {
-                adapter: self.info.name.clone(),
-                what: what.to_owned(),
-                bytes: size,
-                allocated: self.allocated.load(Ordering::Relaxed),
-            });
+            return Err(self.out_of_memory(what, size));
         }
         match invalid {
             Some(e) => Err(GpuError::Runtime {
@@ -140,6 +136,45 @@ impl Gpu {
                 reason: e.to_string(),
             }),
             None => Ok(buffer),
+        }
+    }
+
+    /// A buffer in memory of the host that the processor reaches; `None` where the backend has no way to it.
+    #[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
+    fn make_of_host(
+        &self,
+        what: &str,
+        bytes: u64,
+    ) -> Result<Option<(wgpu::Buffer, HostMemory)>, GpuError> {
+        use ash::vk::Result as Error;
+        let size = bytes.next_multiple_of(LINE).max(LINE);
+        let made = super::vulkan::host::buffer(&self.device, what, size);
+        made.transpose().map_err(|e| match e {
+            Error::ERROR_OUT_OF_HOST_MEMORY | Error::ERROR_OUT_OF_DEVICE_MEMORY => {
+                self.out_of_memory(what, size)
+            }
+            e => GpuError::Runtime {
+                what: format!("making the buffer {what}"),
+                reason: e.to_string(),
+            },
+        })
+    }
+
+    #[cfg(any(target_arch = "wasm32", target_vendor = "apple"))]
+    fn make_of_host(
+        &self,
+        _: &str,
+        _: u64,
+    ) -> Result<Option<(wgpu::Buffer, HostMemory)>, GpuError> {
+        Ok(None)
+    }
+
+    fn out_of_memory(&self, what: &str, bytes: u64) -> GpuError {
+        GpuError::OutOfMemory {
+            adapter: self.info.name.clone(),
+            what: what.to_owned(),
+            bytes,
+            allocated: self.allocated.load(Ordering::Relaxed),
         }
     }
 
@@ -157,7 +192,13 @@ impl Gpu {
         }
         let (name, size, usage) = (buffer.name(), buffer.size(), buffer.usage());
         let made = match buffer.is_host() {
-            true => self.make(name, size, usage, false).await?,
+            true => match self.make_of_host(name, size)? {
+                Some((made, memory)) => {
+                    buffer.lies_in(memory);
+                    made
+                }
+                None => self.make(name, size, usage, false).await?,
+            },
             false => self.buffer(name, size, usage).await?,
         };
         if let Some(contents) = buffer.contents() {

@@ -21,6 +21,7 @@ pub mod error;
 pub mod facts;
 pub mod geometry;
 mod heap;
+pub mod host_memory;
 pub mod interface;
 mod label;
 mod levels;

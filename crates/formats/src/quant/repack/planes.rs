@@ -473,5 +473,4 @@ impl<const BYTES: usize> Planar for Plain<BYTES> {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
-pub(super) mod testing;
+pub(super) mod joined;
