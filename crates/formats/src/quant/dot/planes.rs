@@ -1,12 +1,17 @@
-//! Products of rows that lie as a device reads them (`repack`). Some rows at a time become blocks again, which stay in a core's first cache.
+//! Products of rows that lie as a device reads them ([`repack`](crate::quant::repack)): on the planes themselves for the types that most experts
+//! have. Of the other types some rows at a time become blocks again, which stay in a core's first cache.
 
+use std::array::from_fn;
 use std::cell::Cell;
+
+use bytemuck::Pod;
 
 use super::rows::Multiply;
 use super::simd::{Simd, Work};
-use super::{Input, Instructions, Rows};
-use crate::quant::repack::{plane_row_bytes, unpack_rows};
-use crate::quant::types::GgmlType;
+use super::types::{Affine, around, each_twice, scaled, twice};
+use super::{ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
+use crate::quant::repack::{Q5KRecord, Q6KRecord, ScalesMins, plane_row_bytes, unpack_rows};
+use crate::quant::types::{GgmlType, SUPER_BLOCK};
 
 /// Bytes of blocks that rows become at a time, at least one row.
 const AT_ONCE: usize = 8 << 10;
@@ -28,24 +33,19 @@ pub struct PlaneRows<'a> {
 }
 
 impl Instructions {
-    /// `out[r]` = row r . `input`, to the bit as [`multiply`](Self::multiply) has it.
+    /// `out[r]` = row r . `input`. A product of a row is the same sequence of operations among any other rows.
     ///
     /// # Panics
     /// If a size does not fit the others.
     pub fn multiply_planes(self, rows: PlaneRows<'_>, input: Input<'_>, out: &mut [f32]) {
-        let row_bytes = rows.ty.row_bytes(rows.cols).unwrap_or_default().max(1);
-        let at_once = (AT_ONCE / row_bytes).max(1);
-        let mut blocks = BLOCKS.take();
-        blocks.resize(blocks.len().max(at_once * row_bytes), 0);
-        self.run(MultiplyPlanes {
-            rows,
-            input,
-            out,
-            blocks: &mut blocks,
-            row_bytes,
-            at_once,
-        });
-        BLOCKS.set(blocks);
+        if takes_bytes(rows.ty) {
+            let blocks = byte_blocks(rows.cols);
+            assert_eq!(input.bytes.len(), blocks, "{} values", rows.cols);
+        }
+        let bytes = plane_row_bytes(rows.ty, rows.cols);
+        let has = |plane: usize| rows.planes[plane].len() >= out.len() * bytes[plane];
+        assert!((0..3).all(has), "planes of {} rows", out.len());
+        self.run(MultiplyPlanes { rows, input, out });
     }
 }
 
@@ -53,20 +53,35 @@ struct MultiplyPlanes<'a, 'o> {
     rows: PlaneRows<'a>,
     input: Input<'a>,
     out: &'o mut [f32],
-    blocks: &'o mut [u8],
-    row_bytes: usize,
-    at_once: usize,
 }
 
 impl Work for MultiplyPlanes<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        match self.rows.ty {
+            GgmlType::Q4_0 => self.planes::<S, OfQ4_0>(simd),
+            GgmlType::Q8_0 => self.planes::<S, OfQ8_0>(simd),
+            GgmlType::Q4_K => self.planes::<S, OfQ4K>(simd),
+            GgmlType::Q5_K => self.planes::<S, OfQ5K>(simd),
+            GgmlType::Q6_K => self.planes::<S, OfQ6K>(simd),
+            _ => self.blocks(simd),
+        }
+    }
+}
+
+impl MultiplyPlanes<'_, '_> {
+    #[inline(always)]
+    fn blocks<S: Simd>(self, simd: S) {
         let PlaneRows { ty, cols, planes } = self.rows;
+        let row_bytes = ty.row_bytes(cols).unwrap_or_default().max(1);
+        let at_once = (AT_ONCE / row_bytes).max(1);
+        let mut blocks = BLOCKS.take();
+        blocks.resize(blocks.len().max(at_once * row_bytes), 0);
         let bytes = plane_row_bytes(ty, cols);
-        for (i, out) in self.out.chunks_mut(self.at_once).enumerate() {
-            let first = i * self.at_once;
+        for (i, out) in self.out.chunks_mut(at_once).enumerate() {
+            let first = i * at_once;
             let places = [0, 1, 2].map(|plane| &planes[plane][first * bytes[plane]..]);
-            let blocks = &mut self.blocks[..out.len() * self.row_bytes];
+            let blocks = &mut blocks[..out.len() * row_bytes];
             unpack_rows(ty, cols, places, blocks);
             let rows = Rows {
                 ty,
@@ -75,5 +90,250 @@ impl Work for MultiplyPlanes<'_, '_> {
             };
             Multiply::new(rows, &[self.input], &mut [out]).run(simd);
         }
+        BLOCKS.set(blocks);
+    }
+
+    #[inline(always)]
+    fn planes<S: Simd, L: Lies>(self, simd: S) {
+        let PlaneRows { ty, cols, planes } = self.rows;
+        let bytes = plane_row_bytes(ty, cols);
+        let whole = cols / SUPER_BLOCK;
+        for (r, out) in self.out.iter_mut().enumerate() {
+            let [quants, records, subs] =
+                [0, 1, 2].map(|plane| &planes[plane][r * bytes[plane]..(r + 1) * bytes[plane]]);
+            let mut sum = simd.splat(0.0);
+            for (i, x) in self.input.bytes.iter().enumerate() {
+                let products = if i < whole {
+                    products::<S, L>(simd, part(quants, i), part(records, i), part(subs, i), x)
+                } else {
+                    // Scales of zero: the activations there are 0.
+                    let (quants, records, subs) =
+                        (rest(quants, i), rest(records, i), rest(subs, i));
+                    products::<S, L>(simd, &quants, &records, &subs, x)
+                };
+                sum = simd.add(sum, products);
+            }
+            *out = simd.sum(sum);
+        }
+    }
+}
+
+/// Part `i` of a plane.
+#[inline(always)]
+fn part<T: Pod>(plane: &[u8], i: usize) -> &T {
+    let bytes = size_of::<T>();
+    bytemuck::from_bytes(&plane[i * bytes..][..bytes])
+}
+
+/// The last part `i` of a plane, which is not whole, and zeros.
+fn rest<T: Pod>(plane: &[u8], i: usize) -> T {
+    let mut all = T::zeroed();
+    let rest = &plane[i * size_of::<T>()..];
+    bytemuck::bytes_of_mut(&mut all)[..rest.len()].copy_from_slice(rest);
+    all
+}
+
+/// The products of 256 weights.
+#[inline(always)]
+fn products<S: Simd, L: Lies>(
+    simd: S,
+    quants: &L::Quants,
+    records: &L::Records,
+    subs: &L::Subs,
+    x: &ByteBlock,
+) -> S::Floats {
+    let [scales, offsets] = L::affine(simd, records, subs);
+    let scales = simd.mul(scales, simd.floats(&x.scales));
+    let mut products = simd.mul(offsets, simd.floats(&x.scaled_sums));
+    for quarter in 0..4 {
+        let codes = L::codes(simd, quants, records, quarter);
+        let dots = simd.dot(codes, &x.codes[quarter], L::WIDE);
+        products = simd.fma(dots, simd.spread(scales, quarter), products);
+    }
+    products
+}
+
+/// The parts of 256 weights in the planes.
+trait Lies {
+    type Quants: Pod;
+    type Records: Pod;
+    type Subs: Pod;
+
+    /// Whether the codes are of eight bits, from [`Simd::signed`].
+    const WIDE: bool = false;
+
+    /// Weight i is `scales[i / 16] * codes[i] + offsets[i / 16]`.
+    fn affine<S: Simd>(simd: S, records: &Self::Records, subs: &Self::Subs) -> Affine<S>;
+
+    /// The codes of a quarter of the weights, in their order.
+    fn codes<S: Simd>(
+        simd: S,
+        quants: &Self::Quants,
+        records: &Self::Records,
+        quarter: usize,
+    ) -> S::Bytes;
+}
+
+/// The codes of two runs whose high nibbles were turned over.
+#[inline(always)]
+fn turned<S: Simd>(simd: S, runs: &[[u8; 16]; 8], quarter: usize) -> S::Bytes {
+    let turn = |run: [u8; 16]| (u128::from_ne_bytes(run) ^ (u128::MAX / 255 * 128)).to_ne_bytes();
+    simd.nibbles(&turn(runs[2 * quarter]), &turn(runs[2 * quarter + 1]))
+}
+
+/// 64 codes of words, each of which has four.
+#[inline(always)]
+fn of_words<S: Simd>(simd: S, words: [u32; 16]) -> S::Bytes {
+    let bytes: [[u8; 32]; 2] = bytemuck::cast(words.map(u32::to_le));
+    simd.join(&bytes[0], &bytes[1])
+}
+
+/// The eight nibbles of a word as bytes.
+#[inline(always)]
+fn nibbles(word: [u8; 4]) -> u64 {
+    let all = u64::from(u32::from_le_bytes(word));
+    let all = (all | all << 16) & 0x0000_ffff_0000_ffff;
+    let all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
+    (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f
+}
+
+/// Eight numbers of two bits as bytes.
+#[inline(always)]
+fn crumbs(both: [u8; 2]) -> u64 {
+    let all = u64::from(u16::from_le_bytes(both));
+    let all = (all | all << 24) & 0x0000_00ff_0000_00ff;
+    let all = (all | all << 12) & 0x000f_000f_000f_000f;
+    (all | all << 6) & 0x0303_0303_0303_0303
+}
+
+/// The scales and offsets of weights `scale * code - min`.
+#[inline(always)]
+fn above_minima<S: Simd>(simd: S, of: &ScalesMins) -> Affine<S> {
+    let [a, b, c, d] = of.high;
+    let scales = nibbles(of.scales_low) | crumbs([a, b]) << 4;
+    let minima = nibbles(of.mins_low) | crumbs([c, d]) << 4;
+    let [scales, minima] = [scales, minima].map(|all| each_twice(all.to_le_bytes()));
+    [
+        scaled(simd, of.d, scales, 0.0),
+        simd.mul(scaled(simd, of.dmin, minima, 0.0), simd.splat(-1.0)),
+    ]
+}
+
+struct OfQ4_0;
+
+impl Lies for OfQ4_0 {
+    type Quants = [[u8; 16]; 8];
+    type Records = [u8; 0];
+    type Subs = [[u8; 2]; 8];
+
+    #[inline(always)]
+    fn affine<S: Simd>(simd: S, _: &[u8; 0], subs: &[[u8; 2]; 8]) -> Affine<S> {
+        around(simd, twice(simd, *subs), 8.0)
+    }
+
+    #[inline(always)]
+    fn codes<S: Simd>(simd: S, quants: &[[u8; 16]; 8], _: &[u8; 0], quarter: usize) -> S::Bytes {
+        turned(simd, quants, quarter)
+    }
+}
+
+struct OfQ8_0;
+
+impl Lies for OfQ8_0 {
+    type Quants = [[[u8; 32]; 2]; 4];
+    type Records = [u8; 0];
+    type Subs = [[u8; 2]; 8];
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn affine<S: Simd>(simd: S, _: &[u8; 0], subs: &[[u8; 2]; 8]) -> Affine<S> {
+        around(simd, twice(simd, *subs), S::BIAS)
+    }
+
+    #[inline(always)]
+    fn codes<S: Simd>(
+        simd: S,
+        quants: &[[[u8; 32]; 2]; 4],
+        _: &[u8; 0],
+        quarter: usize,
+    ) -> S::Bytes {
+        let [low, high] = &quants[quarter];
+        simd.signed(simd.join(low, high))
+    }
+}
+
+struct OfQ4K;
+
+impl Lies for OfQ4K {
+    type Quants = [[u8; 16]; 8];
+    type Records = ScalesMins;
+    type Subs = [u8; 0];
+
+    #[inline(always)]
+    fn affine<S: Simd>(simd: S, records: &ScalesMins, _: &[u8; 0]) -> Affine<S> {
+        above_minima(simd, records)
+    }
+
+    #[inline(always)]
+    fn codes<S: Simd>(simd: S, quants: &[[u8; 16]; 8], _: &ScalesMins, quarter: usize) -> S::Bytes {
+        turned(simd, quants, quarter)
+    }
+}
+
+struct OfQ5K;
+
+impl Lies for OfQ5K {
+    type Quants = [[u8; 16]; 8];
+    type Records = Q5KRecord;
+    type Subs = [u8; 0];
+
+    #[inline(always)]
+    fn affine<S: Simd>(simd: S, records: &Q5KRecord, _: &[u8; 0]) -> Affine<S> {
+        above_minima(simd, &records.scales)
+    }
+
+    #[inline(always)]
+    fn codes<S: Simd>(
+        simd: S,
+        quants: &[[u8; 16]; 8],
+        records: &Q5KRecord,
+        quarter: usize,
+    ) -> S::Bytes {
+        // Bit 8 b + i of a run's word belongs to weight 4 i + b.
+        let words: [[u8; 4]; 8] = bytemuck::cast(records.high_bits);
+        let words = [0, 1].map(|run| u32::from_le_bytes(words[2 * quarter + run]));
+        let highs = from_fn(|i| words[i / 8] >> (i % 8) & 0x0101_0101);
+        let lows = simd.nibbles(&quants[2 * quarter], &quants[2 * quarter + 1]);
+        simd.above(lows, of_words(simd, highs), 4)
+    }
+}
+
+struct OfQ6K;
+
+impl Lies for OfQ6K {
+    type Quants = [[u8; 16]; 8];
+    type Records = Q6KRecord;
+    type Subs = [u8; 2];
+
+    #[inline(always)]
+    fn affine<S: Simd>(simd: S, records: &Q6KRecord, d: &[u8; 2]) -> Affine<S> {
+        // Signed bytes with 128 added are unsigned.
+        let scales = records.scales.map(|scale| scale as u8 ^ 128);
+        around(simd, scaled(simd, *d, scales, 128.0), 32.0)
+    }
+
+    #[inline(always)]
+    fn codes<S: Simd>(
+        simd: S,
+        quants: &[[u8; 16]; 8],
+        records: &Q6KRecord,
+        quarter: usize,
+    ) -> S::Bytes {
+        // Two bits of word i of a run are those from 2 (i % 4) on of the bytes of its word i / 4 here.
+        let words: [[[u8; 4]; 4]; 4] = bytemuck::cast(records.high_bits);
+        let words = words[quarter].map(u32::from_le_bytes);
+        let highs = from_fn(|i| words[i / 4] >> (2 * (i % 4)) & 0x0303_0303);
+        let lows = simd.nibbles(&quants[2 * quarter], &quants[2 * quarter + 1]);
+        simd.above(lows, of_words(simd, highs), 4)
     }
 }

@@ -181,7 +181,11 @@ fn rows_in_planes_have_the_products_of_their_blocks() {
                 ],
             };
             set.multiply_planes(rows, inputs[0], &mut found);
-            assert!(found == expected[16..], "{} {ty} {cols}", set.name());
+            for (found, expected) in found.iter().zip(&expected[16..]) {
+                let error = (found - expected).abs();
+                let within = error <= 1e-5 * expected.abs() + 1e-4;
+                assert!(within, "{} {ty} {cols}: {found} for {expected}", set.name());
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use super::blocks::with_block;
 use super::types::GgmlType;
 use planes::joined::join_blocks;
 use planes::{Plain, Planar};
+pub(super) use planes::{Q5KRecord, Q6KRecord, ScalesMins};
 
 /// Weights per unit: what a shader dequantises at once.
 pub const UNIT: usize = 32;
