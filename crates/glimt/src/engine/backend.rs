@@ -139,7 +139,10 @@ pub trait Backend: Send + Sync {
 }
 
 /// The future result of a call of a [`Backend`].
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send + 'a>>;
+pub type Answer<'a, T> = BoxedFuture<'a, Result<T, BackendError>>;
+
+/// A future of any kind.
+pub type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Has a device use something, and waits for nothing.
 pub type Touch = Box<dyn Fn() + Send>;

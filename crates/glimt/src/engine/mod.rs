@@ -32,6 +32,7 @@ pub mod scheduler;
 mod session;
 #[cfg(test)]
 mod testing;
+mod turns;
 #[cfg(not(target_arch = "wasm32"))]
 mod warm;
 

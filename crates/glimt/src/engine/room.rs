@@ -414,7 +414,7 @@ pub(super) fn expected(
     let whole = of(Residence::Whole)?;
     Ok(match residence {
         Residence::Whole => whole,
-        Residence::Slots(_) => whole.with_waits_of(&of(residence)?),
+        Residence::Slots(_) | Residence::File(_) => whole.with_waits_of(&of(residence)?),
     })
 }
 

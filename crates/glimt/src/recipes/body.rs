@@ -68,10 +68,11 @@ impl Body {
             });
             layer
         });
-        let layers: Vec<_> = layers.collect();
-        let experts = layers.iter().map(|layer: &GpuBlock| match &layer.ffn {
-            Ffn::Dense(_) => None,
-            Ffn::Moe(moe) => Some(&moe.experts),
+        let layers: Vec<GpuBlock> = layers.collect();
+        let both = layers.iter().zip(&model.layers);
+        let experts = both.map(|(layer, of_file)| match (&layer.ffn, &of_file.ffn) {
+            (Ffn::Moe(moe), Ffn::Moe(of_file)) => Some((&moe.experts, &of_file.experts)),
+            _ => None,
         });
         let experts: Vec<_> = experts.collect();
         let rooms = Rooms::of(target, residence, config.experts.as_ref(), &experts)?;

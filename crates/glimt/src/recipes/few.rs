@@ -10,6 +10,7 @@ use super::{Body, Given, GpuBlock};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::token::{TokenInput, TokenOutput};
@@ -148,6 +149,8 @@ pub struct Few<'a> {
     pub activation: Activation,
     /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
+    /// The questions to the host.
+    questions: Vec<Question>,
     /// The buffers that layers share, by name; nothing where each layer has its own.
     shared: Option<HashMap<&'static str, Range>>,
 }
@@ -165,12 +168,13 @@ impl<'a> Few<'a> {
             one: is_one(given.target, most),
             activation: given.target.activation(),
             calls: vec![],
+            questions: vec![],
             shared: (!own).then(HashMap::new),
         }
     }
 
     pub(super) fn done(self) -> Step {
-        Step::of(self.given.context.most(self.most), self.calls)
+        Step::of(self.given.context.most(self.most), self.calls).asking(self.questions)
     }
 
     /// Whether each token has workgroups of its own for its queries, its heads' values and its experts. They repeat small work to save

@@ -2,7 +2,7 @@
 
 use super::Residence;
 use crate::gpu::buffer::{Buffer, Range, Role};
-use crate::gpu::memory::{GpuWeight, Loader};
+use crate::gpu::memory::{GpuWeight, Lies, Loader};
 use crate::gpu::{GpuError, Target};
 use crate::model::{Convert, Mlp, Weight};
 use std::convert::Infallible;
@@ -54,9 +54,9 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Places<'a> {
     }
 
     fn experts(&mut self, experts: &'a Mlp) -> Result<Mlp<Number>, GpuError> {
-        self.loader.to_host(self.residence != Residence::Whole);
+        self.loader.to(self.residence.lies());
         let numbers = experts.convert(self);
-        self.loader.to_host(false);
+        self.loader.to(Lies::Device);
         numbers
     }
 

@@ -7,6 +7,7 @@ use super::{ChunkSize, Given, GpuBlock};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
+use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::batch_matvec::{self, GpuBatchMatvec};
 use crate::kernels::embed;
@@ -95,6 +96,8 @@ pub struct Prompt<'a> {
     form: Form,
     /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
+    /// The questions to the host.
+    questions: Vec<Question>,
 }
 
 /// Rows of a chunk as products take them.
@@ -146,11 +149,13 @@ impl<'a> Prompt<'a> {
             max_tokens,
             form: given.context.products,
             calls: vec![],
+            questions: vec![],
         }
     }
 
     pub(super) fn done(self) -> Step {
-        Step::of(self.given.context.most(self.max_tokens), self.calls)
+        let most = self.given.context.most(self.max_tokens);
+        Step::of(most, self.calls).asking(self.questions)
     }
 
     /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and what makes it so: it

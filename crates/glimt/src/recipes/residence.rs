@@ -1,8 +1,9 @@
-//! Where the experts of a model lie: on the device, or in host memory with rooms for some of them on the device.
+//! Where the experts of a model lie: on the device, or in host memory or in the file with rooms for some of them on the device.
 
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::Call;
-use crate::gpu::memory::GpuWeight;
+use crate::gpu::memory::{Fill, GpuWeight, Lies};
+use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
 use crate::kernels::expert_slots::{Routing, Table};
@@ -22,6 +23,9 @@ pub enum Residence {
     /// experts has so many slots on the device, which keep experts that tokens chose. The number may be 0. If a token's experts have no room
     /// in them, there are no slots: then no expert is kept.
     Slots(u32),
+    /// All experts stay in the file, and each layer with experts has so many slots on the device, as with [`Slots`](Self::Slots). The host reads
+    /// missing experts from the file, for which each step is cut at every layer.
+    File(u32),
 }
 
 impl Residence {
@@ -29,14 +33,27 @@ impl Residence {
     pub fn slots(self) -> Option<u32> {
         match self {
             Self::Whole => None,
-            Self::Slots(slots) => Some(slots),
+            Self::Slots(slots) | Self::File(slots) => Some(slots),
+        }
+    }
+
+    /// Where the experts lie.
+    pub(super) fn lies(self) -> Lies {
+        match self {
+            Self::Whole => Lies::Device,
+            Self::Slots(_) => Lies::Host,
+            Self::File(_) => Lies::File,
         }
     }
 }
 
-/// The rooms on the device for the experts of a layer that lie in host memory.
+/// The rooms on the device for the experts of a layer that lie elsewhere.
 #[derive(Clone)]
 pub struct Rooms {
+    /// The number of the layer.
+    layer: usize,
+    /// The experts in the file, if they are read from there; else they lie in host memory.
+    pub file: Option<Mlp>,
     /// The slots of the layer, if it has any: each is a group of the three weights.
     pub slots: Option<Slots>,
     /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
@@ -55,7 +72,7 @@ pub struct Slots {
 }
 
 impl Rooms {
-    /// The rooms of each layer, of which these are the experts if it has some; nothing where no experts lie in host memory.
+    /// The rooms of each layer, of which these are the experts if it has some, as they lie and in the file; nothing where all lie on the device.
     ///
     /// # Errors
     /// [`GpuError::CannotReadHost`], [`GpuError::BindingTooLarge`] for experts of a layer that no binding has room for, and
@@ -64,23 +81,29 @@ impl Rooms {
         target: &Target,
         residence: Residence,
         config: Option<&Experts>,
-        layers: &[Option<&Mlp<GpuWeight>>],
+        layers: &[Option<(&Mlp<GpuWeight>, &Mlp)>],
     ) -> Result<Vec<Option<Self>>, GpuError> {
-        let (Residence::Slots(slots), Some(config)) = (residence, config) else {
+        let (Some(slots), Some(config)) = (residence.slots(), config) else {
             return Ok(vec![]);
         };
-        target.check_reads_host()?;
+        let of_file = residence.lies() == Lies::File;
+        match of_file {
+            true => target.check_brings_experts()?,
+            false => target.check_reads_host()?,
+        }
         let slots = slots.min(config.count as u32);
         let slots = (slots >= config.used as u32).then_some(slots);
         let mut staging = Staging::default();
-        let rooms = layers.iter().map(|experts| {
-            let Some(experts) = experts else {
+        let rooms = layers.iter().enumerate().map(|(layer, experts)| {
+            let Some((experts, file)) = *experts else {
                 return Ok(None);
             };
             for weight in experts.weights() {
                 check(target, weight)?;
             }
             Ok(Some(Self {
+                layer,
+                file: of_file.then(|| file.clone()),
                 slots: slots.map(|n| Slots {
                     experts: rooms_of(experts, |_, w| w.room("slots of experts", n)),
                     table: Table::new(config.count as u32, n),
@@ -105,9 +128,9 @@ impl Rooms {
         }
     }
 
-    /// The copies that fill the slots in the beginning: each gets the expert of its number, as the table has it.
+    /// The copies from host memory that fill the slots in the beginning: each gets the expert of its number, as the table has it.
     pub(crate) fn first_fill(&self, host: &Mlp<GpuWeight>) -> Vec<Call> {
-        let Some(Slots { experts, table }) = &self.slots else {
+        let (Some(Slots { experts, table }), None) = (&self.slots, &self.file) else {
             return vec![];
         };
         let pairs: Vec<u32> = (0..table.slots).flat_map(|slot| [slot, slot]).collect();
@@ -119,13 +142,39 @@ impl Rooms {
         copies.calls(host, None, experts)
     }
 
-    /// The copies of the experts of one token that lie in host memory alone, as `fills` has them.
+    /// The reads from the file that fill the slots in the beginning, likewise.
+    pub(crate) fn first_reads(&self) -> Vec<Fill<'_>> {
+        let (Some(Slots { experts, table }), Some(file)) = (&self.slots, &self.file) else {
+            return vec![];
+        };
+        let both = file.weights().into_iter().zip(experts.weights());
+        let reads = both.flat_map(|(from, to)| {
+            (0..table.slots).map(move |slot| Fill {
+                from: (from, slot),
+                to: (to, slot),
+            })
+        });
+        reads.collect()
+    }
+
+    /// Bytes of the slots that are read from the file in the beginning.
+    pub(crate) fn first_bytes(&self) -> u64 {
+        match self.file {
+            Some(_) => self.slots().map(GpuWeight::bytes).sum(),
+            None => 0,
+        }
+    }
+
+    /// Brings the experts of one token that lie elsewhere alone, as `fills` has them.
     pub(super) fn fill_of_token(
         &self,
         host: &Mlp<GpuWeight>,
         config: &Experts,
         fills: &Range,
-    ) -> Vec<Call> {
+    ) -> Brought {
+        if self.file.is_some() {
+            return self.ask(vec![], fills, config.used, self.read_by(1));
+        }
         let [count, used] = [config.count, config.used].map(|n| n as f64);
         let slots = self.table().map_or(0, |table| table.slots);
         let copies = Copies {
@@ -133,18 +182,18 @@ impl Rooms {
             entries: config.used as u32,
             expected: used * (1.0 - f64::from(slots) / count),
         };
-        copies.calls(host, None, self.read_by(1))
+        Brought::by(copies.calls(host, None, self.read_by(1)))
     }
 
-    /// The copies of all experts that tokens of a step of up to `most` tokens chose to their places among all experts: from the slots that keep
-    /// them, else from host memory. The slots stay as they are, so that a prompt forgets none of what tokens chose before.
+    /// Brings all experts that tokens of a step of up to `most` tokens chose to their places among all experts: from the slots that keep
+    /// them, else from where they lie. The slots stay as they are, so that a prompt forgets none of what tokens chose before.
     pub(super) fn fill(
         &self,
         host: &Mlp<GpuWeight>,
         config: &Experts,
         chosen: ChosenBy,
         most: u32,
-    ) -> Vec<Call> {
+    ) -> Brought {
         let [count, used] = [config.count, config.used].map(|n| n as u32);
         let fills = Range::words("sources of experts", u64::from(2 * count));
         let sources = GpuExpertSources {
@@ -154,6 +203,9 @@ impl Rooms {
             table: self.table(),
             fills: fills.clone(),
         };
+        if self.file.is_some() {
+            return self.ask(vec![sources.call()], &fills, config.count, &self.staging);
+        }
         let free = 1.0 - f64::from(used) / f64::from(count);
         let copies = Copies {
             fills: &fills,
@@ -163,7 +215,27 @@ impl Rooms {
         let slots = self.slots.as_ref().map(|slots| &slots.experts);
         let mut calls = vec![sources.call()];
         calls.extend(copies.calls(host, slots, &self.staging));
-        calls
+        Brought::by(calls)
+    }
+
+    /// The question for the experts of a list of `entries` entries, which `calls` leave.
+    fn ask(&self, calls: Vec<Call>, fills: &Range, entries: usize, to: &Mlp<GpuWeight>) -> Brought {
+        let tells = Range {
+            size: 8 * entries as u64,
+            ..fills.clone()
+        };
+        let question = Question {
+            layer: self.layer,
+            asked: calls.len(),
+            due: calls.len(),
+            tells: vec![tells],
+            kept: self.slots.as_ref().map(|slots| slots.experts.clone()),
+            to: to.clone(),
+        };
+        Brought {
+            calls,
+            question: Some(question),
+        }
     }
 
     /// The weights whose groups are slots.
@@ -177,6 +249,28 @@ impl Rooms {
         let weights = self.slots().chain(self.staging.weights());
         let tables = self.table().map(|table| &table.words.buffer);
         weights.flat_map(GpuWeight::buffers).chain(tables)
+    }
+}
+
+/// The dispatches that bring experts to their places, and the question to the host that does, if the experts are read from the file.
+pub(super) struct Brought {
+    calls: Vec<Call>,
+    question: Option<Question>,
+}
+
+impl Brought {
+    fn by(calls: Vec<Call>) -> Self {
+        Self {
+            calls,
+            question: None,
+        }
+    }
+
+    /// Adds them to those of a step.
+    pub(super) fn record(self, calls: &mut Vec<Call>, questions: &mut Vec<Question>) {
+        let question = self.question.map(|question| question.behind(calls.len()));
+        questions.extend(question);
+        calls.extend(self.calls);
     }
 }
 

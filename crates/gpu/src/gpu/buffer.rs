@@ -75,6 +75,8 @@ struct Usage {
     counts: bool,
     /// Whether it lies in host memory.
     host: bool,
+    /// Whether its bytes stay in a file.
+    file: bool,
 }
 
 struct Inner {
@@ -104,6 +106,15 @@ impl Buffer {
             ..Usage::default()
         };
         Self::of(name.into(), size, role, None, host)
+    }
+
+    /// The place of weights that stay in their file: no device makes it, and no kernel binds it.
+    pub fn of_file(name: impl Into<String>, size: u64, role: Role) -> Self {
+        let file = Usage {
+            file: true,
+            ..Usage::default()
+        };
+        Self::of(name.into(), size, role, None, file)
     }
 
     /// A buffer that begins with `data`.
@@ -168,6 +179,16 @@ impl Buffer {
     /// Whether it lies in host memory, so that none of its bytes are the device's.
     pub fn is_host(&self) -> bool {
         self.0.usage.host
+    }
+
+    /// Whether its bytes stay in a file.
+    pub fn is_file(&self) -> bool {
+        self.0.usage.file
+    }
+
+    /// Whether it lies on the device.
+    pub fn is_of_device(&self) -> bool {
+        !self.is_host() && !self.is_file()
     }
 
     /// Whether a device has made it.

@@ -186,11 +186,20 @@ impl Gpu {
     }
 
     /// Makes a buffer of a step, with what it begins with, unless that was done.
+    ///
+    /// # Errors
+    /// The errors of [`buffer`](Self::buffer), and [`GpuError::Runtime`] for the place of weights that stay in a file.
     pub async fn realise(&self, buffer: &Buffer) -> Result<(), GpuError> {
         if buffer.is_made() {
             return Ok(());
         }
         let (name, size, usage) = (buffer.name(), buffer.size(), buffer.usage());
+        if buffer.is_file() {
+            return Err(GpuError::Runtime {
+                what: format!("making the buffer {name}"),
+                reason: "its bytes stay in the file of the model".to_owned(),
+            });
+        }
         let made = match buffer.is_host() {
             true => match self.make_of_host(name, size)? {
                 Some((made, memory)) => {

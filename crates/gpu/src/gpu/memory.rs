@@ -7,6 +7,7 @@ use super::buffer::{Buffer, Range, Role};
 pub use super::upload::write_head;
 use super::{Gpu, GpuError, Target, upload};
 use crate::model::Weight;
+use crate::quant::repack::Sections;
 use crate::quant::{GgmlType, repack};
 
 /// The largest buffer to allocate: a little under the 2 GiB that 32-bit offsets and several drivers allow.
@@ -81,6 +82,41 @@ impl GpuWeight {
         self.buffers().any(Buffer::is_host)
     }
 
+    /// Whether it stays in its file.
+    pub fn is_file(&self) -> bool {
+        self.buffers().any(Buffer::is_file)
+    }
+
+    /// Copies group `group` of `from`, which is of the same type and shape, to the place of number `place`. Both lie in one piece, as
+    /// [rooms](Self::room) do.
+    pub fn copy_group(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        (from, group): (&Self, u32),
+        place: u32,
+    ) {
+        let (to, from_planes) = (&self.pieces[0], &from.pieces[0]);
+        let sections = [from.sections(group), self.sections(place)];
+        for (plane, part) in [(0, 0), (1, 1), (1, 2)] {
+            let [a, b] = [from_planes, to].map(|piece| [&piece.quants, &piece.scales][plane]);
+            let [read, write] = sections.each_ref().map(|of| of.in_order()[part].clone());
+            // Padding stands behind the last group alone.
+            let bytes = read.len().min(write.len()) as u64;
+            if bytes > 0 {
+                let [read, write] = [a.offset + read.start as u64, b.offset + write.start as u64];
+                let [a, b] = [a, b].map(|plane| plane.buffer.made());
+                encoder.copy_buffer_to_buffer(a, read, b, write, bytes);
+            }
+        }
+    }
+
+    /// The bytes of a group in the planes of the only piece.
+    fn sections(&self, group: u32) -> Sections {
+        let [rows, cols, total] = [self.rows, self.cols, self.total_rows()].map(|n| n as usize);
+        let first = group as usize * rows;
+        repack::sections(self.ty, total, cols, first..first + rows)
+    }
+
     /// Rows over all groups.
     pub fn total_rows(&self) -> u32 {
         self.groups * self.rows
@@ -117,10 +153,22 @@ struct Planned {
     scales: (usize, u64, u64),
 }
 
-/// A buffer that is planned: its bytes, and whether they lie in host memory.
+/// Where weights lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Lies {
+    /// On the device.
+    #[default]
+    Device,
+    /// In host memory that shaders read ([`Buffer::is_host`]).
+    Host,
+    /// In their file alone ([`Buffer::is_file`]).
+    File,
+}
+
+/// A buffer that is planned: its bytes, and where they lie.
 struct Planning {
     bytes: u64,
-    host: bool,
+    lies: Lies,
 }
 
 /// Plans the placement of all tensors, then fills them.
@@ -128,8 +176,8 @@ pub struct Loader<'a> {
     target: Target,
     weights: Vec<(&'a Weight, Vec<Planned>)>,
     buffers: Vec<Planning>,
-    /// Whether weights that are added lie in host memory.
-    host: bool,
+    /// Where weights that are added lie.
+    lies: Lies,
     total: u64,
 }
 
@@ -140,14 +188,14 @@ impl<'a> Loader<'a> {
             target: target.clone(),
             weights: vec![],
             buffers: vec![],
-            host: false,
+            lies: Lies::Device,
             total: 0,
         }
     }
 
-    /// Has weights that are added from now on lie in host memory ([`Buffer::is_host`]), or on the device, as they do else.
-    pub fn to_host(&mut self, host: bool) {
-        self.host = host;
+    /// Has weights that are added from now on lie there. Without this they lie on the device.
+    pub fn to(&mut self, lies: Lies) {
+        self.lies = lies;
     }
 
     /// Adds a tensor and returns its number. Pieces are cut between groups where there are several (experts, heads).
@@ -228,30 +276,33 @@ impl<'a> Loader<'a> {
     fn place(&mut self, bytes: u64) -> (usize, u64, u64) {
         let align = self.target.offset_alignment;
         let limit = MAX_BUFFER.min(self.target.max_buffer).max(bytes);
-        let host = self.host;
-        let last = self.buffers.iter().rposition(|of| of.host == host);
+        let lies = self.lies;
+        let last = self.buffers.iter().rposition(|of| of.lies == lies);
         let has_room = |i: &usize| self.buffers[*i].bytes.next_multiple_of(align) + bytes <= limit;
         let index = last.filter(has_room).unwrap_or_else(|| {
-            self.buffers.push(Planning { bytes: 0, host });
+            self.buffers.push(Planning { bytes: 0, lies });
             self.buffers.len() - 1
         });
         let used = &mut self.buffers[index].bytes;
         let offset = used.next_multiple_of(align);
         *used = offset + bytes;
-        self.total += bytes;
+        if lies != Lies::File {
+            self.total += bytes;
+        }
         (index, offset, bytes)
     }
 
-    /// Bytes of all planes, on the device and in host memory.
+    /// Bytes of all planes that are filled, on the device and in host memory.
     pub fn bytes(&self) -> u64 {
         self.total
     }
 
     /// The place of each tensor, by its number, in buffers that no device has made yet.
     pub fn places(&self) -> Vec<GpuWeight> {
-        let make = |planned: &Planning| match planned.host {
-            true => Buffer::of_host("experts in host memory", planned.bytes, Role::Words),
-            false => Buffer::new("weights", planned.bytes, Role::Words),
+        let make = |Planning { bytes, lies }: &Planning| match lies {
+            Lies::Host => Buffer::of_host("experts in host memory", *bytes, Role::Words),
+            Lies::Device => Buffer::new("weights", *bytes, Role::Words),
+            Lies::File => Buffer::of_file("experts in the file", *bytes, Role::Words),
         };
         let buffers: Vec<_> = self.buffers.iter().map(make).collect();
         let range = |(index, offset, size): (usize, u64, u64), role| Range {
@@ -294,7 +345,7 @@ impl<'a> Loader<'a> {
         Ok(places)
     }
 
-    /// Makes the buffers of `places` and streams every tensor into them. `progress` is told the bytes done. Where weights have no
+    /// Makes the buffers of `places` and streams every tensor into them that does not stay in the file. `progress` is told the bytes done. Where weights have no
     /// bytes ([`Weight::has_data`]) the buffers are only made: the caller knows with what to fill them.
     ///
     /// # Errors
@@ -305,7 +356,8 @@ impl<'a> Loader<'a> {
         places: &[GpuWeight],
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<(), GpuError> {
-        for buffer in places.iter().flat_map(GpuWeight::buffers) {
+        let buffers = places.iter().flat_map(GpuWeight::buffers);
+        for buffer in buffers.filter(|buffer| !buffer.is_file()) {
             gpu.realise(buffer).await?;
         }
         if !self.weights.iter().all(|(weight, _)| weight.has_data()) {
@@ -315,16 +367,70 @@ impl<'a> Loader<'a> {
             .weights
             .iter()
             .zip(places)
+            .filter(|(_, place)| !place.is_file())
             .flat_map(|((weight, _), place)| place.pieces.iter().map(move |piece| (weight, piece)))
             .map(|(weight, piece)| upload::Target {
                 weight,
                 first_row: piece.first_row as usize,
                 rows: piece.rows as usize,
+                place: 0,
+                of: piece.rows as usize,
                 quants: (&piece.quants.buffer, piece.quants.offset),
                 scales: (&piece.scales.buffer, piece.scales.offset),
             })
             .collect();
         upload::stream(gpu, &targets, upload::SLOT, progress).await
+    }
+}
+
+/// A group of a weight in the file, and its place among the groups of another one in one piece.
+#[derive(Debug, Clone, Copy)]
+pub struct Fill<'a> {
+    /// The weight in the file, and the group.
+    pub from: (&'a Weight, u32),
+    /// The weight on the device, and the place.
+    pub to: (&'a GpuWeight, u32),
+}
+
+impl<'a> Fill<'a> {
+    fn target(self) -> upload::Target<'a> {
+        let ((weight, group), (to, place)) = (self.from, self.to);
+        let piece = &to.pieces[0];
+        upload::Target {
+            weight,
+            first_row: group as usize * weight.rows,
+            rows: weight.rows,
+            place: place as usize * weight.rows,
+            of: to.total_rows() as usize,
+            quants: (&piece.quants.buffer, piece.quants.offset),
+            scales: (&piece.scales.buffer, piece.scales.offset),
+        }
+    }
+}
+
+/// The way of single groups from the file to the device. Its buffers stay.
+pub struct Filler(upload::Ring);
+
+impl Default for Filler {
+    fn default() -> Self {
+        Self(upload::Ring::new(upload::SLOT))
+    }
+}
+
+impl Filler {
+    /// Reads groups from their file on several threads at once, and sends them to their places, which what is submitted next finds filled.
+    /// `progress` is told the bytes on their way.
+    ///
+    /// # Errors
+    /// [`GpuError::ReadWeights`], [`GpuError::OutOfMemory`] or what the device reports.
+    pub async fn fill(
+        &mut self,
+        gpu: &Gpu,
+        fills: &[Fill<'_>],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), GpuError> {
+        let targets: Vec<_> = fills.iter().map(|fill| fill.target()).collect();
+        self.0.send(gpu, &targets, progress).await
     }
 }
 

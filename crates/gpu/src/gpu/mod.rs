@@ -30,6 +30,7 @@ pub mod memory;
 pub mod open;
 pub mod pending;
 pub mod pipeline;
+pub mod question;
 pub mod record;
 mod same;
 pub mod shader;

@@ -7,6 +7,7 @@ use super::buffer::Range;
 use super::call::{About, State, Taken, extent, fill};
 use super::interface::Resolved;
 use super::pipeline::{Pipeline, Spec};
+use super::question::Question;
 use super::stamps::Stamping;
 use super::tier::MAX_PARAMS;
 use super::{Gpu, GpuError, Step};
@@ -20,7 +21,7 @@ mod replay;
 pub mod runs;
 mod works;
 use plan::{Plan, Turn, turns};
-pub use replay::{Cost, Replay};
+pub use replay::{Cost, Replay, encode_all};
 pub use works::{Work, works};
 
 /// A dispatch, made for a device.
@@ -34,6 +35,7 @@ pub struct Recording {
     plans: Vec<Plan>,
     dispatches: Vec<Dispatch>,
     about: Vec<Arc<About>>,
+    questions: Vec<Question>,
     uniforms: Option<(Buffer, BindGroup)>,
 }
 
@@ -70,6 +72,7 @@ impl Recording {
             plans,
             dispatches,
             about: about.collect(),
+            questions: step.questions.clone(),
             uniforms,
         })
     }

@@ -10,6 +10,7 @@ use super::GpuError;
 use super::buffer::Buffer;
 use super::call::{Call, Most};
 use super::interface::{Resolved, resolve};
+use super::question::Question;
 use std::collections::HashSet;
 
 /// The dispatches of one token, or of one chunk of a prompt.
@@ -19,6 +20,8 @@ pub struct Step {
     pub most: Most,
     /// The dispatches, in order.
     pub calls: Vec<Call>,
+    /// The questions to the host, in order. Each is answered before the next one is asked.
+    pub questions: Vec<Question>,
 }
 
 impl Step {
@@ -27,7 +30,13 @@ impl Step {
         Self {
             most,
             calls: calls.into_iter().collect(),
+            questions: vec![],
         }
+    }
+
+    /// This step with `questions` to the host.
+    pub fn asking(self, questions: Vec<Question>) -> Self {
+        Self { questions, ..self }
     }
 
     /// This step and then `calls`.
@@ -35,6 +44,7 @@ impl Step {
         Self {
             most: self.most,
             calls: [&self.calls, calls].concat(),
+            questions: self.questions.clone(),
         }
     }
 

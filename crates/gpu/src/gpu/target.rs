@@ -128,15 +128,28 @@ impl Target {
     /// # Errors
     /// [`GpuError::CannotReadHost`].
     pub fn check_reads_host(&self) -> Result<(), GpuError> {
-        let missing = match (self.tier.has_subgroups(), self.reads_host) {
-            (true, true) => return Ok(()),
-            (true, false) => "buffers that both it and the host reach (MAPPABLE_PRIMARY_BUFFERS)",
-            (false, _) => "the tiers 'subgroup' and 'int8', which alone have kernels for that",
-        };
-        Err(GpuError::CannotReadHost {
-            adapter: self.name.clone(),
-            missing,
-        })
+        self.check_brings_experts()?;
+        match self.reads_host {
+            true => Ok(()),
+            false => Err(GpuError::CannotReadHost {
+                adapter: self.name.clone(),
+                missing: "buffers that both it and the host reach (MAPPABLE_PRIMARY_BUFFERS)",
+            }),
+        }
+    }
+
+    /// Refuses a tier without kernels for experts that do not lie on the device.
+    ///
+    /// # Errors
+    /// [`GpuError::CannotReadHost`].
+    pub fn check_brings_experts(&self) -> Result<(), GpuError> {
+        match self.tier.has_subgroups() {
+            true => Ok(()),
+            false => Err(GpuError::CannotReadHost {
+                adapter: self.name.clone(),
+                missing: "the tiers 'subgroup' and 'int8', which alone have kernels for that",
+            }),
+        }
     }
 
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that

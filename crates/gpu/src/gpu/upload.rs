@@ -28,13 +28,16 @@ const TASK: usize = 1 << 18;
 /// Padding that the last run of a tensor may have beyond whole steps of rows: the unused vec4 of the float types' scales.
 const PADDING: u64 = 16;
 
-/// A piece of a tensor and where its planes go.
+/// Rows of a tensor and where they go in planes.
 pub(super) struct Target<'a> {
     pub weight: &'a Weight,
-    /// The piece's first row, counted over all groups.
+    /// The first row, counted over all groups.
     pub first_row: usize,
-    /// The number of rows in the piece.
+    /// The number of rows.
     pub rows: usize,
+    /// The place of the first one among the rows of the planes, and how many rows these have.
+    pub place: usize,
+    pub of: usize,
     /// Buffer and offset of the plane of quants.
     pub quants: (&'a Buffer, u64),
     /// Buffer and offset of the plane of scales.
@@ -43,7 +46,8 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn sections(&self, run: Range<usize>) -> Sections {
-        repack::sections(self.weight.ty, self.rows, self.weight.cols, run)
+        let run = self.place + run.start..self.place + run.end;
+        repack::sections(self.weight.ty, self.of, self.weight.cols, run)
     }
 
     /// Bytes of the planes, without their head.
@@ -87,33 +91,12 @@ pub(super) async fn stream(
     progress: &mut (dyn FnMut(u64) + Send),
 ) -> Result<(), GpuError> {
     let total: u64 = targets.iter().map(Target::bytes).sum();
-    let widest = targets.iter().map(Target::step_bytes).max().unwrap_or(0);
-    let slot = slot.min(total).max(widest) + PADDING;
-    let mut ring = Ring {
-        gpu,
-        slot,
-        in_flight: VecDeque::with_capacity(SLOTS),
-    };
-    let (mut pieces, mut used, mut done) = (vec![], 0, 0);
+    let mut ring = Ring::new(slot.min(total) + PADDING);
     for target in targets {
         let (scales, offset) = target.scales;
         write_head(gpu, target.weight.ty, scales, offset);
-        let mut row = 0;
-        while row < target.rows {
-            if let Some(piece) = target.piece(row, slot - used) {
-                row = piece.run.end;
-                used += piece.sections.bytes() as u64;
-                pieces.push(piece);
-            } else {
-                ring.upload(&pieces).await?;
-                done += used;
-                progress(done);
-                pieces.clear();
-                used = 0;
-            }
-        }
     }
-    ring.upload(&pieces).await?;
+    ring.send(gpu, targets, progress).await?;
     gpu.done().await?;
     progress(total);
     Ok(())
@@ -127,30 +110,76 @@ pub fn write_head(gpu: &Gpu, ty: GgmlType, scales: &Buffer, offset: u64) {
     }
 }
 
-/// The staging buffers.
-struct Ring<'a> {
-    gpu: &'a Gpu,
+/// Staging buffers that take turns.
+pub(super) struct Ring {
     /// Bytes of each.
     slot: u64,
     /// The buffers that the device copies from, oldest first; each is mapped again when that is done.
     in_flight: VecDeque<(wgpu::Buffer, SubmissionIndex, Arrival)>,
 }
 
-impl Ring<'_> {
+impl Ring {
+    /// A ring of buffers of `slot` bytes, which are made when they are needed.
+    pub(super) fn new(slot: u64) -> Self {
+        Self {
+            slot,
+            in_flight: VecDeque::with_capacity(SLOTS),
+        }
+    }
+
+    /// Sends the rows of `targets`, in order, without the heads of their planes. `progress` is told the bytes on their way so far. What is
+    /// submitted next finds all of them in their places.
+    ///
+    /// # Errors
+    /// [`GpuError::ReadWeights`], [`GpuError::OutOfMemory`] or what the device reports.
+    pub(super) async fn send(
+        &mut self,
+        gpu: &Gpu,
+        targets: &[Target<'_>],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), GpuError> {
+        let widest = targets.iter().map(Target::step_bytes).max().unwrap_or(0) + PADDING;
+        if widest > self.slot {
+            // Those under way end on their own.
+            *self = Self::new(widest);
+        }
+        let (mut pieces, mut used, mut done) = (vec![], 0, 0);
+        for target in targets {
+            let mut row = 0;
+            while row < target.rows {
+                if let Some(piece) = target.piece(row, self.slot - used) {
+                    row = piece.run.end;
+                    used += piece.sections.bytes() as u64;
+                    pieces.push(piece);
+                } else {
+                    self.upload(gpu, &pieces).await?;
+                    done += used;
+                    progress(done);
+                    pieces.clear();
+                    used = 0;
+                }
+            }
+        }
+        match pieces.is_empty() {
+            true => Ok(()),
+            false => self.upload(gpu, &pieces).await,
+        }
+    }
+
     /// A mapped staging buffer: a new one, or the oldest once the device is done with it.
-    async fn slot(&mut self) -> Result<wgpu::Buffer, GpuError> {
+    async fn slot(&mut self, gpu: &Gpu) -> Result<wgpu::Buffer, GpuError> {
         if self.in_flight.len() < SLOTS {
             let what = "weights on their way";
             let usage = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
-            return self.gpu.make(what, self.slot, usage, true).await;
+            return gpu.make(what, self.slot, usage, true).await;
         }
         let (buffer, submission, mapped) = self.in_flight.pop_front().expect("SLOTS is not zero");
-        self.gpu.pending(Some(submission), &mapped).await?;
+        gpu.pending(Some(submission), &mapped).await?;
         Ok(buffer)
     }
 
-    async fn upload(&mut self, pieces: &[Piece<'_>]) -> Result<(), GpuError> {
-        let buffer = self.slot().await?;
+    async fn upload(&mut self, gpu: &Gpu, pieces: &[Piece<'_>]) -> Result<(), GpuError> {
+        let buffer = self.slot(gpu).await?;
         let mut view = buffer
             .slice(..)
             .get_mapped_range_mut()
@@ -162,7 +191,7 @@ impl Ring<'_> {
         drop(view);
         buffer.unmap();
 
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let mut at = 0;
         for piece in pieces {
             let (target, sections) = (piece.target, &piece.sections);
@@ -179,7 +208,7 @@ impl Ring<'_> {
                 at += bytes;
             }
         }
-        let submission = self.gpu.queue.submit([encoder.finish()]);
+        let submission = gpu.queue.submit([encoder.finish()]);
         // A failure shows when the buffer's turn comes and it is not mapped.
         let mapped = Arrival::of_mapping(&buffer, MapMode::Write, buffer.size());
         self.in_flight.push_back((buffer, submission, mapped));
@@ -326,6 +355,8 @@ mod tests {
                 weight,
                 first_row: weight.groups * weight.rows - rows,
                 rows: *rows,
+                place: 0,
+                of: *rows,
                 quants: (quants, 16),
                 scales: (scales, 16),
             })

@@ -38,6 +38,19 @@ impl Table {
         }
     }
 
+    /// Has all slots be empty and no expert chosen so far, for steps that are submitted from now on.
+    pub fn forget(&self, gpu: &Gpu) {
+        let Range {
+            buffer,
+            offset,
+            size,
+            ..
+        } = &self.words;
+        let head = 4 * HEAD as u64;
+        let zeros = vec![0; (size - head) as usize];
+        gpu.queue.write_buffer(buffer.made(), offset + head, &zeros);
+    }
+
     /// How often an expert that was chosen had a slot, and how often it had none.
     ///
     /// # Errors

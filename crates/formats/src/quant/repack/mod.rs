@@ -132,6 +132,11 @@ impl Sections {
     pub fn bytes(&self) -> usize {
         self.quants.len() + self.records.len() + self.subs.len()
     }
+
+    /// The three, in this order.
+    pub fn in_order(&self) -> [&Range<usize>; 3] {
+        [&self.quants, &self.records, &self.subs]
+    }
 }
 
 /// The bytes of the run `run` of a tensor's `rows` rows in its planes. The last run takes the padding behind it along.

@@ -5,13 +5,15 @@
 use super::GpuBackend;
 use super::results::RESULT;
 use crate::engine::backend::{BackendError, OnToken};
+use crate::gpu::call::State;
 use crate::gpu::pending::may_block;
+use crate::gpu::record::Recording;
 use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::VecDeque;
 use web_time::{Duration, Instant};
-use wgpu::{CommandBuffer, SubmissionIndex};
+use wgpu::{CommandBuffer, CommandEncoder, SubmissionIndex};
 
 /// Tokens submitted ahead of the one whose id the host has seen: enough that the GPU never waits for the host. One more
 /// lies encoded and waits for its turn.
@@ -63,6 +65,10 @@ impl GpuBackend {
         self.begin_decode(context, limit)?;
         let mut host = HostTime::default();
         let flown = match may_block() {
+            _ if self.model().answering.is_some() => {
+                self.fly_answered(context.len(), sampling, limit, on_token)
+                    .await
+            }
             #[cfg(not(target_arch = "wasm32"))]
             true => self.fly_piloted(context.len(), sampling, limit, on_token, &mut host),
             _ => {
@@ -99,6 +105,34 @@ impl GpuBackend {
                 break;
             }
             ready = steps.next();
+        }
+        Ok(())
+    }
+
+    /// Does what [`fly`](Self::fly) does for a model whose steps the host answers: each begins when the one before is done.
+    async fn fly_answered(
+        &self,
+        context: usize,
+        sampling: &Sampling,
+        limit: usize,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        let numbers = self.gpu().reserve_numbers(limit);
+        for step in 0..limit {
+            let number = numbers.number(step);
+            let (recording, state) = self.replay_of(context, sampling, step, number);
+            let replay = recording.replay(self.gpu(), &state);
+            let copy =
+                |encoder: &mut CommandEncoder| self.batch.results.copy(encoder, state.slot, 1);
+            let submission = self.model().run(&[&replay], number, copy).await?;
+            let submitted = Submitted {
+                slot: state.slot,
+                number,
+                submission,
+            };
+            if on_token(self.landed(&submitted).await?).is_break() {
+                break;
+            }
         }
         Ok(())
     }
@@ -143,14 +177,15 @@ impl GpuBackend {
         }
     }
 
-    /// The commands of the step that yields token `step` of the answer: the first is only chosen, from logits that are there.
-    fn encode_step(
+    /// The recording of the step that yields token `step` of the answer, and its words. The first token is only chosen, from logits that are
+    /// there.
+    fn replay_of(
         &self,
         context: usize,
         sampling: &Sampling,
         step: usize,
         number: u32,
-    ) -> CommandBuffer {
+    ) -> (&Recording, State) {
         // It is chosen from the logits of the position before it.
         let last = context + step - 1;
         let mut state = self.state(last, 1);
@@ -159,10 +194,26 @@ impl GpuBackend {
         state.sampling = sample::words(sampling, (last + 1) as u64);
         state.sampling[sample::NUMBER] = number;
         let token = &self.batch.token;
-        let (recording, stamping) = match (step.checked_sub(1), &self.stamps) {
-            (None, _) => (&token.sample, Stamping::None),
-            (Some(step), Some(stamps)) => (&token.decode, Stamping::Ends(stamps, 2 * step)),
-            (Some(_), None) => (&token.decode, Stamping::None),
+        let recording = if step == 0 {
+            &token.sample
+        } else {
+            &token.decode
+        };
+        (recording, state)
+    }
+
+    /// The commands of the step that yields token `step` of the answer.
+    fn encode_step(
+        &self,
+        context: usize,
+        sampling: &Sampling,
+        step: usize,
+        number: u32,
+    ) -> CommandBuffer {
+        let (recording, state) = self.replay_of(context, sampling, step, number);
+        let stamping = match (step.checked_sub(1), &self.stamps) {
+            (Some(step), Some(stamps)) => Stamping::Ends(stamps, 2 * step),
+            _ => Stamping::None,
         };
         let gpu = self.gpu();
         let mut encoder = gpu.device.create_command_encoder(&Default::default());

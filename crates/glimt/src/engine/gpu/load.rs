@@ -68,6 +68,9 @@ impl GpuModel {
         if model.gpu.tier_is_open {
             let folder = tuning::folder().ok();
             model.settle_tier(sequences, folder.as_deref()).await?;
+            if model.tier_trial.is_some() {
+                model.distrust_slots();
+            }
         }
         Ok(model)
     }
@@ -230,6 +233,7 @@ impl GpuModel {
             model: Arc::clone(&self.model),
             residence: self.residence,
             weights: self.weights.clone(),
+            answering: None,
             tier_trial: None,
             precomposed: None,
         }

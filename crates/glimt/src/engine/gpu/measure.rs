@@ -67,12 +67,18 @@ impl GpuBackend {
     /// on the GPU, in nanoseconds.
     ///
     /// # Errors
-    /// The errors of [`Backend::decode`], and that of a GPU that tells no times ([`GpuError::is_of_clock`]).
+    /// The errors of [`Backend::decode`], and that of a GPU that tells no times ([`GpuError::is_of_clock`]), also for steps that the host
+    /// answers.
     pub fn time_steps(
         &mut self,
         context: &[u32],
         steps: usize,
     ) -> Result<Vec<[f64; 2]>, BackendError> {
+        if self.model().answering.is_some() {
+            // The parts of a step that the host answers end at times of their own.
+            let adapter = self.gpu().target.name.clone();
+            return Err(GpuError::NoTimestamps { adapter }.into());
+        }
         self.stamps = Some(Stamps::new(self.gpu(), 2 * steps).wait()?);
         // The first token is only chosen, from logits that are there.
         let decoded = self
@@ -91,6 +97,7 @@ impl GpuBackend {
 
     /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`clock::in_turn`]).
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
+        self.model().distrust_slots();
         let state = self.greedy(pos);
         let mut times =
             clock::in_turn(self.gpu(), &[(&self.batch.token.decode, &state)], rounds).wait()?;
@@ -123,6 +130,7 @@ impl GpuBackend {
     ) -> Result<Vec<Vec<[f64; 2]>>, BackendError> {
         check_rows(pos + runs, self.n_ctx())?;
         self.next = 0;
+        self.model().distrust_slots();
         let stamped = match separation {
             Separation::Host => None,
             _ => match self.stamp_dispatches(pos, runs, separation) {
@@ -233,6 +241,7 @@ impl GpuBackend {
         let at_once = self.at_once(tokens.len());
         let batch = &mut self.batch;
         let (model, place) = (Arc::clone(&batch.model), batch.place(0));
+        model.distrust_slots();
         let (gpu, recipes) = (&model.gpu, &batch.recipes);
         let mut all = vec![];
         let mut done = 0;

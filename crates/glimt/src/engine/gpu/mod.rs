@@ -1,7 +1,9 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod answered;
 pub mod batch;
 mod flight;
+mod from_file;
 mod load;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod measure;

@@ -1,11 +1,14 @@
 //! A model on a device.
 
+use super::answered::Answering;
+use super::from_file::FromFile;
 use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::expert_slots::Table;
 use crate::model::Ffn;
 use crate::models::Model;
 use crate::recipes::{Placed, Residence, Rooms, Weights};
@@ -20,6 +23,8 @@ pub struct GpuModel {
     /// Where its experts lie.
     pub residence: Residence,
     pub(super) weights: Arc<Weights>,
+    /// Who answers the questions of its steps, if these have any.
+    pub(super) answering: Option<Arc<Answering>>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
     /// The outcome of `--precompose`; `None` where it is off.
@@ -39,10 +44,13 @@ impl GpuModel {
             loader,
             matrices,
         } = model.place(&gpu, residence)?;
-        let total = loader.bytes();
+        let of_slots = weights.body.rooms.iter().flatten().map(Rooms::first_bytes);
+        let all = loader.bytes();
+        let total = all + of_slots.sum::<u64>();
         let told = &mut |done| progress(done, total);
         loader.fill(&gpu, &matrices, told).await?;
         if !model.has_data() {
+            let matrices: Vec<_> = matrices.into_iter().filter(|w| !w.is_file()).collect();
             random::fill_weights(&gpu, &matrices, told).await?;
         }
         gpu.realise(&weights.body.vectors.buffer).await?;
@@ -50,9 +58,25 @@ impl GpuModel {
             gpu.realise(buffer).await?;
         }
         fill_slots(&gpu, &weights).await?;
+        let rooms = &weights.body.rooms;
+        let answering = match FromFile::begin(&gpu, rooms, &mut |done| told(all + done)).await? {
+            Some(answers) => {
+                let tables: Vec<Table> = rooms
+                    .iter()
+                    .flatten()
+                    .filter_map(Rooms::table)
+                    .cloned()
+                    .collect();
+                Some(Arc::new(
+                    Answering::new(&gpu, Box::new(answers), tables).await?,
+                ))
+            }
+            None => None,
+        };
         gpu.check()?;
         Ok(Self {
             residence,
+            answering,
             weights: Arc::new(weights),
             tier_trial: None,
             precomposed: None,
@@ -65,6 +89,13 @@ impl GpuModel {
     /// the model already.
     pub fn route(&mut self, trace: impl Fn(usize) -> Vec<u32>) -> bool {
         Arc::get_mut(&mut self.weights).is_some_and(|weights| weights.route(trace))
+    }
+
+    /// Has steps find the slots empty from now on, because others were replayed whose questions nobody answered.
+    pub(super) fn distrust_slots(&self) {
+        if let Some(answering) = &self.answering {
+            answering.distrust();
+        }
     }
 
     /// How often a token's expert had a slot, and how often it had none, since the model was loaded, in steps of one token of all its

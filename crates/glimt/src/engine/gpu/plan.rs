@@ -30,6 +30,8 @@ pub struct Plan {
     pub bytes: [u64; 3],
     /// Bytes of the experts in host memory.
     pub host: u64,
+    /// Bytes of the experts that stay in the file, as they would lie on the device.
+    pub file: u64,
     recipes: Steps,
 }
 
@@ -120,13 +122,12 @@ impl Plan {
             }
         }
         let used = steps.iter().map(|(_, step)| step);
+        let all = matrices.iter().flat_map(GpuWeight::buffers).collect();
         Ok(Self {
             chunk: sizes.chunk,
             bytes: bytes(weights, matrices, recipes.cache(), used),
-            host: of(
-                &matrices.iter().flat_map(GpuWeight::buffers).collect(),
-                true,
-            ),
+            host: of(&all, Buffer::is_host),
+            file: of(&all, Buffer::is_file),
             steps,
             recipes,
         })
@@ -158,12 +159,12 @@ fn bytes<'a>(
         .filter(|buffer| !weights.contains(buffer) && !cache.contains(buffer))
         .partition(|buffer| **buffer == body.vectors.buffer);
     weights.extend(vectors);
-    [of(&weights, false), of(&cache, false), of(&others, false)]
+    [weights, cache, others].map(|buffers| of(&buffers, Buffer::is_of_device))
 }
 
-/// Bytes of those `buffers` that lie in host memory, or on the device.
-fn of(buffers: &HashSet<&Buffer>, host: bool) -> u64 {
-    let there = buffers.iter().filter(|buffer| buffer.is_host() == host);
+/// Bytes of those `buffers` that lie `there`.
+fn of(buffers: &HashSet<&Buffer>, there: impl Fn(&Buffer) -> bool) -> u64 {
+    let there = buffers.iter().filter(|buffer| there(buffer));
     there.map(|buffer| buffer.size()).sum()
 }
 

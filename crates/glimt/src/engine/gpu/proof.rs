@@ -39,6 +39,13 @@ pub(super) struct Receipt {
     submission: SubmissionIndex,
 }
 
+impl Receipt {
+    /// The submission.
+    pub(super) fn submission(&self) -> SubmissionIndex {
+        self.submission.clone()
+    }
+}
+
 impl Proof {
     /// Makes its buffers and its pipeline.
     pub(super) async fn new(gpu: &Gpu) -> Result<Self, GpuError> {

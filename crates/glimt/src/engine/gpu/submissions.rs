@@ -1,11 +1,12 @@
 //! The submissions of a prompt: one is computed while the next is encoded, each is proven and timed.
 
+use super::answered::Asked;
+use super::model::GpuModel;
 use super::pace::{Kind, Paces, Took};
 use super::proof::{Proof, Receipt};
 use crate::engine::backend::OnPrompt;
 use crate::gpu::buffer::Range as Bound;
-use crate::gpu::record::{Cost, Recording, Replay};
-use crate::gpu::stamps::Stamping;
+use crate::gpu::record::{Cost, Replay, encode_all};
 use crate::gpu::{Gpu, GpuError};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -14,6 +15,7 @@ use wgpu::{BufferUsages, CommandEncoder};
 
 /// The submissions of one call.
 pub(super) struct Submissions<'a> {
+    model: &'a GpuModel,
     gpu: &'a Gpu,
     paces: &'a mut Paces,
     proof: &'a mut Proof,
@@ -67,14 +69,15 @@ impl Worth {
 impl<'a> Submissions<'a> {
     /// The submissions of a call for `tokens` tokens.
     pub(super) fn begin(
-        gpu: &'a Gpu,
+        model: &'a GpuModel,
         paces: &'a mut Paces,
         proof: &'a mut Proof,
         tokens: usize,
     ) -> Self {
         proof.begin();
         Self {
-            gpu,
+            model,
+            gpu: &model.gpu,
             paces,
             proof,
             tokens,
@@ -121,7 +124,7 @@ impl<'a> Submissions<'a> {
         Ok(rows)
     }
 
-    /// Submits replays cut by time, and `copy` with the last of them.
+    /// Submits replays cut by time and by their questions, which are answered, and `copy` with the last of them.
     async fn cut(
         &mut self,
         kind: Kind,
@@ -133,21 +136,26 @@ impl<'a> Submissions<'a> {
         let costs: Vec<_> = replays.iter().flat_map(|replay| replay.costs()).collect();
         let all: f64 = costs.iter().map(|c| c.work).sum();
         let (mut begin, mut done) = (0, 0.0);
+        let mut asked = Asked::begin(self.model, replays).await?;
         while begin < costs.len() {
             let end = begin + self.paces.of(kind).cut(&costs[begin..]);
+            let end = asked.end_of(begin, end);
             let part = costs[begin..end].to_vec();
             done += part.iter().map(|c| c.work).sum::<f64>();
             let last = end == costs.len();
             let at = Instant::now();
+            let tell = asked.tell(end).await?;
             let receipt = self.proof.submit(
                 self.gpu,
-                |encoder, mark| encode(replays, begin..end, encoder, mark),
+                |encoder, mark| encode_all(replays, begin..end, encoder, Some(mark)),
                 |encoder| {
+                    tell.copy(encoder);
                     if last {
                         copy(encoder);
                     }
                 },
             );
+            let submitted = receipt.submission();
             self.sent.push_back(Sent {
                 receipt,
                 at,
@@ -156,6 +164,7 @@ impl<'a> Submissions<'a> {
                 worth: worth.after(if last { 1.0 } else { done / all }),
                 ends: last && worth.ends,
             });
+            asked.go_on(end, submitted).await?;
             if self.land_all_but_one(on_prompt).await?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -229,23 +238,4 @@ impl<'a> Submissions<'a> {
     pub(super) fn take_halving(&mut self) -> bool {
         std::mem::take(&mut self.halve)
     }
-}
-
-/// Encodes the dispatches of `range` of replays that stand one behind the other: how many passes that are.
-fn encode(
-    replays: &[&Replay<'_>],
-    range: Range<usize>,
-    encoder: &mut CommandEncoder,
-    mark: &Recording,
-) -> u32 {
-    let (mut first, mut passes) = (0, 0);
-    for replay in replays {
-        let within = |at: usize| at.clamp(first, first + replay.len()) - first;
-        let part = within(range.start)..within(range.end);
-        if !part.is_empty() {
-            passes += replay.encode(encoder, part, Stamping::None, Some(mark));
-        }
-        first += replay.len();
-    }
-    passes
 }

@@ -32,6 +32,7 @@ impl GpuBackend {
         pos: usize,
         rounds: usize,
     ) -> Result<Vec<Vec<f64>>, GpuError> {
+        self.model().distrust_slots();
         let state = self.state(pos, 1);
         let steps: Vec<_> = steps.iter().map(|step| (*step, &state)).collect();
         clock::in_turn(self.gpu(), &steps, rounds).wait()

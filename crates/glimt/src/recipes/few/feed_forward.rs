@@ -199,10 +199,11 @@ impl Few<'_> {
         };
         self.calls.push(chosen.call(self.given.target)?);
         let (_, router) = gate_up.experts.as_ref().expect("it multiplies experts");
-        self.calls.extend(match fills {
+        let brought = match fills {
             Some(fills) => rooms.fill_of_token(host, config, &fills),
             None => rooms.fill(host, config, ChosenBy::Ids(router.ids.clone()), self.most),
-        });
+        };
+        brought.record(&mut self.calls, &mut self.questions);
         Ok(())
     }
 
@@ -257,7 +258,7 @@ impl Few<'_> {
             let chosen = ChosenBy::Tiles(by_slot.list.clone(), by_slot.places);
             let config = self.given.experts();
             let fills = rooms.fill(&moe.experts, config, chosen, self.most);
-            self.calls.extend(fills);
+            fills.record(&mut self.calls, &mut self.questions);
         }
         let h = self.hidden_values(used * experts.gate.rows);
         let gate_up = GpuBatchMatvec {

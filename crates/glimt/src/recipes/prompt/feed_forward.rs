@@ -69,7 +69,7 @@ impl Prompt<'_> {
             let chosen = ChosenBy::Ids(chunk.expert_ids.clone());
             let config = self.given.experts();
             let fills = rooms.fill(&moe.experts, config, chosen, self.max_tokens);
-            self.calls.extend(fills);
+            fills.record(&mut self.calls, &mut self.questions);
         }
         let used = gathers[0].used;
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill

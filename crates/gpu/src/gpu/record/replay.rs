@@ -3,6 +3,7 @@
 use super::{Recording, Turn};
 use crate::gpu::Gpu;
 use crate::gpu::call::{State, Taken};
+use crate::gpu::question::Question;
 use crate::gpu::stamps::Stamping;
 use std::ops::Range;
 
@@ -65,6 +66,13 @@ impl Replay<'_> {
         self.turns.iter().map(cost).collect()
     }
 
+    /// Its questions to the host, in order, each with the dispatches of the replay that come before it and those that need no answer.
+    pub fn questions(&self) -> impl Iterator<Item = ([usize; 2], &Question)> {
+        let before = |end| self.turns.partition_point(|turn| turn.dispatch < end);
+        let questions = self.recording.questions.iter();
+        questions.map(move |question| ([question.asked, question.due].map(before), question))
+    }
+
     fn begins(&self, before: &Turn, turn: &Turn) -> bool {
         let Recording { about, plans, .. } = self.recording;
         // A dispatch that runs a block ahead overlaps with the one before it.
@@ -102,4 +110,24 @@ impl Replay<'_> {
         self.recording
             .encode_turns(encoder, &self.state, turns, stamping, mark)
     }
+}
+
+/// Encodes the dispatches of `range` of replays that stand one behind the other, and returns the number of passes. If a `mark` is given, each
+/// pass ends with its first dispatch.
+pub fn encode_all(
+    replays: &[&Replay<'_>],
+    range: Range<usize>,
+    encoder: &mut wgpu::CommandEncoder,
+    mark: Option<&Recording>,
+) -> u32 {
+    let (mut first, mut passes) = (0, 0);
+    for replay in replays {
+        let within = |at: usize| at.clamp(first, first + replay.len()) - first;
+        let part = within(range.start)..within(range.end);
+        if !part.is_empty() {
+            passes += replay.encode(encoder, part, Stamping::None, mark);
+        }
+        first += replay.len();
+    }
+    passes
 }

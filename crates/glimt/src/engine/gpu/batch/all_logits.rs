@@ -34,7 +34,7 @@ impl GpuBatch {
             prompt: &mut self.prompt,
             single: &self.token.single,
             logits: &self.logits,
-            submissions: Submissions::begin(gpu, &mut self.paces, &mut self.proof, tokens),
+            submissions: Submissions::begin(&model, &mut self.paces, &mut self.proof, tokens),
         };
         let mut done = 0;
         while done < tokens {

@@ -33,7 +33,7 @@ impl GpuBatch {
             logits,
             ..
         } = self;
-        let mut submissions = Submissions::begin(gpu, paces, proof, tokens);
+        let mut submissions = Submissions::begin(&model, paces, proof, tokens);
         let mut at_once = prompt.at_once(tokens);
         let mut begin = 0;
         while begin < tokens {

@@ -57,6 +57,7 @@ impl GpuBatch {
         &mut self,
         tokens: &[BatchToken],
     ) -> Result<Vec<(Taken, [f64; 2])>, GpuError> {
+        self.model.distrust_slots();
         let gpu = Arc::clone(&self.model.gpu);
         let mut all = vec![];
         for (recording, state) in self.ready(tokens).wait()? {

@@ -11,6 +11,7 @@ use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::{CHOICE, Record};
 use std::sync::Arc;
+use wgpu::CommandEncoder;
 
 impl GpuBatch {
     /// Submits a step. At most `BATCHES_IN_FLIGHT` may be on their way.
@@ -68,28 +69,30 @@ impl GpuBatch {
         let bytes = self.row_bytes() * logits.len() as u64;
         let rows = self.rows.staged(&self.model.gpu, bytes).await?;
 
-        let device = &self.gpu().device;
-        let mut encoder = device.create_command_encoder(&Default::default());
         let gpu = self.gpu();
         let replays = match run {
             Some(_) => self.replays_of_run(drawn, state),
             None => self.replays(tokens.len(), drawn, state),
         };
-        for (recording, state) in replays {
-            recording.encode(gpu, &mut encoder, &state);
-        }
-        if drawn > 0 {
-            self.results.copy(&mut encoder, slot, drawn);
-        }
-        if let Some(FlyingRows { staging, .. }) = &rows {
-            let bytes = self.row_bytes();
-            for (to, row) in logits.iter().enumerate() {
-                let from = self.logits.offset + bytes * *row as u64;
-                let source = self.logits.buffer.made();
-                encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
+        let replays: Vec<_> = replays
+            .iter()
+            .map(|(recording, state)| recording.replay(gpu, state))
+            .collect();
+        let copy = |encoder: &mut CommandEncoder| {
+            if drawn > 0 {
+                self.results.copy(encoder, slot, drawn);
             }
-        }
-        let submission = gpu.submit_numbered(encoder.finish(), number);
+            if let Some(FlyingRows { staging, .. }) = &rows {
+                let bytes = self.row_bytes();
+                for (to, row) in logits.iter().enumerate() {
+                    let from = self.logits.offset + bytes * *row as u64;
+                    let source = self.logits.buffer.made();
+                    encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
+                }
+            }
+        };
+        let all: Vec<_> = replays.iter().collect();
+        let submission = self.model.run(&all, number, copy).await?;
         Ok(BatchFlight {
             slot,
             number,

@@ -1,5 +1,6 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
+mod answered;
 mod slots;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Protects experts in host memory: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
+//! Protects experts in host memory and in the file: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
 
 use super::*;
 use crate::gpu::Gpu;
@@ -8,22 +8,24 @@ use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
 /// One way to run a model with slots.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    model: ModelName,
-    recipe: Recipe,
-    tier: Tier,
-    slots: u32,
+pub(super) struct Way {
+    pub(super) model: ModelName,
+    pub(super) recipe: Recipe,
+    pub(super) tier: Tier,
+    pub(super) slots: u32,
+    /// Whether experts come from the file; else they lie in host memory.
+    pub(super) from_file: bool,
     /// Whether workgroups repeat small work.
-    repeats: bool,
+    pub(super) repeats: bool,
     /// Whether few tokens have workgroups of their own for their experts.
-    apart: bool,
+    pub(super) apart: bool,
     /// Whether the weights come from a file; else they are made on the device.
-    file: bool,
+    pub(super) file: bool,
 }
 
 impl Way {
     /// The model on the device, and in host memory with slots; nothing where the adapter cannot run it.
-    fn models(self) -> Option<[Arc<GpuModel>; 2]> {
+    pub(super) fn models(self) -> Option<[Arc<GpuModel>; 2]> {
         let options = GpuOptions {
             tier: Some(self.tier),
             repeats_work: Some(self.repeats),
@@ -49,7 +51,11 @@ impl Way {
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
-        let residences = [Residence::Whole, Residence::Slots(self.slots)];
+        let partly = match self.from_file {
+            true => Residence::File(self.slots),
+            false => Residence::Slots(self.slots),
+        };
+        let residences = [Residence::Whole, partly];
         Some(residences.map(|residence| {
             let (gpu, model) = (Arc::clone(&gpu), Arc::clone(&model));
             let mut ignore = |_, _| {};
@@ -147,13 +153,15 @@ fn ways() -> Vec<Way> {
     ] {
         for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
             for tier in [Tier::Subgroup, Tier::Int8] {
-                for flags in 0..16 {
+                // Experts come only from a file that there is.
+                for flags in (0..32).filter(|flags| flags & 20 != 20) {
                     all.push(Way {
                         model,
                         // The second has types with a grid.
-                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3],
+                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3 & 1],
                         tier,
                         slots,
+                        from_file: flags & 16 == 16,
                         repeats: flags & 1 == 1,
                         apart: flags & 2 == 2,
                         file: flags & 4 == 0,
@@ -167,9 +175,18 @@ fn ways() -> Vec<Way> {
 
 #[test]
 fn experts_in_host_memory_give_the_bits_of_experts_on_the_device() {
+    compare_small(false);
+}
+
+#[test]
+fn experts_from_the_file_give_the_bits_of_experts_on_the_device() {
+    compare_small(true);
+}
+
+fn compare_small(from_file: bool) {
     let small: Vec<_> = ways()
         .into_iter()
-        .filter(|way| way.model != ModelName::TinyGlm && way.file)
+        .filter(|way| way.model != ModelName::TinyGlm && way.file && way.from_file == from_file)
         .collect();
     for way in some(&small, 1) {
         way.compare(&Rng::fresh());
@@ -178,7 +195,7 @@ fn experts_in_host_memory_give_the_bits_of_experts_on_the_device() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
-fn experts_in_host_memory_give_the_bits_of_experts_on_the_device_in_every_way() {
+fn experts_elsewhere_give_the_bits_of_experts_on_the_device_in_every_way() {
     for way in some(&ways(), 24) {
         way.compare(&Rng::fresh());
     }

@@ -1,0 +1,152 @@
+//! Protects steps that the host answers: an answer that fails or a part that is lost ends the text with an error, and what follows is right
+//! again. Sessions of one model on several threads do not disturb each other.
+
+use super::slots::Way;
+use super::*;
+use crate::engine::backend::{BackendError, BoxedFuture};
+use crate::engine::gpu::answered::{Answering, Answers};
+use crate::engine::gpu::from_file::FromFile;
+use crate::gpu::question::Question;
+use crate::gpu::{Gpu, GpuError};
+use crate::recipes::Rooms;
+use crate::synth::{ModelName, Recipe};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Answers from the file, of which one fails after some others.
+struct Failing {
+    answers: FromFile,
+    left: Arc<AtomicUsize>,
+}
+
+impl Answers for Failing {
+    fn answer<'a>(
+        &'a mut self,
+        gpu: &'a Gpu,
+        question: &'a Question,
+        words: &'a [&'a [u32]],
+    ) -> BoxedFuture<'a, Result<(), GpuError>> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let reason = "the disk was pulled out".to_owned();
+            return Box::pin(async move { Err(GpuError::ReadWeights { reason }) });
+        }
+        self.answers.answer(gpu, question, words)
+    }
+}
+
+/// A small model on the device and with experts from the file.
+fn models() -> Option<[Arc<GpuModel>; 2]> {
+    let way = Way {
+        model: ModelName::Tiny,
+        recipe: Recipe::Q4KM,
+        tier: Tier::Subgroup,
+        slots: 3,
+        from_file: true,
+        repeats: false,
+        apart: true,
+        file: true,
+    };
+    way.models()
+}
+
+fn session(model: &Arc<GpuModel>) -> GpuBackend {
+    let made = GpuBackend::with_chunk(Arc::clone(model), N_CTX, Some(16));
+    made.wait().expect("it fits")
+}
+
+/// The text of `count` tokens behind a prompt, and the error that ended it sooner.
+fn text(session: &mut GpuBackend, count: usize) -> (Vec<u32>, Option<BackendError>) {
+    text_after(session, count, |_| {})
+}
+
+/// The same, if something is done between the prompt and the text.
+fn text_after(
+    session: &mut GpuBackend,
+    count: usize,
+    between: impl FnOnce(&GpuModel),
+) -> (Vec<u32>, Option<BackendError>) {
+    let mut ids = tokens(21).to_vec();
+    let prefilled = session.prefill(&ids, 0).wait();
+    let context = ids.clone();
+    let on_token = &mut |id| {
+        ids.push(id);
+        ControlFlow::Continue(())
+    };
+    let decoded = prefilled.and_then(|()| {
+        between(session.model());
+        let decoded = session.decode(&context, &Sampling::GREEDY, count, on_token);
+        decoded.wait()
+    });
+    (ids.split_off(context.len()), decoded.err())
+}
+
+#[test]
+fn what_fails_ends_the_text_and_is_not_remembered() {
+    let Some([whole, mut file]) = models() else {
+        return;
+    };
+    let expected = text(&mut session(&whole), 12).0;
+    let left = Arc::new(AtomicUsize::new(0));
+    let rooms = &file.weights.body.rooms;
+    let answers = FromFile::begin(&file.gpu, rooms, &mut |_| {}).wait();
+    let answers = Failing {
+        answers: answers.expect("it reads").expect("it has experts"),
+        left: Arc::clone(&left),
+    };
+    let tables = rooms.iter().flatten().filter_map(Rooms::table).cloned();
+    let answering = Answering::new(&file.gpu, Box::new(answers), tables.collect());
+    let answering = Arc::new(answering.wait().expect("it fits"));
+    Arc::get_mut(&mut file)
+        .expect("nobody else has it")
+        .answering = Some(answering);
+    let mut session = session(&file);
+    let mut rng = Rng::fresh();
+    // Layers with experts ask once in a chunk of the prompt and once in a token.
+    for at in [1, 2, 3, 5 + rng.below(10), 8 + rng.below(10)] {
+        left.store(at, Ordering::SeqCst);
+        let (found, error) = text(&mut session, 12);
+        let error = error.expect("an answer fails").to_string();
+        assert!(error.contains("the disk was pulled out"), "{error}");
+        assert!(
+            expected.starts_with(&found) && found.len() < 12,
+            "{at}: {found:?}"
+        );
+        let (found, error) = text(&mut session, 12);
+        assert!(
+            error.is_none() && found == expected,
+            "behind {at}: {found:?}"
+        );
+    }
+    // A part whose work is lost is found before anything is computed from what it did not leave. The numbers of the tokens' last parts come
+    // first, then those of the others.
+    for at in [rng.below(12), 12, 13 + rng.below(12)] {
+        let leave_out = |model: &GpuModel| model.gpu.leave_out(at);
+        let (found, error) = text_after(&mut session, 12, leave_out);
+        let error = error.expect("a part is lost");
+        let is_lost =
+            matches!(&error, BackendError::Gpu(e) if matches!(**e, GpuError::WorkLost { .. }));
+        assert!(is_lost, "{at}: {error}");
+        assert!(expected.starts_with(&found), "{at}: {found:?}");
+        let (found, error) = text(&mut session, 12);
+        assert!(
+            error.is_none() && found == expected,
+            "behind {at}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn sessions_of_a_model_take_turns() {
+    let Some([whole, file]) = models() else {
+        return;
+    };
+    let expected = text(&mut session(&whole), 8).0;
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let (found, error) = text(&mut session(&file), 8);
+                assert!(error.is_none() && found == expected, "{found:?}");
+            });
+        }
+    });
+}
