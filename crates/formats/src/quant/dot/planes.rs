@@ -1,15 +1,15 @@
 //! Products of rows that lie as a device reads them ([`repack`](crate::quant::repack)): on the planes themselves for the types that most experts
 //! have. Of the other types some rows at a time become blocks again, which stay in a core's first cache.
 
-use std::array::from_fn;
 use std::cell::Cell;
 
 use bytemuck::Pod;
 
 use super::rows::Multiply;
 use super::simd::{Simd, Work};
-use super::types::{Affine, around, each_twice, scaled, twice};
+use super::types::{Affine, around, scaled, twice};
 use super::{ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
+use crate::quant::block::widen;
 use crate::quant::repack::{Q5KRecord, Q6KRecord, ScalesMins, plane_row_bytes, unpack_rows};
 use crate::quant::types::{GgmlType, SUPER_BLOCK};
 
@@ -99,8 +99,8 @@ impl MultiplyPlanes<'_, '_> {
         let bytes = plane_row_bytes(ty, cols);
         let whole = cols / SUPER_BLOCK;
         for (r, out) in self.out.iter_mut().enumerate() {
-            let [quants, records, subs] =
-                [0, 1, 2].map(|plane| &planes[plane][r * bytes[plane]..(r + 1) * bytes[plane]]);
+            let row = |plane: usize| &planes[plane][r * bytes[plane]..(r + 1) * bytes[plane]];
+            let (quants, records, subs) = (row(0), row(1), row(2));
             let mut sum = simd.splat(0.0);
             for (i, x) in self.input.bytes.iter().enumerate() {
                 let products = if i < whole {
@@ -174,24 +174,26 @@ trait Lies {
     ) -> S::Bytes;
 }
 
+/// The highest bit of each byte.
+const TOP_BITS: u128 = u128::MAX / 255 * 128;
+
 /// The codes of two runs whose high nibbles were turned over.
 #[inline(always)]
 fn turned<S: Simd>(simd: S, runs: &[[u8; 16]; 8], quarter: usize) -> S::Bytes {
-    let turn = |run: [u8; 16]| (u128::from_ne_bytes(run) ^ (u128::MAX / 255 * 128)).to_ne_bytes();
+    let turn = |run: [u8; 16]| (u128::from_ne_bytes(run) ^ TOP_BITS).to_ne_bytes();
     simd.nibbles(&turn(runs[2 * quarter]), &turn(runs[2 * quarter + 1]))
 }
 
-/// 64 codes of words, each of which has four.
+/// A word of bytes.
 #[inline(always)]
-fn of_words<S: Simd>(simd: S, words: [u32; 16]) -> S::Bytes {
-    let bytes: [[u8; 32]; 2] = bytemuck::cast(words.map(u32::to_le));
-    simd.join(&bytes[0], &bytes[1])
+fn word(bytes: [u8; 4]) -> u32 {
+    u32::from_le_bytes(bytes)
 }
 
 /// The eight nibbles of a word as bytes.
 #[inline(always)]
-fn nibbles(word: [u8; 4]) -> u64 {
-    let all = u64::from(u32::from_le_bytes(word));
+fn nibbles(bytes: [u8; 4]) -> u64 {
+    let all = u64::from(word(bytes));
     let all = (all | all << 16) & 0x0000_ffff_0000_ffff;
     let all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
     (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f
@@ -212,11 +214,8 @@ fn above_minima<S: Simd>(simd: S, of: &ScalesMins) -> Affine<S> {
     let [a, b, c, d] = of.high;
     let scales = nibbles(of.scales_low) | crumbs([a, b]) << 4;
     let minima = nibbles(of.mins_low) | crumbs([c, d]) << 4;
-    let [scales, minima] = [scales, minima].map(|all| each_twice(all.to_le_bytes()));
-    [
-        scaled(simd, of.d, scales, 0.0),
-        simd.mul(scaled(simd, of.dmin, minima, 0.0), simd.splat(-1.0)),
-    ]
+    let times = |all: u64, factor: f32| simd.mul(simd.each_twice(all), simd.splat(factor));
+    [times(scales, widen(of.d)), times(minima, -widen(of.dmin))]
 }
 
 struct OfQ4_0;
@@ -300,11 +299,11 @@ impl Lies for OfQ5K {
         quarter: usize,
     ) -> S::Bytes {
         // Bit 8 b + i of a run's word belongs to weight 4 i + b.
-        let words: [[u8; 4]; 8] = bytemuck::cast(records.high_bits);
-        let words = [0, 1].map(|run| u32::from_le_bytes(words[2 * quarter + run]));
-        let highs = from_fn(|i| words[i / 8] >> (i % 8) & 0x0101_0101);
+        let words: &[[u8; 4]; 8] = bytemuck::cast_ref(&records.high_bits);
+        let (a, b) = (word(words[2 * quarter]), word(words[2 * quarter + 1]));
+        let highs = simd.fields([a, a >> 4, b, b >> 4], 1);
         let lows = simd.nibbles(&quants[2 * quarter], &quants[2 * quarter + 1]);
-        simd.above(lows, of_words(simd, highs), 4)
+        simd.above(lows, highs, 4)
     }
 }
 
@@ -318,7 +317,8 @@ impl Lies for OfQ6K {
     #[inline(always)]
     fn affine<S: Simd>(simd: S, records: &Q6KRecord, d: &[u8; 2]) -> Affine<S> {
         // Signed bytes with 128 added are unsigned.
-        let scales = records.scales.map(|scale| scale as u8 ^ 128);
+        let scales = u128::from_ne_bytes(*bytemuck::cast_ref(&records.scales));
+        let scales = (scales ^ TOP_BITS).to_ne_bytes();
         around(simd, scaled(simd, *d, scales, 128.0), 32.0)
     }
 
@@ -329,11 +329,10 @@ impl Lies for OfQ6K {
         records: &Q6KRecord,
         quarter: usize,
     ) -> S::Bytes {
-        // Two bits of word i of a run are those from 2 (i % 4) on of the bytes of its word i / 4 here.
-        let words: [[[u8; 4]; 4]; 4] = bytemuck::cast(records.high_bits);
-        let words = words[quarter].map(u32::from_le_bytes);
-        let highs = from_fn(|i| words[i / 4] >> (2 * (i % 4)) & 0x0303_0303);
+        let words: &[[[u8; 4]; 4]; 4] = bytemuck::cast_ref(&records.high_bits);
+        let [a, b, c, d] = words[quarter];
+        let highs = simd.fields([word(a), word(b), word(c), word(d)], 2);
         let lows = simd.nibbles(&quants[2 * quarter], &quants[2 * quarter + 1]);
-        simd.above(lows, of_words(simd, highs), 4)
+        simd.above(lows, highs, 4)
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn twice<S: Simd>(simd: S, halves: [[u8; 2]; 8]) -> S::Floats {
 
 /// Eight numbers, each twice.
 #[inline(always)]
-pub(super) fn each_twice(numbers: [u8; 8]) -> [u8; 16] {
+fn each_twice(numbers: [u8; 8]) -> [u8; 16] {
     from_fn(|i| numbers[i / 2])
 }
 
