@@ -163,6 +163,7 @@ impl Few<'_> {
         self.calls.extend(gate_up.calls(target)?);
         let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
+            share: None,
             tokens: self.most,
             activation: self.activation,
             down: &experts.down,
@@ -196,6 +197,7 @@ impl Few<'_> {
             table: rooms.table().filter(|_| self.one),
             routing: rooms.routing.as_ref().filter(|_| self.one),
             fills: fills.clone(),
+            share: None,
         };
         self.calls.push(chosen.call(self.given.target)?);
         let (_, router) = gate_up.experts.as_ref().expect("it multiplies experts");
