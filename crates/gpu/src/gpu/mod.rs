@@ -27,6 +27,7 @@ mod label;
 mod levels;
 pub mod machine;
 pub mod memory;
+pub mod on_host;
 pub mod open;
 pub mod pending;
 pub mod pipeline;

@@ -2,6 +2,7 @@
 
 mod answered;
 pub mod batch;
+mod by_host;
 mod flight;
 mod from_file;
 mod load;
@@ -19,6 +20,7 @@ pub(super) mod prompt;
 mod proof;
 mod random;
 mod results;
+mod share;
 mod submissions;
 #[cfg(test)]
 mod tests;
