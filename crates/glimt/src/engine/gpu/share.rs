@@ -34,7 +34,7 @@ impl GpuModel {
     ///
     /// # Errors
     /// [`GpuError::CannotShare`] for a number of experts that is asked for and not possible, or what the device reports.
-    pub(crate) async fn share_with_cpu(
+    pub async fn share_with_cpu(
         &mut self,
         asked: CpuShare,
         seconds: Option<f64>,
@@ -92,6 +92,10 @@ impl GpuModel {
         };
         if let CpuShare::Experts(experts) = asked {
             share.experts = experts;
+        } else if self.gpu.info.device_type == wgpu::DeviceType::Cpu {
+            return Ok(Share::none(
+                "the GPU is software on the CPU itself".to_owned(),
+            ));
         } else {
             let times = self.times(&mut by_host, used).await?;
             let layers = Layers {
@@ -128,7 +132,11 @@ impl GpuModel {
     }
 
     /// What the bus, the CPU and an answer take.
-    async fn times(&self, by_host: &mut ByHost, used: usize) -> Result<ShareTimes, GpuError> {
+    pub(super) async fn times(
+        &self,
+        by_host: &mut ByHost,
+        used: usize,
+    ) -> Result<ShareTimes, GpuError> {
         let answer = self.time_an_answer().await?;
         let mut bus = vec![];
         let layers: Vec<_> = by_host.layers().take(LAYERS).collect();
