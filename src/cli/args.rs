@@ -13,6 +13,7 @@ use crate::bench::Source;
 use crate::engine::{
     CpuShare, DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier,
 };
+use crate::gpu::behind::ExpertsFrom;
 use crate::recipes::MAX_CHUNK;
 
 /// Under what the help lists flags of sampling, and those of devices and memory.
@@ -98,10 +99,25 @@ impl MeasuredArgs {
 pub(super) struct GpuMemoryArgs {
     /// Take at most so much of the GPU's memory for weights, cache and scratch, such as 8G or 10.5GiB [default: what is free]
     ///
-    /// Experts that have no room there lie in the machine's memory, and the GPU reads them over the bus. M, MiB, G and GiB are powers of
+    /// Experts that have no room there lie in the machine's memory, and the GPU reads them over the bus, or they stay in the file (see
+    /// --experts). M, MiB, G and GiB are powers of
     /// 1024, MB and GB of 1000.
     #[arg(long = "gpu-memory", value_name = "SIZE", value_parser = size, hide_short_help = true, help_heading = DEVICE)]
     pub(super) most: Option<u64>,
+    /// Where experts come from that have no room on the GPU: host (the machine's memory, over the bus), file (the model's file, by reads of
+    /// missing experts), or auto (host where it has room for them, else file)
+    #[arg(long, value_name = "FROM", value_parser = experts(), default_value = ExpertsFrom::Auto.name(), hide_short_help = true, help_heading = DEVICE)]
+    pub(super) experts: ExpertsFrom,
+}
+
+/// A parser of the places that experts come from.
+fn experts() -> impl TypedValueParser<Value = ExpertsFrom> {
+    PossibleValuesParser::new(ExpertsFrom::ALL.map(ExpertsFrom::name)).map(|word| {
+        let named = ExpertsFrom::ALL
+            .into_iter()
+            .find(|from| from.name() == word);
+        named.unwrap_or_default()
+    })
 }
 
 /// Which device, and how to use it.
@@ -149,6 +165,7 @@ impl DeviceArgs {
             },
             tier: self.tier,
             max_memory: self.memory.most,
+            experts: self.memory.experts,
             ..self.kernels.options()
         }
     }

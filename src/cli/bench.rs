@@ -183,6 +183,7 @@ impl Bench {
     fn gpu_options(&self) -> GpuOptions {
         GpuOptions {
             max_memory: self.memory.most,
+            experts: self.memory.experts,
             ..self.kernels.options()
         }
     }

@@ -7,8 +7,8 @@ use super::error::CliError;
 use super::load::{self, Tried};
 use super::size::size;
 use crate::engine::{
-    self, DeviceChoice, EngineError, EngineOptions, GpuOptions, Host, Memory, ModelSource, Partly,
-    Place, Site,
+    self, DeviceChoice, Disk, EngineError, EngineOptions, GpuOptions, Host, Memory, ModelSource,
+    Partly, Place, Site,
 };
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
@@ -28,6 +28,9 @@ pub(super) struct MachineArgs {
     /// Plan for a GPU on this bus: a generation of PCIe and lanes, such as 4x16 [default: that of the GPU, else 4x16]
     #[arg(long, value_name = "GxN")]
     bus: Option<Bus>,
+    /// Plan for a disk that gives so many GB in a second, such as 3.5 [default: measured on this machine, else 3]
+    #[arg(long, value_name = "GB/s")]
+    disk: Option<Disk>,
 }
 
 /// The name of a GPU as data sheets have it.
@@ -71,6 +74,8 @@ impl MachineArgs {
                     device: most,
                     behind: Behind::named(name, self.bus.unwrap_or(Bus::ASSUMED)),
                     host: host.unwrap_or_default(),
+                    experts: device.memory.experts,
+                    disk: self.disk.or(Some(Disk::ASSUMED)),
                 },
             });
         }
@@ -81,7 +86,11 @@ impl MachineArgs {
         let Some(adapter) = engine::adapter(&options).wait()? else {
             return Ok(Machine::Cpu);
         };
-        let mut memory = Memory::of_adapter(&adapter, most);
+        let mut memory = Memory {
+            experts: device.memory.experts,
+            disk: self.disk,
+            ..Memory::of_adapter(&adapter, most)
+        };
         if let Some(host) = host {
             memory.host = host;
         }
@@ -91,7 +100,7 @@ impl MachineArgs {
         Ok(Machine::Here {
             adapter: Box::new(adapter),
             memory,
-            changed: self.host_memory.is_some() || self.bus.is_some(),
+            changed: self.host_memory.is_some() || self.bus.is_some() || self.disk.is_some(),
         })
     }
 }

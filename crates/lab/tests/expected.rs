@@ -10,8 +10,8 @@ use rayon::prelude::*;
 
 use glimt::engine::gpu::plan::Plan;
 use glimt::engine::gpu::plan::expected::Expected;
-use glimt::engine::{Host, Memory, MemoryPlan, Partly, Place, Site};
-use glimt::gpu::behind::Behind;
+use glimt::engine::{Disk, Host, Memory, MemoryPlan, Partly, Place, Site};
+use glimt::gpu::behind::{Behind, ExpertsFrom};
 use glimt::gpu::budget::Budget;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::{GpuError, Target, Tier, shader};
@@ -62,6 +62,8 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
         device: Some(known.memory()),
         behind: Behind::of(&known.facts().info),
         host: Host::of(known.host()),
+        experts: ExpertsFrom::Auto,
+        disk: Some(Disk::ASSUMED),
     };
     let place = Place {
         has_flag: true,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use glimt::engine::{Host, Memory, Partly, Place, Site};
+use glimt::engine::{Disk, Host, Memory, Partly, Place, Site, Way};
 use glimt::gpu::Target;
-use glimt::gpu::behind::Behind;
+use glimt::gpu::behind::{Behind, ExpertsFrom};
 use glimt::gpu::bus::Bus;
 use glimt::models::{self, Model};
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
@@ -73,24 +73,44 @@ fn found(name: &str, memory: Memory, model: &dyn Model) -> Found {
     }
 }
 
-/// The cell of a card, with the least of the hosts that has room for the experts.
+/// A share of the experts with a slot, and tokens per second.
+fn share_and_speed(partly: &Partly) -> (f64, String) {
+    let share = 100.0 * f64::from(partly.slots) / f64::from(partly.experts);
+    let digits = usize::from(partly.tokens_per_s < 10.0);
+    (share, format!("{:.digits$}", partly.tokens_per_s))
+}
+
+/// The cell of a card: with the least of the hosts that has room for the experts, and with the smallest one where they come from the file.
 fn card((gib, name, bus): (u64, &str, &str), model: &dyn Model) -> String {
     let bus: Bus = bus.parse().expect("it is a bus");
-    let most = HOSTS[HOSTS.len() - 1];
-    let memory = Memory {
-        device: Some(gib * GIB),
-        behind: Behind::Host(bus),
-        host: Host::of(most * GIB),
+    let with = |host: u64| {
+        let memory = Memory {
+            device: Some(gib * GIB),
+            behind: Behind::Host(bus),
+            host: Host::of(host * GIB),
+            experts: ExpertsFrom::Auto,
+            disk: Some(Disk::ASSUMED),
+        };
+        found(name, memory, model)
     };
-    match found(name, memory, model) {
-        Found::Not => "no".to_owned(),
-        Found::Fits(per_s) => format!("**{per_s:.0}**"),
+    let cell = |host| match with(host) {
         Found::Partly(partly) => {
-            let has_room = |gib: &u64| Host::of(gib * GIB).for_experts() >= Some(partly.host);
-            let least = HOSTS.into_iter().find(has_room).unwrap_or(most);
-            let percent = 100.0 * f64::from(partly.slots) / f64::from(partly.experts);
-            format!("{percent:.0}%: {:.0} ({least} GB)", partly.tokens_per_s)
+            let (share, speed) = share_and_speed(&partly);
+            match partly.way {
+                Way::Bus(_) => Ok(format!("{share:.0}%: {speed} ({host} GB)")),
+                Way::Disk(_) => Err(format!("{speed} (file)")),
+            }
         }
+        Found::Not => Err("no".to_owned()),
+        Found::Fits(per_s) => Ok(format!("**{per_s:.0}**")),
+    };
+    let smallest = cell(HOSTS[0]);
+    match HOSTS.into_iter().find_map(|host| cell(host).ok()) {
+        Some(found) => match smallest {
+            Err(from_file) if from_file != "no" => format!("{found}, {from_file}"),
+            _ => found,
+        },
+        None => smallest.unwrap_or_else(|worst| worst),
     }
 }
 
@@ -102,14 +122,21 @@ fn mac((gib, name, share): (u64, &str, f64), model: &dyn Model) -> String {
             device: Some(bytes),
             behind: Behind::Unified,
             host,
+            experts: ExpertsFrom::Auto,
+            disk: Some(Disk::ASSUMED),
         };
         found(name, memory, model)
     };
     let usual = with(((gib * GIB) as f64 * share) as u64);
-    match (usual, with(host.for_gpu().expect("it is known"))) {
+    let most = with(host.for_gpu().expect("it is known"));
+    match (usual, most) {
         (Found::Fits(per_s), _) => format!("**{per_s:.0}**"),
         (_, Found::Fits(per_s)) => format!("{per_s:.0}, set"),
-        _ => "no".to_owned(),
+        (Found::Partly(partly), _) => {
+            let (share, speed) = share_and_speed(&partly);
+            format!("{share:.0}%: {speed} (file)")
+        }
+        (Found::Not, _) => "no".to_owned(),
     }
 }
 

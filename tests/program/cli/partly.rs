@@ -35,6 +35,18 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
     ] {
         assert!(partly.contains(expected), "{expected}: {partly}");
     }
+    // A machine that has no memory for them, and a disk that is named.
+    let from_file = page("54M", &["--host-memory", "3G", "--disk", "1.5"]);
+    for expected in [
+        "all experts, 4.5 MiB, stay in the file, and missing ones are read from the file (1.5 GB/s); computed: at least ",
+        " tokens/s",
+    ] {
+        assert!(from_file.contains(expected), "{expected}: {from_file}");
+    }
+    let found = json(&page("54M", &["--json", "--experts", "file"]));
+    assert_eq!(found["memory"]["host"], 0);
+    assert_eq!(found["memory"]["file"], found["partly"]["host"]);
+    assert_eq!(found["partly"]["disk"]["told"], "assumed");
     let found = json(&page("54M", &["--json"]));
     let slots = found["memory"]["slots"].as_u64().expect("it has some");
     assert!((2..8).contains(&slots), "{slots}");
@@ -60,7 +72,8 @@ fn inspect_refuses_what_fits_no_part_of_a_machine() {
         told.contains("are needed there without any expert"),
         "{told}"
     );
-    let told = refused("54M", &["-c", "1024", "--host-memory", "3G"]);
+    let scarce = ["-c", "1024", "--host-memory", "3G", "--experts", "host"];
+    let told = refused("54M", &scarce);
     assert!(
         told.contains("have no room in the machine's memory"),
         "{told}"
@@ -77,6 +90,8 @@ fn sizes_buses_and_names_that_mean_nothing_are_refused() {
         (&["generate", "--gpu-memory", "-8G", "x"], "such as 8G"),
         (&["bench", "--gpu-memory", "0G"], "no memory at all"),
         (&["inspect", "--bus", "4x3"], "such as 4x16"),
+        (&["inspect", "--disk", "0"], "such as 3.5"),
+        (&["generate", "--experts", "cloud", "x"], "auto, host, file"),
         (
             &["inspect", "--gpu", "Voodoo 2", "--gpu-memory", "12M"],
             "it knows H200, ",
@@ -114,6 +129,12 @@ fn a_gpu_without_room_for_all_experts_gives_the_same_text_and_says_so() {
     assert_eq!(partly, whole);
     assert!(
         told.contains("of 8 experts of each layer; all experts"),
+        "{told}"
+    );
+    let (from_file, told) = generate(&["--gpu-memory", "34M", "--experts", "file"]);
+    assert_eq!(from_file, whole);
+    assert!(
+        told.contains("are read from the file (") && told.contains(", measured)"),
         "{told}"
     );
     let (_, quiet) = generate(&["--gpu-memory", "34M", "-q"]);

@@ -2,13 +2,14 @@
 
 use super::cpu::CHUNK;
 use super::device::Device;
+use super::elsewhere::{Elsewhere, Memory};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::batch::step_tokens;
 use super::gpu::prompt::chunk as prompt_chunk;
 use super::host::{Host, size};
 use super::partly::{Experts, Partly};
-use super::room::{Memory, expected, objection};
+use super::room::{expected, too_slow};
 use super::{EngineError, Serving};
 use crate::gpu::Gpu;
 use crate::kernels::sequences::PAGE;
@@ -238,16 +239,17 @@ impl<'a> Sought<'a> {
         let Some(experts) = Experts::of(self.gpu, self.model)? else {
             return Ok(None);
         };
-        let Ok(bus) = self.memory.bus(self.gpu) else {
-            return Ok(None);
-        };
-        let Ok(least) = self.plan(Residence::Slots(0), needed) else {
-            return Ok(None);
+        let plan = |residence| self.plan(residence, needed);
+        let found = Elsewhere::find(self.gpu, self.memory, has, &plan);
+        let (way, least) = match found {
+            Elsewhere::At(way, least) => (way, least),
+            Elsewhere::Nowhere(None, _) => return Ok(None),
+            Elsewhere::Nowhere(Some(least), but) => {
+                let most = self.beside(&least, has);
+                return Err(self.refusal(needed, &self.whole, most, but));
+            }
         };
         let most = self.beside(&least, has);
-        if let Some(but) = objection(&least, has, self.memory.host) {
-            return Err(self.refusal(needed, &self.whole, most, but));
-        }
         let pages = match self.asked {
             Some(asked) if asked > most => {
                 return Err(self.refusal(asked, &self.whole, most, String::new()));
@@ -255,16 +257,21 @@ impl<'a> Sought<'a> {
             Some(asked) => asked,
             None => self.all().min(most / 4).max(self.of_one),
         };
-        let plan = |slots| self.plan(Residence::Slots(slots), pages);
+        let way = way.measured(self.gpu, self.model, self.memory);
+        let plan = |slots| self.plan(way.residence(slots), pages);
         let found = experts.most_slots(&self.whole, has, &plan)?;
         let Some(found) = found else {
             return Err(self.refusal(pages, &self.whole, most, String::new()));
         };
-        let residence = Residence::Slots(found.slots.unwrap_or_default());
+        let residence = way.residence(found.slots.unwrap_or_default());
         let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
+        let partly = Partly::new(self.gpu, experts, &found, &expected, way);
+        if let Some(but) = too_slow(&partly, self.memory) {
+            return Err(self.refusal(pages, &self.whole, most, but));
+        }
         Ok(Some(Many {
             sizes: self.of_pages(pages),
-            partly: Some(Partly::new(self.gpu, experts, &found, &expected, bus)),
+            partly: Some(partly),
         }))
     }
 

@@ -5,17 +5,18 @@ use std::fmt;
 use serde::Serialize;
 
 use super::EngineError;
+use super::elsewhere::Way;
 use super::gpu::MemoryPlan;
 use super::gpu::plan::expected::Expected;
 use super::host::size;
-use crate::gpu::bus::Bus;
 use crate::gpu::machine::memory_speed;
 use crate::gpu::{GpuError, Target};
 use crate::models::Model;
 use crate::recipes::Residence;
 
-/// A part of the names of the tensors that hold experts.
+/// Parts of the names of the tensors that hold experts, and of the one of these that each layer with experts has.
 const EXPERTS: &str = "_exps.";
+const DOWN: &str = "ffn_down_exps.";
 
 /// The experts of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(super) struct Experts {
     pub(super) used: u32,
     /// Bytes of those that a token uses, over all layers.
     pub(super) of_token: u64,
+    /// Layers with experts.
+    pub(super) layers: u32,
 }
 
 impl Experts {
@@ -37,6 +40,10 @@ impl Experts {
         let (count, used) = (experts.count as u32, experts.used as u32);
         let placed = model.place(target, Residence::Whole)?;
         let all = placed.matrices.iter();
+        let layers = all
+            .clone()
+            .filter(|matrix| matrix.name.contains(DOWN))
+            .count();
         let bytes: u64 = all
             .filter(|matrix| matrix.name.contains(EXPERTS))
             .map(|matrix| matrix.bytes())
@@ -45,6 +52,7 @@ impl Experts {
             count,
             used,
             of_token: bytes * u64::from(used) / u64::from(count.max(1)),
+            layers: layers as u32,
         }))
     }
 
@@ -78,7 +86,7 @@ impl Experts {
     }
 }
 
-/// A model whose experts lie in the memory of the host, with slots for some of them on the device.
+/// A model whose experts lie in the memory of the host or in the file, with slots for some of them on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Partly {
     /// Slots of each layer for experts.
@@ -87,45 +95,52 @@ pub struct Partly {
     pub experts: u32,
     /// Bytes of weights on the device.
     pub resident: u64,
-    /// Bytes of experts in the memory of the host.
+    /// Bytes of experts in the memory of the host, or in the file.
     pub host: u64,
-    /// The bus between them.
-    pub bus: Bus,
+    /// The way by which experts come to the device.
+    #[serde(flatten)]
+    pub way: Way,
     /// Tokens per second, computed for experts that are chosen evenly. A router that repeats itself is faster.
     pub tokens_per_s: f64,
-    /// Whether the speed of the device's memory is not known, so that only the bus and the dispatches take time.
+    /// Whether the speed of the device's memory is not known, so that only the bus or the disk and the dispatches take time.
     pub by_bus_alone: bool,
+    /// The setting of a Mac in MiB with which all of the model fits, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wired_limit_mb: Option<u64>,
 }
 
 impl Partly {
-    /// The outcome for the experts of a model, of which a token is `expected` to take so long beside what comes over the bus.
+    /// The outcome for the experts of a model, of which a token is `expected` to take so long beside what comes this way.
     pub(super) fn new(
         target: &Target,
         experts: Experts,
         plan: &MemoryPlan,
         expected: &Expected,
-        bus: Bus,
+        way: Way,
     ) -> Self {
         let slots = plan.slots.unwrap_or(experts.count);
         let missing = 1.0 - f64::from(slots) / f64::from(experts.count.max(1));
-        let over_bus = missing * experts.of_token as f64 / (bus.gb_per_s() * 1e9);
+        let brought = way.seconds(missing * experts.of_token as f64, experts.layers);
         let speed = memory_speed(&target.name);
         // Memory without end: its reads take no time.
-        let seconds = expected.seconds(speed.unwrap_or(f64::INFINITY)) + over_bus;
+        let seconds = expected.seconds(speed.unwrap_or(f64::INFINITY)) + brought;
         Self {
             slots,
             experts: experts.count,
             resident: plan.weights,
-            host: plan.host,
-            bus,
+            host: plan.host + plan.file,
+            way,
             tokens_per_s: 1.0 / seconds,
             by_bus_alone: speed.is_none(),
+            wired_limit_mb: None,
         }
     }
 
     /// Where the experts lie: where `None`, on the device with all else.
     pub fn residence_of(partly: Option<&Self>) -> Residence {
-        partly.map_or(Residence::Whole, |partly| Residence::Slots(partly.slots))
+        partly.map_or(Residence::Whole, |partly| {
+            partly.way.residence(partly.slots)
+        })
     }
 }
 
@@ -134,24 +149,40 @@ impl fmt::Display for Partly {
         let Self {
             slots,
             experts,
-            bus,
+            way,
             tokens_per_s,
             ..
         } = self;
-        let (resident, host) = (size(self.resident), size(self.host));
+        let (resident, all) = (size(self.resident), size(self.host));
         write!(
             f,
-            "{resident} of the weights lie on the GPU, with {slots} of {experts} experts of each layer; all experts, {host}, lie in the \
-             machine's memory and come over the bus ({bus}); computed: "
+            "{resident} of the weights lie on the GPU, with {slots} of {experts} experts of each layer; all experts, {all}, "
         )?;
+        let (lie, what) = match way {
+            Way::Bus(_) => ("lie in the machine's memory and", "bus"),
+            Way::Disk(_) => ("stay in the file, and missing ones", "disk"),
+        };
+        write!(f, "{lie} {way}; computed: ")?;
+        let digits = usize::from(*tokens_per_s < 10.0);
         match self.by_bus_alone {
-            false => write!(f, "at least {tokens_per_s:.0} tokens/s"),
+            false => write!(f, "at least {tokens_per_s:.digits$} tokens/s"),
             true => write!(
                 f,
-                "{tokens_per_s:.0} tokens/s for the bus and the dispatches alone, since the speed of the GPU's memory is not known"
+                "{tokens_per_s:.digits$} tokens/s for the {what} and the dispatches alone, since the speed of the GPU's memory is not known"
             ),
+        }?;
+        match self.wired_limit_mb {
+            Some(limit) => write!(f, "; all of it would fit: {}", wired_limit(limit)),
+            None => Ok(()),
         }
     }
+}
+
+/// Advice to let the GPU of a Mac have so many MiB of the machine's memory.
+pub(super) fn wired_limit(mb: u64) -> String {
+    format!(
+        "`sudo sysctl iogpu.wired_limit_mb={mb}` gives the GPU enough until the next start of the machine"
+    )
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Whether a model and its context have room in memory, and where its experts lie, told before anything is loaded.
 
 use super::device::Device;
+use super::elsewhere::{Elsewhere, Memory, Way};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::plan::Plan;
 use super::gpu::plan::expected::Expected;
 use super::host::{Host, size};
-use super::partly::{Experts, Partly};
+use super::partly::{Experts, Partly, wired_limit};
 use super::{DEFAULT_CONTEXT, EngineError};
-use crate::gpu::behind::Behind;
-use crate::gpu::bus::Bus;
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::machine::{Profile, memory_speed};
-use crate::gpu::{AdapterSummary, Gpu, GpuError, Target};
+use crate::gpu::{Gpu, GpuError, Target};
 use crate::models::Model;
 use crate::recipes::Residence;
 
@@ -22,62 +22,8 @@ const STEP: usize = 256;
 
 /// The fewest bits of a weight in files that people publish.
 const LEAST_BITS: f64 = 1.5;
-
-/// The memory of a GPU, and what lies behind it.
-#[derive(Debug, Clone, Copy)]
-pub struct Memory {
-    /// Bytes of the GPU that may be taken; `None` where nothing tells.
-    pub device: Option<u64>,
-    /// The memory behind it.
-    pub behind: Behind,
-    /// The memory of the machine.
-    pub host: Host,
-}
-
-impl Memory {
-    /// The memory of an opened GPU of this machine.
-    pub(super) fn of(gpu: &Gpu) -> Self {
-        Self {
-            device: gpu.memory,
-            behind: gpu.behind,
-            host: Host::here(),
-        }
-    }
-
-    /// The memory of a GPU of this machine, of which at most `limit` bytes may be taken.
-    pub fn of_adapter(adapter: &AdapterSummary, limit: Option<u64>) -> Self {
-        let device = [adapter.free.or(adapter.memory), limit];
-        Self {
-            device: device.into_iter().flatten().min(),
-            behind: adapter.behind,
-            host: Host::here(),
-        }
-    }
-
-    /// Bytes that may be taken: the GPU's, or the machine's if the GPU tells nothing.
-    pub fn has(self) -> Option<u64> {
-        self.device.or(self.host.total)
-    }
-
-    /// The bus over which experts can come.
-    ///
-    /// # Errors
-    /// A clause that says why they cannot. It is empty for memory that the GPU shares with the machine.
-    pub(super) fn bus(self, target: &Target) -> Result<Bus, String> {
-        match (self.behind, target.check_reads_host()) {
-            (Behind::Unified, _) => Err(String::new()),
-            (Behind::Browser, _) => Err(
-                ", and its experts cannot lie elsewhere, because a browser's shaders read no other memory"
-                    .to_owned(),
-            ),
-            (Behind::Host(bus), Ok(())) => Ok(bus),
-            (Behind::Host(_), Err(GpuError::CannotReadHost { missing, .. })) => Err(format!(
-                ", and its experts cannot lie in the machine's memory, because the GPU or the tier lacks {missing}"
-            )),
-            (Behind::Host(_), Err(other)) => Err(format!(", and {other}")),
-        }
-    }
-}
+/// Tokens per second below which experts from the file are of no use.
+const LEAST_SPEED: f64 = 1.0;
 
 /// The device on which a model is to run, as far as its memory matters.
 #[derive(Debug, Clone, Copy)]
@@ -131,11 +77,11 @@ pub struct Place<'a> {
 enum Room {
     /// All of it lies on the device.
     Whole,
-    /// It fits with its experts in the memory of the host. The plan has no slots.
+    /// It fits with its experts elsewhere, from where they come this way.
     Partly {
         whole: MemoryPlan,
         experts: Experts,
-        bus: Bus,
+        way: Way,
     },
     /// It does not fit.
     None {
@@ -177,26 +123,14 @@ impl Place<'_> {
         let Some(experts) = Experts::of(target, self.model)? else {
             return none(String::new());
         };
-        let bus = match memory.bus(target) {
-            Ok(bus) => bus,
-            Err(but) => return none(but),
-        };
-        let least = match self.plan(Residence::Slots(0), n_ctx) {
-            Ok(least) => least,
-            Err(error) => return none(unplaced(&error)),
-        };
-        let but = objection(&least, has, memory.host);
-        Ok(match but {
-            None => Room::Partly {
+        let plan = |residence| self.plan(residence, n_ctx);
+        Ok(match Elsewhere::find(target, memory, has, &plan) {
+            Elsewhere::At(way, _) => Room::Partly {
                 whole,
                 experts,
-                bus,
+                way,
             },
-            Some(but) => Room::None {
-                whole,
-                least: Some(least),
-                but,
-            },
+            Elsewhere::Nowhere(least, but) => Room::None { whole, least, but },
         })
     }
 
@@ -240,8 +174,8 @@ impl Place<'_> {
             Room::Partly {
                 whole,
                 experts,
-                bus,
-            } => self.partly(&whole, experts, bus),
+                way,
+            } => self.partly(&whole, experts, way),
             Room::None { whole, least, but } => Err(self.refusal(&whole, least.as_ref(), but)?),
         }
     }
@@ -251,18 +185,26 @@ impl Place<'_> {
         &self,
         whole: &MemoryPlan,
         experts: Experts,
-        bus: Bus,
+        way: Way,
     ) -> Result<Option<Partly>, EngineError> {
-        let (Site::Gpu(target, _), Some(has)) = (self.site, self.site.has()) else {
+        let (Site::Gpu(target, memory), Some(has)) = (self.site, self.site.has()) else {
             return Ok(None);
         };
-        let plan = |slots| self.plan(Residence::Slots(slots), whole.ctx);
+        let way = way.measured(target, self.model, memory);
+        let plan = |slots| self.plan(way.residence(slots), whole.ctx);
         let Some(plan) = experts.most_slots(whole, has, &plan)? else {
             return Ok(None);
         };
-        let residence = Residence::Slots(plan.slots.unwrap_or_default());
+        let residence = way.residence(plan.slots.unwrap_or_default());
         let expected = expected(target, self.model, residence, whole.ctx)?;
-        Ok(Some(Partly::new(target, experts, &plan, &expected, bus)))
+        let found = Partly {
+            wired_limit_mb: wired_limit_mb(target, memory, whole.total()),
+            ..Partly::new(target, experts, &plan, &expected, way)
+        };
+        match too_slow(&found, memory) {
+            Some(but) => Err(self.no_room(whole, but, self.smaller(whole, None, has)?)),
+            None => Ok(Some(found)),
+        }
     }
 
     /// The error that names what was needed, what there is, and what would fit.
@@ -277,23 +219,28 @@ impl Place<'_> {
             Some(fitting) => fitting_context(fitting, self.has_flag),
             None => self.smaller(whole, least, has)?,
         };
+        Ok(self.no_room(whole, but, advice))
+    }
+
+    /// The error with this clause and this advice.
+    fn no_room(&self, whole: &MemoryPlan, but: String, advice: String) -> EngineError {
         let wired = match self.site {
-            Site::Gpu(target, memory) => wired_limit(target, memory, whole.total()),
+            Site::Gpu(target, memory) => wired_limit_mb(target, memory, whole.total()),
             Site::Cpu => None,
         };
-        Ok(EngineError::from(Box::new(NoRoom {
+        EngineError::from(Box::new(NoRoom {
             needed: size(whole.total()),
             weights: size(whole.weights),
             n_ctx: whole.ctx,
             cache: size(whole.cache),
             device: self.site.name(),
-            has: size(has),
+            has: size(self.site.has().unwrap_or_default()),
             but,
             advice: match wired {
-                Some(wired) => format!("{wired}; {advice}"),
+                Some(limit) => format!("{}; {advice}", wired_limit(limit)),
                 None => advice,
             },
-        })))
+        }))
     }
 
     /// Advice on the quantisation that would fit, where no context does.
@@ -370,36 +317,18 @@ impl Place<'_> {
     }
 }
 
-/// Why a model does not fit without its experts on the device, as a clause; `None` where it does.
-pub(super) fn objection(least: &MemoryPlan, has: u64, host: Host) -> Option<String> {
-    if least.total() > has {
-        let needed = size(least.total());
-        return Some(format!(
-            ", and {needed} are needed there without any expert"
-        ));
-    }
-    let room = host.for_experts()?;
-    (least.host > room).then(|| {
+/// Why experts from the file are of no use, as a clause; `None` where they are, or where that was asked for.
+pub(super) fn too_slow(found: &Partly, memory: Memory) -> Option<String> {
+    let speed = found.tokens_per_s;
+    let is_slow = matches!(found.way, Way::Disk(_)) && speed < LEAST_SPEED;
+    (is_slow && memory.experts == ExpertsFrom::Auto).then(|| {
         format!(
-            ", and its experts, {}, have no room in the machine's memory, where {} are free for them",
-            size(least.host),
-            size(room)
+            ", and its experts would have to be read from the file, which gives {speed:.2} tokens/s (--experts file has it so)"
         )
     })
 }
 
-/// Why experts cannot be given places in the memory of the host, as a clause.
-fn unplaced(error: &EngineError) -> String {
-    match error {
-        EngineError::Gpu(GpuError::BindingTooLarge { .. }) => {
-            ", and its experts cannot lie elsewhere, because those of a layer are larger than a binding of the GPU"
-        }
-        _ => ", and its experts have sizes that cannot lie in the machine's memory",
-    }
-    .to_owned()
-}
-
-/// The cost of a token of `model` beside what comes over a bus: the bytes and the arithmetic are those of a model of which all lies on the
+/// The cost of a token of `model` beside what comes from elsewhere: the bytes and the arithmetic are those of a model of which all lies on the
 /// device, the waits those of one with this residence.
 pub(super) fn expected(
     target: &Target,
@@ -418,16 +347,11 @@ pub(super) fn expected(
     })
 }
 
-/// Advice to let the GPU of a Mac have as much of the machine's memory as is `needed`, where there is so much.
-fn wired_limit(target: &Target, memory: Memory, needed: u64) -> Option<String> {
+/// MiB of the machine's memory that the GPU of a Mac can be given for `needed` bytes, where there is so much.
+fn wired_limit_mb(target: &Target, memory: Memory, needed: u64) -> Option<u64> {
     let is_mac = target.machine.profile == Profile::Apple && target.machine.serial_passes;
     let most = memory.host.for_gpu()?;
-    (is_mac && needed <= most).then(|| {
-        format!(
-            "`sudo sysctl iogpu.wired_limit_mb={}` gives the GPU enough until the next start of the machine",
-            needed.div_ceil(1 << 20)
-        )
-    })
+    (is_mac && needed <= most).then(|| needed.div_ceil(1 << 20))
 }
 
 /// Where the experts of `model` lie on a GPU with prompts in chunks as usual, for commands that have no flag for the context.

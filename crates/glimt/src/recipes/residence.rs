@@ -355,7 +355,7 @@ fn rooms_of(
 fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
     if weight.pieces.len() > 1 {
         return Err(GpuError::BindingTooLarge {
-            what: format!("the experts of tensor {} in host memory", weight.name),
+            what: format!("the experts of tensor {} in one room", weight.name),
             bytes: weight.bytes(),
             adapter: target.name.clone(),
             limit: target.max_binding,
@@ -366,7 +366,7 @@ fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
         return Err(GpuError::UnsupportedSize {
             key: "expert_feed_forward_length",
             found: weight.rows as usize,
-            supported: format!("multiples of {ROW_STEP} for experts in host memory"),
+            supported: format!("multiples of {ROW_STEP} for experts that do not lie on the device"),
         });
     }
     Ok(())

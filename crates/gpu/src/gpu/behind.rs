@@ -36,6 +36,32 @@ impl Behind {
     }
 }
 
+/// The place from which experts are to come that have no room on the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExpertsFrom {
+    /// The memory of the host where it has room and shaders read it, else the file.
+    #[default]
+    Auto,
+    /// The memory of the host alone.
+    Host,
+    /// The file.
+    File,
+}
+
+impl ExpertsFrom {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Host, Self::File];
+
+    /// The name in flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::File => "file",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

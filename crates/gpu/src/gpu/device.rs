@@ -1,6 +1,6 @@
 //! An opened device.
 
-use super::behind::Behind;
+use super::behind::{Behind, ExpertsFrom};
 use super::buffer::{Buffer, Content, Role};
 use super::host_memory::HostMemory;
 use super::pipeline::Pipelines;
@@ -34,6 +34,8 @@ pub struct Gpu {
     pub memory: Option<u64>,
     /// The memory behind it, in which experts can lie.
     pub behind: Behind,
+    /// The place from which experts are to come that have no room on the device.
+    pub experts: ExpertsFrom,
     /// Whether the tier is only a guess, which loading a model replaces by what it measures
     /// (`GpuModel::load`).
     pub tier_is_open: bool,
@@ -49,6 +51,9 @@ pub struct Gpu {
     /// How tests run its kernels as Metal's source on the CPU, where they do.
     #[cfg(any(test, feature = "testing"))]
     pub metal: Option<super::testing::metal::Math>,
+    /// The largest buffer in host memory that tests let it make, where they do.
+    #[cfg(any(test, feature = "testing"))]
+    pub locks: Option<u64>,
     pub(super) fault: Arc<Mutex<Option<GpuError>>>,
     pub(super) allocated: Arc<AtomicU64>,
     /// Whether its shaders have checks ([`GpuOptions::checked`](super::GpuOptions::checked)).
@@ -128,7 +133,7 @@ impl Gpu {
         let (invalid, memory) = (validation.pop(), memory.pop());
         let invalid = invalid.await;
         if memory.await.is_some() {
-            return Err(self.out_of_memory(what, size));
+            return Err(self.no_memory(what, size));
         }
         match invalid {
             Some(e) => Err(GpuError::Runtime {
@@ -151,7 +156,7 @@ impl Gpu {
         let made = super::vulkan::host::buffer(&self.device, what, size);
         made.transpose().map_err(|e| match e {
             Error::ERROR_OUT_OF_HOST_MEMORY | Error::ERROR_OUT_OF_DEVICE_MEMORY => {
-                self.out_of_memory(what, size)
+                self.no_memory(what, size)
             }
             e => GpuError::Runtime {
                 what: format!("making the buffer {what}"),
@@ -169,7 +174,7 @@ impl Gpu {
         Ok(None)
     }
 
-    fn out_of_memory(&self, what: &str, bytes: u64) -> GpuError {
+    fn no_memory(&self, what: &str, bytes: u64) -> GpuError {
         GpuError::OutOfMemory {
             adapter: self.info.name.clone(),
             what: what.to_owned(),
@@ -199,6 +204,10 @@ impl Gpu {
                 what: format!("making the buffer {name}"),
                 reason: "its bytes stay in the file of the model".to_owned(),
             });
+        }
+        #[cfg(any(test, feature = "testing"))]
+        if buffer.is_host() && self.locks.is_some_and(|most| size > most) {
+            return Err(self.no_memory(name, size));
         }
         let made = match buffer.is_host() {
             true => match self.make_of_host(name, size)? {

@@ -4,7 +4,7 @@
 //! adapter's binding limit is cut into row ranges, each with planes of its own, and kernels run once per range.
 
 use super::buffer::{Buffer, Range, Role};
-pub use super::upload::write_head;
+pub use super::upload::{reading, write_head};
 use super::{Gpu, GpuError, Target, upload};
 use crate::model::Weight;
 use crate::quant::repack::Sections;
@@ -12,6 +12,9 @@ use crate::quant::{GgmlType, repack};
 
 /// The largest buffer to allocate: a little under the 2 GiB that 32-bit offsets and several drivers allow.
 const MAX_BUFFER: u64 = 1900 << 20;
+
+/// The name of buffers in host memory, by which an error tells that the system gives no more of it.
+pub const EXPERTS_OF_HOST: &str = "experts in host memory";
 
 /// A weight tensor on the device, of shape (groups, rows, cols).
 #[derive(Debug, Clone)]
@@ -300,7 +303,7 @@ impl<'a> Loader<'a> {
     /// The place of each tensor, by its number, in buffers that no device has made yet.
     pub fn places(&self) -> Vec<GpuWeight> {
         let make = |Planning { bytes, lies }: &Planning| match lies {
-            Lies::Host => Buffer::of_host("experts in host memory", *bytes, Role::Words),
+            Lies::Host => Buffer::of_host(EXPERTS_OF_HOST, *bytes, Role::Words),
             Lies::Device => Buffer::new("weights", *bytes, Role::Words),
             Lies::File => Buffer::of_file("experts in the file", *bytes, Role::Words),
         };
@@ -441,6 +444,82 @@ mod tests {
     use crate::gpu::wait::Wait;
     use crate::kernels::testing::{Rng, random_weight};
     use crate::quant::GgmlType;
+    use crate::quant::repack::Planes;
+
+    #[test]
+    fn groups_come_to_any_place_from_the_file_and_from_each_other() {
+        let mut rng = Rng::fresh();
+        let gpu = &Gpu::open(&GpuOptions::default())
+            .wait()
+            .unwrap_or_else(|e| panic!("{e}"));
+        let (groups, rows, cols) = (5, 32, 512);
+        let mut filler = Filler::default();
+        for &ty in GgmlType::ALL {
+            let weight = random_weight(&mut rng, ty, groups, rows, cols);
+            let mut loader = Loader::new(gpu);
+            loader.add(&weight).unwrap_or_else(|e| panic!("{e}"));
+            let like = loader.places().remove(0);
+            let rooms = [3, 7].map(|groups| like.room("a room", groups));
+            for buffer in rooms.iter().flat_map(GpuWeight::buffers) {
+                gpu.realise(buffer).wait().unwrap_or_else(|e| panic!("{e}"));
+            }
+            // What lies in each place: read groups, the last place among them, then copies of them.
+            let all: Vec<u32> = (0..3).map(|_| rng.below(groups) as u32).collect();
+            let reads = all.iter().zip(0..).map(|(group, place)| Fill {
+                from: (&weight, *group),
+                to: (&rooms[0], place),
+            });
+            let reads: Vec<_> = reads.collect();
+            let mut ignore = |_| {};
+            let filled = filler.fill(gpu, &reads, &mut ignore);
+            filled.wait().unwrap_or_else(|e| panic!("{e}"));
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let places = [[0, 6], [1, 0], [2, 3]];
+            for [slot, place] in places {
+                rooms[1].copy_group(&mut encoder, (&rooms[0], slot), place);
+            }
+            gpu.queue.submit([encoder.finish()]);
+            let held = |room: usize, place: u32| {
+                let group = match room {
+                    0 => Some(place),
+                    _ => places.iter().find(|p| p[1] == place).map(|p| p[0]),
+                };
+                group.map(|slot| all[slot as usize] as usize)
+            };
+            for (i, room) in rooms.iter().enumerate() {
+                let piece = &room.pieces[0];
+                let planes = [&piece.quants, &piece.scales].map(|plane| {
+                    let read = gpu.read::<u8>(&plane.buffer, plane.offset, plane.size);
+                    read.wait().unwrap_or_else(|e| panic!("{e}"))
+                });
+                let rows_of = |group: usize| weight.rows_bytes(group, 0..rows);
+                for place in 0..room.groups {
+                    let Some(group) = held(i, place) else {
+                        continue;
+                    };
+                    // The planes of a room with this group everywhere.
+                    let bytes: Vec<u8> = (0..room.groups)
+                        .flat_map(|_| rows_of(group))
+                        .copied()
+                        .collect();
+                    let expected = Planes::new(ty, rows * room.groups as usize, cols, &bytes);
+                    let sections = room.sections(place);
+                    for (plane, expected, range) in [
+                        (&planes[0], &expected.quants, &sections.quants),
+                        (&planes[1], &expected.scales, &sections.records),
+                        (&planes[1], &expected.scales, &sections.subs),
+                    ] {
+                        let same = plane[range.clone()] == expected[range.clone()];
+                        assert!(
+                            same,
+                            "{ty}: group {group} in place {place} of {}",
+                            room.groups
+                        );
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn rows_are_cut_where_a_binding_ends_only_and_then_between_records() {

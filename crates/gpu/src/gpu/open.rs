@@ -1,7 +1,7 @@
 //! Opening a device.
 
 use super::adapter::{self, DeviceChoice};
-use super::behind::Behind;
+use super::behind::{Behind, ExpertsFrom};
 use super::facts::Facts;
 use super::geometry::Choices;
 use super::heap::Heap;
@@ -26,6 +26,8 @@ pub struct GpuOptions {
     pub tuned: bool,
     /// The most bytes of the device's memory to take; what is free where `None`. Nothing stops a model that is loaded by force.
     pub max_memory: Option<u64>,
+    /// The place from which experts are to come that have no room there.
+    pub experts: ExpertsFrom,
     /// Whether the workgroups of a decoded token's kernels repeat small work ([`Target::repeats_work`](super::Target::repeats_work)); as `glimt tune` chose or by
     /// what it costs where `None`.
     pub repeats_work: Option<bool>,
@@ -92,6 +94,7 @@ impl Gpu {
             target,
             memory,
             behind,
+            experts: options.experts,
             tier_is_open,
             pipelines,
             lying_clock: Arc::default(),
@@ -101,6 +104,8 @@ impl Gpu {
             waves: None,
             #[cfg(any(test, feature = "testing"))]
             metal: None,
+            #[cfg(any(test, feature = "testing"))]
+            locks: None,
             fault,
             allocated: Arc::default(),
             checked: options.checked,

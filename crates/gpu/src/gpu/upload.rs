@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::sync::atomic::{Ordering, fence};
 use wgpu::{BufferUsages, MapMode, SubmissionIndex, WriteOnly};
 
@@ -187,7 +188,8 @@ impl Ring {
                 what: "uploading weights".to_owned(),
                 reason: e.to_string(),
             })?;
-        fill(view.slice(..), pieces)?;
+        let tasks = tasks(view.slice(..), pieces);
+        reading(|| tasks.into_par_iter().try_for_each(Task::run))?;
         drop(view);
         buffer.unmap();
 
@@ -216,8 +218,26 @@ impl Ring {
     }
 }
 
-/// Writes the planes of `pieces` one after another: of each its quants, its records, its subs.
-fn fill(mut into: WriteOnly<'_, [u8]>, pieces: &[Piece<'_>]) -> Result<(), GpuError> {
+/// The fewest threads that read: more than one for a core, because reads wait for the disk, which is faster if it has several at a time.
+const READERS: usize = 8;
+
+/// The threads that read; the usual ones where these cannot be started.
+static POOL: LazyLock<Option<rayon::ThreadPool>> = LazyLock::new(|| {
+    let threads = rayon::current_num_threads().max(READERS);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.thread_name(|i| format!("read {i}")).build().ok()
+});
+
+/// The result of `work`, whose parallel parts run on the threads that read.
+pub fn reading<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match &*POOL {
+        Some(pool) if cfg!(not(target_family = "wasm")) => pool.install(work),
+        _ => work(),
+    }
+}
+
+/// The tasks that write the planes of `pieces` one after another: of each its quants, its records, its subs.
+fn tasks<'a>(mut into: WriteOnly<'a, [u8]>, pieces: &'a [Piece<'_>]) -> Vec<Task<'a>> {
     let mut tasks = vec![];
     for piece in pieces {
         let target = piece.target;
@@ -242,7 +262,7 @@ fn fill(mut into: WriteOnly<'_, [u8]>, pieces: &[Piece<'_>]) -> Result<(), GpuEr
             });
         }
     }
-    tasks.into_par_iter().try_for_each(Task::run)
+    tasks
 }
 
 fn take<'a>(into: &mut WriteOnly<'a, [u8]>, bytes: usize) -> WriteOnly<'a, [u8]> {

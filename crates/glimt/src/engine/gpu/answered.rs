@@ -1,14 +1,13 @@
 //! Steps that the host answers: they are submitted part by part, and between two parts the host reads what was told and does its share.
 //!
-//! A step of a session or of a batch goes through [`GpuModel::run`], a prompt through [`Submissions`](super::submissions::Submissions). Both
+//! A step of a session or of a batch goes through [`GpuModel::run`](super::model::GpuModel::run), a prompt through [`Submissions`](super::submissions::Submissions). Both
 //! cut their replays by [`Asked`]. Without questions there is one part, and nothing is waited for.
 
-use super::model::GpuModel;
 use crate::engine::backend::BoxedFuture;
 use crate::engine::turns::{Turn, Turns};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::question::Question;
-use crate::gpu::record::{Replay, encode_all};
+use crate::gpu::record::Replay;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::expert_slots::Table;
 use std::collections::VecDeque;
@@ -95,7 +94,7 @@ pub(super) struct Telling {
     ranges: Vec<Range>,
     back: Option<wgpu::Buffer>,
     /// The number that it tells.
-    number: Option<u32>,
+    pub(super) number: Option<u32>,
 }
 
 impl Telling {
@@ -119,7 +118,7 @@ struct Open<'a> {
 
 /// The questions of replays while these run.
 pub(super) struct Asked<'a> {
-    model: &'a GpuModel,
+    gpu: &'a Gpu,
     /// Who answers, from before the first part until after the last one; nobody where nothing is asked.
     told: Option<(&'a Answering, Turn<'a, Told>)>,
     cuts: VecDeque<Cut<'a>>,
@@ -130,9 +129,10 @@ impl<'a> Asked<'a> {
     /// Begins to run `replays` one behind the other, once no other step is run that is answered.
     ///
     /// # Errors
-    /// [`GpuError::Runtime`] if there are questions and the model has nobody who answers.
+    /// [`GpuError::Runtime`] if there are questions and nobody answers.
     pub(super) async fn begin(
-        model: &'a GpuModel,
+        gpu: &'a Gpu,
+        answering: Option<&'a Answering>,
         replays: &[&'a Replay<'a>],
     ) -> Result<Self, GpuError> {
         let (mut cuts, mut first) = (VecDeque::new(), 0);
@@ -145,19 +145,19 @@ impl<'a> Asked<'a> {
             cuts.extend(replay.questions().map(cut));
             first += replay.len();
         }
-        let told = match (cuts.is_empty(), &model.answering) {
+        let told = match (cuts.is_empty(), answering) {
             (true, _) => None,
             (false, None) => return Err(failed("nobody answers its questions".to_owned())),
             (false, Some(answering)) => {
                 let told = answering.turns.take().await;
                 if answering.open.swap(false, Ordering::SeqCst) {
-                    answering.tables.iter().for_each(|t| t.forget(&model.gpu));
+                    answering.tables.iter().for_each(|t| t.forget(gpu));
                 }
-                Some((&**answering, told))
+                Some((answering, told))
             }
         };
         Ok(Self {
-            model,
+            gpu,
             told,
             cuts,
             open: None,
@@ -181,7 +181,7 @@ impl<'a> Asked<'a> {
         if cut.asked != end || self.open.is_some() {
             return Ok(Telling::default());
         }
-        let gpu = &self.model.gpu;
+        let gpu = self.gpu;
         let bytes = cut.question.tells.iter().map(|range| range.size).sum();
         let back = told.back(gpu, bytes).await?.clone();
         let number = gpu.reserve_numbers(1).number(0);
@@ -221,7 +221,7 @@ impl<'a> Asked<'a> {
             return Ok(());
         };
         self.cuts.pop_front();
-        told.answer(&self.model.gpu, open).await?;
+        told.answer(self.gpu, open).await?;
         answering.open.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -271,42 +271,5 @@ pub(super) fn failed(reason: String) -> GpuError {
     GpuError::Runtime {
         what: "running a step that the host answers".to_owned(),
         reason,
-    }
-}
-
-impl GpuModel {
-    /// Runs `replays` one behind the other, with the last of them what `copy` encodes, in a submission of this `number`. Parts before it are
-    /// submitted and answered.
-    ///
-    /// # Errors
-    /// The errors of [`Asked::go_on`].
-    pub(super) async fn run(
-        &self,
-        replays: &[&Replay<'_>],
-        number: u32,
-        copy: impl FnOnce(&mut CommandEncoder),
-    ) -> Result<SubmissionIndex, GpuError> {
-        let gpu = &self.gpu;
-        let all = replays.iter().map(|replay| replay.len()).sum();
-        let mut asked = Asked::begin(self, replays).await?;
-        let mut begin = 0;
-        loop {
-            let end = asked.end_of(begin, all);
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            encode_all(replays, begin..end, &mut encoder, None);
-            if end == all {
-                copy(&mut encoder);
-                return Ok(gpu.submit_numbered(encoder.finish(), number));
-            }
-            let telling = asked.tell(end).await?;
-            telling.copy(&mut encoder);
-            let commands = encoder.finish();
-            let submitted = match telling.number {
-                Some(number) => gpu.submit_numbered(commands, number),
-                None => gpu.queue.submit([commands]),
-            };
-            asked.go_on(end, submitted).await?;
-            begin = end;
-        }
     }
 }

@@ -13,10 +13,12 @@ use crate::recipes::{BatchSizes, Residence};
 pub struct MemoryPlan {
     /// Context length in tokens.
     pub ctx: usize,
-    /// The tensors that decoding reads, as they lie on the device: where experts lie in host memory, their slots.
+    /// The tensors that decoding reads, as they lie on the device: where experts lie elsewhere, their slots.
     pub weights: u64,
     /// Experts in the memory of the host.
     pub host: u64,
+    /// Experts that stay in the file.
+    pub file: u64,
     /// Slots of each layer for experts; `None` where all of them lie on the device.
     pub slots: Option<u32>,
     /// The latent cache of all layers.
@@ -46,6 +48,7 @@ impl MemoryPlan {
             ctx: n_ctx,
             weights,
             host: plan.host,
+            file: plan.file,
             slots: residence.slots(),
             cache,
             cache_per_token: cache / n_ctx.max(1) as u64,
@@ -69,6 +72,7 @@ impl MemoryPlan {
             ctx: sizes.n_ctx,
             weights,
             host: plan.host,
+            file: plan.file,
             slots: residence.slots(),
             cache,
             cache_per_token,
@@ -84,6 +88,7 @@ impl MemoryPlan {
             ctx: n_ctx,
             weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
             host: 0,
+            file: 0,
             slots: None,
             cache: cache_per_token * n_ctx as u64,
             cache_per_token,
@@ -92,7 +97,7 @@ impl MemoryPlan {
         }
     }
 
-    /// The sum of all bytes of the plan, without those in the memory of the host.
+    /// The sum of all bytes of the plan that the device has.
     pub fn total(&self) -> u64 {
         self.weights + self.cache + self.scratch
     }

@@ -20,6 +20,7 @@ pub(super) mod prompt;
 mod proof;
 mod random;
 mod results;
+mod run;
 mod share;
 mod submissions;
 #[cfg(test)]

@@ -6,7 +6,9 @@ use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
 use crate::engine::share::Share;
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::call::State;
+use crate::gpu::memory::EXPERTS_OF_HOST;
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::expert_slots::Table;
@@ -35,8 +37,36 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// Uploads every weight, as [`load_for`](Self::load_for) does, and leaves the tier as it is. The rooms for experts are made, too.
+    /// Uploads every weight, as [`load_for`](Self::load_for) does, and leaves the tier as it is. The rooms for experts are made, too. Where the
+    /// system does not give the host memory that experts were to lie in, they come from the file, which is told, unless that was excluded.
     pub(super) async fn upload(
+        gpu: Arc<Gpu>,
+        model: Arc<dyn Model>,
+        residence: Residence,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self, GpuError> {
+        let may_read = gpu.experts == ExpertsFrom::Auto && model.has_data();
+        let before = gpu.allocated();
+        let (again, of) = (Arc::clone(&gpu), Arc::clone(&model));
+        match (
+            Self::upload_to(gpu, model, residence, progress).await,
+            residence,
+        ) {
+            (Err(GpuError::OutOfMemory { what, .. }), Residence::Slots(slots))
+                if may_read && what == EXPERTS_OF_HOST =>
+            {
+                log::warn!(
+                    "the system does not let the GPU read so much of the machine's memory, so experts come from the file, which is slower"
+                );
+                again.count_dropped(before);
+                again.done().await?;
+                Self::upload_to(again, of, Residence::File(slots), progress).await
+            }
+            (uploaded, _) => uploaded,
+        }
+    }
+
+    async fn upload_to(
         gpu: Arc<Gpu>,
         model: Arc<dyn Model>,
         residence: Residence,

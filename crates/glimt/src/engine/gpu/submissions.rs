@@ -136,7 +136,7 @@ impl<'a> Submissions<'a> {
         let costs: Vec<_> = replays.iter().flat_map(|replay| replay.costs()).collect();
         let all: f64 = costs.iter().map(|c| c.work).sum();
         let (mut begin, mut done) = (0, 0.0);
-        let mut asked = Asked::begin(self.model, replays).await?;
+        let mut asked = Asked::begin(self.gpu, self.model.answering.as_deref(), replays).await?;
         while begin < costs.len() {
             let end = begin + self.paces.of(kind).cut(&costs[begin..]);
             let end = asked.end_of(begin, end);

@@ -9,6 +9,7 @@ const EXPERTS: Experts = Experts {
     count: 64,
     used: 4,
     of_token: 1_000_000_000,
+    layers: 46,
 };
 /// Bytes of a slot in all layers, and of what else lies on the device.
 const SLOT: u64 = 1000;
@@ -22,6 +23,7 @@ fn plan(slots: Option<u32>, end: u64) -> MemoryPlan {
         ctx: 100,
         weights: REST + SLOT * u64::from(experts) + if experts > 0 { end } else { 0 },
         host: slots.map_or(0, |_| SLOT * u64::from(EXPERTS.count)),
+        file: 0,
         slots,
         cache: 100,
         cache_per_token: 1,
@@ -69,7 +71,8 @@ fn partly(name: &str, slots: u32) -> Partly {
     let target = Target::new(name, Machine::H200, Tier::Int8);
     let expected = Expected::of_waiting(0.002);
     let bus = "5x16".parse().expect("it is a bus");
-    Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, bus)
+    let way = Way::Bus(bus);
+    Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, way)
 }
 
 #[test]
@@ -78,6 +81,24 @@ fn a_token_waits_for_the_experts_that_are_missing() {
     for (slots, expected) in [(0, 45.8), (16, 59.3), (32, 83.9), (60, 309.4)] {
         let found = partly("NVIDIA H200", slots).tokens_per_s;
         assert!((found / expected - 1.0).abs() < 0.01, "{slots}: {found}");
+    }
+}
+
+#[test]
+fn a_token_waits_for_the_disk_and_for_answers() {
+    let target = Target::new("NVIDIA H200", Machine::H200, Tier::Int8);
+    let expected = Expected::of_waiting(0.002);
+    // A disk of 2 GB/s reads a token's experts in 500 ms, and 46 answers take 2.7 ms.
+    for (slots, speed) in [(0, 1.98), (32, 3.93), (60, 27.8)] {
+        let way = Way::Disk("2".parse().expect("it is a speed"));
+        let found = Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, way);
+        let line = found.to_string();
+        let found = found.tokens_per_s;
+        assert!((found / speed - 1.0).abs() < 0.01, "{slots}: {found}");
+        assert!(
+            line.contains("stay in the file, and missing ones are read from the file (2.0 GB/s)"),
+            "{line}"
+        );
     }
 }
 

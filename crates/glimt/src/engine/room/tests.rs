@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::engine::ModelSource;
+use crate::engine::disk::Disk;
+use crate::gpu::behind::Behind;
+use crate::gpu::bus::Bus;
 use crate::models;
 use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::Rng;
@@ -61,6 +64,8 @@ fn place<'a>(
         device: Some(device),
         behind,
         host,
+        experts: ExpertsFrom::Host,
+        disk: Some(Disk::ASSUMED),
     };
     Place {
         site: Site::Gpu(target, memory),
@@ -196,4 +201,84 @@ fn a_mac_is_told_how_to_give_its_gpu_more_where_it_has_more() {
     assert!(!told.contains("sysctl"), "{told}");
     let (_, told) = needed(Host::default());
     assert!(!told.contains("sysctl"), "{told}");
+}
+
+#[test]
+fn experts_come_from_the_file_where_they_have_no_other_room() {
+    let (model, target) = (tiny(), Target::h200());
+    let host = Host::of(64 << 30);
+    let at = |device, behind, host, experts, disk: f64| {
+        let mut place = place(&*model, &target, device, behind, host);
+        if let Site::Gpu(_, memory) = &mut place.site {
+            memory.experts = experts;
+            memory.disk = Some(disk.to_string().parse().expect("it is a speed"));
+        }
+        place
+    };
+    let of = |residence| {
+        let place = place(&*model, &target, 0, CARD, host);
+        place.plan(residence, N_CTX).expect("it is planned")
+    };
+    let least = of(Residence::File(0));
+    // The experts stay in the file, and take the same room on the device as those in host memory.
+    let in_host = of(Residence::Slots(0));
+    assert_eq!((least.host, least.file), (0, in_host.host));
+    assert!(least.total() <= in_host.total());
+    let scarce = Host {
+        total: Some(1 << 30),
+        available: Some(least.file),
+    };
+    let found = |place: &Place<'_>| {
+        let found = place.check(N_CTX).expect("it fits partly");
+        found.expect("it is not whole")
+    };
+    let device = of(Residence::Whole).total() - 1;
+    for (behind, host, experts, from_file) in [
+        (CARD, host, ExpertsFrom::Auto, false),
+        (CARD, host, ExpertsFrom::File, true),
+        (CARD, scarce, ExpertsFrom::Auto, true),
+        (Behind::Unified, host, ExpertsFrom::Auto, true),
+    ] {
+        let found = found(&at(device, behind, host, experts, 3.0));
+        assert_eq!(matches!(found.way, Way::Disk(_)), from_file, "{found}");
+        let residence = Partly::residence_of(Some(&found));
+        assert_eq!(residence, found.way.residence(found.slots));
+        assert_eq!(found.to_string().contains("stay in the file"), from_file);
+    }
+    let told = refused(&at(device, Behind::Unified, host, ExpertsFrom::Host, 3.0));
+    assert!(!told.contains("file"), "{told}");
+    let told = refused(&at(least.total() - 1, CARD, scarce, ExpertsFrom::Auto, 3.0));
+    assert!(told.contains("without any expert"), "{told}");
+    // A disk that gives one token in a second is of use, and a slower one only to whoever asks for it.
+    let slots = f64::from(found(&at(device, CARD, host, ExpertsFrom::File, 3.0)).slots);
+    let experts = Experts::of(&target, &*model).expect("they have places");
+    let experts = experts.expect("it has some");
+    let missing = (1.0 - slots / f64::from(experts.count)) * experts.of_token as f64 * 1e-9;
+    let slow = |experts, share: f64| at(device, CARD, scarce, experts, missing * share);
+    assert!(found(&slow(ExpertsFrom::Auto, 1.1)).tokens_per_s > 1.0);
+    assert!(found(&slow(ExpertsFrom::File, 0.5)).tokens_per_s < 1.0);
+    let told = refused(&slow(ExpertsFrom::Auto, 0.5));
+    assert!(told.contains("0.50 tokens/s"), "{told}");
+    assert!(told.contains("bits a weight would"), "{told}");
+}
+
+#[test]
+fn a_mac_reads_experts_from_the_file_and_is_told_how_to_do_without() {
+    let model = tiny();
+    let mac = Target::named("Apple M4 Pro").expect("it is known");
+    let mut place = place(&*model, &mac, 0, Behind::Unified, Host::of(24 << 30));
+    let whole = place.plan(Residence::Whole, N_CTX).expect("a plan").total();
+    if let Site::Gpu(_, memory) = &mut place.site {
+        memory.experts = ExpertsFrom::Auto;
+        memory.device = Some(whole - 1);
+    }
+    let found = place.check(N_CTX).expect("it fits partly");
+    let told = found.expect("it is not whole").to_string();
+    let limit = whole.div_ceil(1 << 20);
+    for expected in [
+        "are read from the file (3.0 GB/s, assumed)".to_owned(),
+        format!("all of it would fit: `sudo sysctl iogpu.wired_limit_mb={limit}`"),
+    ] {
+        assert!(told.contains(&expected), "{expected}: {told}");
+    }
 }

@@ -6,8 +6,10 @@ use crate::gpu::Step;
 use crate::gpu::buffer::Buffer;
 use crate::gpu::call::{Blocks, Call, Extent, Flops, Sublayer, When, Word, belong};
 use crate::gpu::stamps::Stamps;
-use crate::gpu::testing::{download, gpus};
+use crate::gpu::testing::{download, gpus, unmade_weight};
 use crate::gpu::wait::Wait;
+use crate::model::Mlp;
+use crate::quant::GgmlType;
 
 /// The largest replay of these tests.
 const MOST: Most = Most {
@@ -273,5 +275,51 @@ fn a_dispatch_has_as_many_workgroups_as_an_earlier_one_counted() {
             let expected: Vec<_> = (0..8).map(|row| if row < n { 5 } else { 0 }).collect();
             assert_eq!(found, expected, "{}: {n} of 7", gpu.tier.name());
         }
+    }
+}
+
+#[test]
+fn questions_stand_behind_the_dispatches_that_a_replay_has() {
+    let Some(gpu) = gpus().first() else { return };
+    let log = buffer(gpu, &[0; 60]);
+    let name = buffer(gpu, &[7; 4]);
+    let call = |id| note(&log, &name, id);
+    let calls = [
+        call(0),
+        call(1).per_block(Blocks::new(10, 35)),
+        call(2).only(When::Many),
+        call(3),
+        call(4),
+    ];
+    let weight = unmade_weight(GgmlType::Q4_0, 1, 32, 32);
+    let question = |[asked, due]: [usize; 2]| Question {
+        layer: asked,
+        asked,
+        due,
+        tells: vec![log.clone()],
+        kept: None,
+        to: Mlp {
+            gate: weight.clone(),
+            up: weight.clone(),
+            down: weight.clone(),
+        },
+    };
+    let questions = vec![question([1, 2]), question([0, 1]).behind(3)];
+    let step = Step::of(MOST, calls[..4].to_vec()).asking(questions);
+    let step = step.then(&calls[4..]);
+    assert_eq!(step.questions.len(), 2);
+    let recording = Recording::new(gpu, &step).wait();
+    let recording = recording.unwrap_or_else(|e| panic!("{e}"));
+    // A dispatch for each of three blocks, and one for many tokens alone.
+    for (few, expected) in [(true, [[1, 4], [4, 5]]), (false, [[1, 4], [5, 6]])] {
+        let state = State {
+            pos: 20,
+            tokens: 3,
+            few,
+            ..State::default()
+        };
+        let replay = recording.replay(gpu, &state);
+        let found: Vec<_> = replay.questions().map(|(at, _)| at).collect();
+        assert_eq!(found, expected, "few: {few}");
     }
 }

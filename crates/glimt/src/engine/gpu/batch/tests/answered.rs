@@ -6,9 +6,10 @@ use super::*;
 use crate::engine::backend::{BackendError, BoxedFuture};
 use crate::engine::gpu::answered::{Answering, Answers};
 use crate::engine::gpu::from_file::FromFile;
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::question::Question;
 use crate::gpu::{Gpu, GpuError};
-use crate::recipes::Rooms;
+use crate::recipes::{Residence, Rooms};
 use crate::synth::{ModelName, Recipe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -132,6 +133,29 @@ fn what_fails_ends_the_text_and_is_not_remembered() {
             error.is_none() && found == expected,
             "behind {at}: {found:?}"
         );
+    }
+}
+
+#[test]
+fn a_system_that_locks_no_memory_has_experts_come_from_the_file() {
+    let Some([whole, _]) = models() else {
+        return;
+    };
+    let load = |experts| {
+        let mut gpu = (*whole.gpu).clone();
+        (gpu.locks, gpu.experts) = (Some(1000), experts);
+        let (gpu, model) = (Arc::new(gpu), Arc::clone(&whole.model));
+        let mut ignore = |_, _| {};
+        let loaded = GpuModel::load_for(gpu, model, Residence::Slots(3), 1, &mut ignore);
+        loaded.wait().map(Arc::new)
+    };
+    let expected = text(&mut session(&whole), 8).0;
+    let file = load(ExpertsFrom::Auto).expect("the file has them");
+    assert_eq!(file.residence, Residence::File(3));
+    assert_eq!(text(&mut session(&file), 8).0, expected);
+    match load(ExpertsFrom::Host).map(|model| model.residence) {
+        Err(GpuError::OutOfMemory { what, .. }) => assert_eq!(what, "experts in host memory"),
+        other => panic!("{other:?}"),
     }
 }
 
