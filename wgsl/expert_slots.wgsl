@@ -8,6 +8,8 @@
 // chosen, in units of 1 / COUNTED; of each slot 1 + its expert, or 0. Every PERIOD tokens the counts are multiplied by DECAY_TIMES / DECAY_BY. A
 // missing expert takes the slot whose expert has the lowest count and is not chosen now, the lowest slot among equals, and before these an
 // empty one.
+// split: with it, the host multiplies some of the missing experts itself: of n missing ones the last split[n]. These get no slot and no place
+// (NONE), nothing is copied for them, and `asked` (USED) has them in the places of their ranks, and NONE in the others.
 // routing: with it, each token takes the next of TRACED choices of experts instead of its own, with the weights of its own.
 // Division: a workgroup per token, with as many threads as token_gate_up has for the choice. A thread holds an expert and a slot.
 // Bound by: latency. Each thread of a slot reads the counts of all others from workgroup memory.
@@ -18,6 +20,8 @@
 #read bias?: array<f32> @floats(EXPERTS)              // (EXPERTS)
 #write fills?: array<vec2<u32>> @words(2 * USED)      // (USED)
 #write table?: array<u32> @words(4 + 2 * EXPERTS + SLOTS)
+#read split?: array<u32> @words(USED + 1)             // (USED + 1)
+#write asked?: array<u32> @words(USED)                // (USED)
 #import own_token
 // A thread holds an expert.
 const_assert EXPERTS <= WG;
@@ -146,10 +150,17 @@ fn missing(n: u32) -> u32 {
   if (t < USED) {
     let expert = chosen[t];
     let held = slot_of[expert];
+#ifdef split
+    let misses = missing(USED);
+    let of_host = held == 0u && missing(t) + split[misses] >= misses;
+    asked[t] = select(NONE, expert, of_host);
+#else
+    let of_host = false;
+#endif
     let slot = select(held - 1u, forgotten[missing(t)], held == 0u);
-    ids[t] = slot;
-    fills[t] = vec2(select(NONE, expert, held == 0u), slot);
-    if (held == 0u) {
+    ids[t] = select(slot, NONE, of_host);
+    fills[t] = vec2(select(NONE, expert, held == 0u && !of_host), slot);
+    if (held == 0u && !of_host) {
       let old = expert_in[slot];
       if (old != 0u) { table[SLOT_OF + old - 1u] = 0u; }
       table[SLOT_OF + expert] = slot + 1u;
@@ -169,8 +180,14 @@ fn missing(n: u32) -> u32 {
 #else
 #ifdef fills
   if (t < USED) {
-    ids[t] = t;
-    fills[t] = vec2(chosen[t], t);
+#ifdef split
+    let of_host = t + split[USED] >= USED;
+    asked[t] = select(NONE, chosen[t], of_host);
+#else
+    let of_host = false;
+#endif
+    ids[t] = select(t, NONE, of_host);
+    fills[t] = vec2(select(chosen[t], NONE, of_host), t);
   }
 #else
   if (t < USED) { ids[own_token * USED + t] = chosen[t]; }

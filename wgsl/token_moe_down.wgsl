@@ -1,6 +1,7 @@
 // y = residual + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h comes
 // prepared (shared/token_store.wgsl). y is left as f32, and prepared for the next layer's first products. With SEVERAL it is for several tokens
-// (shared/own_token.wgsl), without a shared expert.
+// (shared/own_token.wgsl), without a shared expert. With `share` the host multiplied some experts: their ids are those of no expert, and their
+// sum is added.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (tokens, USED * UNITS + SHARED_UNITS) units, residual and y (tokens, ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics. With TWO_RUNS they are 64:
@@ -23,6 +24,7 @@
 #read ids: array<u32> @words(TOKENS * USED)         // (tokens, USED)
 #read weights: array<f32> @floats(TOKENS * USED)    // (tokens, USED)
 #read residual: array<f32> @floats(OUT_ROWS)   // (tokens, ROWS)
+#read share?: array<f32> @floats(OUT_ROWS)     // (tokens, ROWS)
 #write y: array<f32> @floats(OUT_ROWS)         // (tokens, ROWS)
 #length OUT_ROWS TOKENS * ROWS
 #flag ONE_BLOCK
@@ -76,7 +78,11 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   // The row that the thread completes at the end.
   let own = select(t / LANES, t % TILE, TWO_RUNS);
   let own_row = select(row, min(tile + own, ROWS - 1u), TWO_RUNS);
+#ifdef share
+  let before = residual[of_token + own_row] + share[of_token + own_row];
+#else
   let before = residual[of_token + own_row];
+#endif
   let weight = norm_weight_at(own_row);
   // Requested before the experts are known.
   let ahead = shared_ask(row, lane);

@@ -10,7 +10,9 @@ use super::error::CliError;
 use super::lookup;
 use super::size::size;
 use crate::bench::Source;
-use crate::engine::{DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier};
+use crate::engine::{
+    CpuShare, DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier,
+};
 use crate::gpu::behind::ExpertsFrom;
 use crate::recipes::MAX_CHUNK;
 
@@ -326,6 +328,27 @@ pub(super) struct ContextArgs {
     /// Whether marks are also read in what users and tools say.
     #[arg(skip)]
     pub(super) parse_special: bool,
+    /// The CPU's share of missing experts.
+    #[arg(skip)]
+    pub(super) cpu_share: CpuShare,
+}
+
+/// The flag of the CPU's share of missing experts.
+#[derive(Args)]
+pub(super) struct ShareArgs {
+    /// Have the CPU multiply some of the experts that a generated token misses on the GPU: auto (as many as is measured to be fastest, if
+    /// that saves 5%), off, or how many of a layer if all are missing [default: auto]
+    ///
+    /// It matters only where experts have no room on the GPU. Text is then not to the bit what it is with off.
+    #[arg(long = "cpu-share", value_name = "auto|off|N", hide_short_help = true, help_heading = DEVICE)]
+    asked: Option<CpuShare>,
+}
+
+impl ShareArgs {
+    /// The share that is asked for.
+    pub(super) fn asked(&self) -> CpuShare {
+        self.asked.unwrap_or(CpuShare::Auto)
+    }
 }
 
 impl ContextArgs {

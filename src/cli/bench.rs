@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::args::{DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, gpu_layers};
+use super::args::{DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, ShareArgs, gpu_layers};
 use super::bars::{Bar, progress_bar, runs_bar};
 use super::error::CliError;
 use super::load;
@@ -120,6 +120,8 @@ pub(super) struct Bench {
     tiers: Vec<Tier>,
     #[command(flatten)]
     memory: GpuMemoryArgs,
+    #[command(flatten)]
+    share: ShareArgs,
     #[command(flatten)]
     kernels: KernelArgs,
     #[command(flatten)]
@@ -234,6 +236,7 @@ impl Bench {
                 gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
                 cpu_products: self.kernels.cpu_products(),
+                cpu_share: self.share.asked(),
                 chunks: self.chunks.concat(),
                 routing: routing.clone(),
                 force: self.force,
@@ -414,6 +417,7 @@ impl<W: Write> Shown<W> {
             }
             Event::Partly(found) => load::partly(found),
             Event::Loaded => self.bar = None,
+            Event::Share(share) => load::share(share),
             Event::Tier(trial) => note(format_args!("{trial}")),
             Event::Precomposed(precomposed) => note(format_args!("{}", precomposed.line)),
             Event::NoGpu(error) => note(format_args!("{}", load::no_gpu(error, self.by_layers))),

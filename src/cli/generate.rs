@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::answer::Answer;
-use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, on_or_off};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, ShareArgs, on_or_off};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
 use super::guard::guarded;
@@ -98,6 +98,8 @@ pub(super) struct Generate {
     #[command(flatten)]
     said: SaidArgs,
     #[command(flatten)]
+    share: ShareArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -122,6 +124,7 @@ impl Generate {
         let may_think = !self.raw && self.think != Some(false);
         let mut ctx = self.ctx.for_answers(&self.model.source()?, may_think);
         ctx.parse_special = self.said.parse_special;
+        ctx.cpu_share = self.share.asked();
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = (!self.raw).then(|| self.render(&opened, &prompt));

@@ -8,7 +8,7 @@ use super::error::CliError;
 use super::guard::guarded;
 use super::output::{detail, note};
 use crate::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Partly, Serving,
+    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Partly, Serving, Share,
 };
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
@@ -37,6 +37,7 @@ pub(super) fn open_for(
         gpu: engine.device.options(),
         precompose: engine.precompose.choice.unwrap_or_default(),
         cpu_products: engine.cpu_products(),
+        cpu_share: ctx.cpu_share,
         ctx: ctx.ctx,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
@@ -159,6 +160,11 @@ pub(super) fn partly(found: &Partly) {
     note(format_args!("{found}"));
 }
 
+/// Tells what the CPU multiplies of the experts that the device has no room for.
+pub(super) fn share(share: &Share) {
+    note(format_args!("{share}"));
+}
+
 /// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     opened.partly().map(partly);
@@ -177,6 +183,7 @@ pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     if let Some(trial) = engine.tier_trial() {
         detail(format_args!("{trial}"));
     }
+    engine.cpu_share().map(share);
     if let Some(precomposed) = engine.precomposed() {
         detail(format_args!("{}", precomposed.line));
     }

@@ -17,7 +17,7 @@ pub mod web;
 
 #[cfg(test)]
 pub(crate) use glimt_formats::testing;
-pub(crate) use glimt_formats::{aliases, effort, files, plural, random};
+pub(crate) use glimt_formats::{aliases, effort, files, plural, random, team};
 pub use glimt_formats::{gguf, quant};
 pub use glimt_gpu::{gpu, kernels, model};
 pub use glimt_tokenizer::tokenizer;

@@ -16,7 +16,7 @@ use clap::Args;
 use self::console::{Console, Place, Told};
 use self::line::Lines;
 use self::settings::Settings;
-use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs};
+use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, ShareArgs};
 use super::error::CliError;
 use super::load;
 use super::text::{self, FileArgs, Input};
@@ -60,6 +60,8 @@ pub(super) struct Chat {
     #[command(flatten)]
     said: SaidArgs,
     #[command(flatten)]
+    share: ShareArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -75,6 +77,7 @@ impl Chat {
         let may_think = self.settings.thinks(None) != Some(false);
         self.ctx = self.ctx.for_answers(&source, may_think);
         self.ctx.parse_special = self.said.parse_special;
+        self.ctx.cpu_share = self.share.asked();
         let mut opened = load::open(&self.model, &self.engine, &self.ctx)?;
         opened.needed_template()?;
         let choice = console::choice(&self.settings, &opened)?;

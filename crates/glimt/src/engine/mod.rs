@@ -32,6 +32,7 @@ mod room;
 pub mod saved;
 pub mod scheduler;
 mod session;
+mod share;
 #[cfg(test)]
 mod testing;
 mod turns;
@@ -59,6 +60,7 @@ pub use room::{Place, Site};
 pub use room::{check_gpu, residence};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
+pub use share::{CpuShare, Share, ShareTimes};
 #[cfg(not(target_arch = "wasm32"))]
 pub use warm::KeepWarm;
 
@@ -138,6 +140,8 @@ pub struct EngineOptions {
     pub precompose: PrecomposeChoice,
     /// How a CPU multiplies.
     pub cpu_products: Products,
+    /// The CPU's share of experts that decoded tokens miss on a GPU.
+    pub cpu_share: CpuShare,
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
@@ -213,7 +217,7 @@ impl Engine {
                 let told = &mut |done, total| progress(LoadProgress { done, total });
                 let (gpu, model) = (Arc::clone(gpu), Arc::clone(&opened.model));
                 let residence = Partly::residence_of(opened.partly());
-                let weights = match opened.batch_sizes() {
+                let mut weights = match opened.batch_sizes() {
                     Some(BatchSizes {
                         sequences: sequences @ 2..,
                         ..
@@ -224,6 +228,17 @@ impl Engine {
                             .await?
                     }
                 };
+                match (opened.cpu_share, opened.batch_sizes()) {
+                    (CpuShare::Off, _) => {}
+                    (_, Some(_)) => {
+                        let because = "it has a share for one sequence alone";
+                        weights.share = Some(Share::none(because.to_owned()));
+                    }
+                    (asked, None) => {
+                        let seconds = opened.partly().map(|partly| 1.0 / partly.tokens_per_s);
+                        weights.share_with_cpu(asked, seconds).await?;
+                    }
+                }
                 Some(Arc::new(weights))
             }
         };
@@ -250,6 +265,11 @@ impl Engine {
     /// The outcome of [`EngineOptions::precompose`]; `None` where it is off.
     pub fn precomposed(&self) -> Option<&Precomposed> {
         self.0.weights.as_ref()?.precomposed.as_ref()
+    }
+
+    /// The CPU's share of missing experts, if [`EngineOptions::cpu_share`] asks for one and experts lie in host memory.
+    pub fn cpu_share(&self) -> Option<&Share> {
+        self.0.weights.as_ref()?.share.as_ref()
     }
 
     /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the

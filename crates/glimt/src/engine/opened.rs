@@ -10,8 +10,8 @@ use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
 use super::{
-    EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving, context_length,
-    room,
+    CpuShare, EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving,
+    context_length, room,
 };
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
@@ -37,6 +37,7 @@ pub struct Opened {
     pub(super) ubatch: Option<u32>,
     pub(super) device: Device,
     pub(super) cpu_products: Products,
+    pub(super) cpu_share: CpuShare,
     /// The products of weights that were asked for.
     pub(super) precompose: PrecomposeChoice,
 }
@@ -134,6 +135,7 @@ impl Opened {
             ubatch,
             device,
             cpu_products: options.cpu_products,
+            cpu_share: options.cpu_share,
             precompose: options.precompose,
         })
     }

@@ -22,7 +22,7 @@ pub use body::{Body, GpuBlock};
 pub use chunk::{Chunk, ChunkSize, RowsBuffer};
 pub use context::{BatchSizes, Context};
 pub use places::{Made, Places};
-pub use residence::{Residence, Rooms, Slots};
+pub use residence::{HostShare, Residence, Rooms, Slots};
 pub use steps::Steps;
 pub use weights::{Placed, Sessions, Weights};
 

@@ -58,8 +58,19 @@ pub struct Rooms {
     pub slots: Option<Slots>,
     /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
     pub staging: Mlp<GpuWeight>,
+    /// The host's share of the missing experts of a decoded token, if it has one.
+    pub share: Option<HostShare>,
     /// A trace of choices that decoded tokens take instead of their own, to measure by.
     pub routing: Option<Routing>,
+}
+
+/// The host's share of the missing experts of a decoded token.
+#[derive(Clone)]
+pub struct HostShare {
+    /// Of n missing experts of a layer the number that the host multiplies, (used + 1) u32.
+    pub split: Range,
+    /// The sum of these experts, which the host writes for each layer, (embedding_length) f32.
+    pub sum: Range,
 }
 
 /// The slots of a layer.
@@ -109,6 +120,7 @@ impl Rooms {
                     table: Table::new(config.count as u32, n),
                 }),
                 staging: rooms_of(experts, |which, w| staging.of(which, w)),
+                share: None,
                 routing: None,
             }))
         });
@@ -216,6 +228,30 @@ impl Rooms {
         let mut calls = vec![sources.call()];
         calls.extend(copies.calls(host, slots, &self.staging));
         Brought::by(calls)
+    }
+
+    /// The question for the sum of the experts that the host multiplies, behind the dispatches that leave `tells`.
+    pub(super) fn ask_for_sum(&self, asked: usize, tells: Vec<Range>) -> Question {
+        Question {
+            layer: self.layer,
+            asked,
+            due: asked,
+            tells,
+            kept: None,
+            to: self.read_by(1).clone(),
+        }
+    }
+
+    /// Copies of the last `count` experts from host memory to the room that each step fills anew, to time them.
+    pub(crate) fn copies_to_time(&self, host: &Mlp<GpuWeight>, count: u32) -> Vec<Call> {
+        let experts = host.gate.groups;
+        let pairs: Vec<u32> = (experts - count..experts).flat_map(|e| [e, e]).collect();
+        let copies = Copies {
+            fills: &Range::whole(&Buffer::with("experts to time", &pairs)),
+            entries: count,
+            expected: f64::from(count),
+        };
+        copies.calls(host, None, &self.staging)
     }
 
     /// The question for the experts of a list of `entries` entries, which `calls` leave.

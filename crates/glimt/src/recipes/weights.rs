@@ -1,7 +1,8 @@
 //! The model on a device as the engine sees it: weights, and sessions whose kernels are chosen.
 
 use super::places::{Made, Places};
-use super::{AttentionWeights, BatchSizes, Body, ChunkSize, Residence, Steps, chunk};
+use super::{AttentionWeights, BatchSizes, Body, ChunkSize, HostShare, Residence, Steps, chunk};
+use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target};
@@ -84,6 +85,18 @@ impl Weights {
             any = true;
         }
         any
+    }
+
+    /// Has the host multiply some of the experts that decoded tokens of sessions which are made from now on miss: `split` tells how many of so
+    /// many in a layer. Their sum of a layer, (embedding_length) f32, comes to `sum`.
+    pub fn share(&mut self, split: &[u32], sum: &Range) {
+        let share = HostShare {
+            split: Range::whole(&Buffer::with("split of missing experts", split)),
+            sum: sum.clone(),
+        };
+        for rooms in self.body.rooms.iter_mut().flatten() {
+            rooms.share = Some(share.clone());
+        }
     }
 
     /// Sessions whose kernels trials on the device choose.

@@ -1,6 +1,7 @@
 //! Buffers as a step knows them: a name, a size and what is in them. A device makes them when the step is realised, and not before,
 //! so that steps can be listed, counted and checked on a machine without any.
 
+use super::host_memory::HostMemory;
 use crate::quant::GgmlType;
 use crate::quant::activation::{Activation, Q8Unit};
 use crate::quant::halves::HalvesBlock;
@@ -86,6 +87,8 @@ struct Inner {
     contents: Option<Vec<u8>>,
     usage: Usage,
     made: OnceLock<wgpu::Buffer>,
+    /// The memory of the host that it is, where the processor reaches it.
+    memory: OnceLock<HostMemory>,
 }
 
 impl Buffer {
@@ -149,6 +152,7 @@ impl Buffer {
             contents,
             usage,
             made: OnceLock::new(),
+            memory: OnceLock::new(),
         }))
     }
 
@@ -211,6 +215,16 @@ impl Buffer {
     /// Has it be `made`, unless a device has made it before.
     pub(super) fn is_now(&self, made: wgpu::Buffer) {
         self.0.made.get_or_init(|| made);
+    }
+
+    /// Has its bytes be this memory of the host.
+    pub(super) fn lies_in(&self, memory: HostMemory) {
+        self.0.memory.get_or_init(|| memory);
+    }
+
+    /// The memory of the host that its bytes are, where a device has made it so that the processor reaches it.
+    pub fn memory(&self) -> Option<&HostMemory> {
+        self.0.memory.get()
     }
 
     /// A buffer of a device that was made elsewhere, such as one that the host maps.

@@ -2,6 +2,7 @@
 
 use super::behind::{Behind, ExpertsFrom};
 use super::buffer::{Buffer, Content, Role};
+use super::host_memory::HostMemory;
 use super::pipeline::Pipelines;
 use super::{GpuError, Target, Tier};
 use numbers::Numbers;
@@ -143,6 +144,36 @@ impl Gpu {
         }
     }
 
+    /// A buffer in memory of the host that the processor reaches; `None` where the backend has no way to it.
+    #[cfg(not(any(target_arch = "wasm32", target_vendor = "apple")))]
+    fn make_of_host(
+        &self,
+        what: &str,
+        bytes: u64,
+    ) -> Result<Option<(wgpu::Buffer, HostMemory)>, GpuError> {
+        use ash::vk::Result as Error;
+        let size = bytes.next_multiple_of(LINE).max(LINE);
+        let made = super::vulkan::host::buffer(&self.device, what, size);
+        made.transpose().map_err(|e| match e {
+            Error::ERROR_OUT_OF_HOST_MEMORY | Error::ERROR_OUT_OF_DEVICE_MEMORY => {
+                self.no_memory(what, size)
+            }
+            e => GpuError::Runtime {
+                what: format!("making the buffer {what}"),
+                reason: e.to_string(),
+            },
+        })
+    }
+
+    #[cfg(any(target_arch = "wasm32", target_vendor = "apple"))]
+    fn make_of_host(
+        &self,
+        _: &str,
+        _: u64,
+    ) -> Result<Option<(wgpu::Buffer, HostMemory)>, GpuError> {
+        Ok(None)
+    }
+
     fn no_memory(&self, what: &str, bytes: u64) -> GpuError {
         GpuError::OutOfMemory {
             adapter: self.info.name.clone(),
@@ -179,7 +210,13 @@ impl Gpu {
             return Err(self.no_memory(name, size));
         }
         let made = match buffer.is_host() {
-            true => self.make(name, size, usage, false).await?,
+            true => match self.make_of_host(name, size)? {
+                Some((made, memory)) => {
+                    buffer.lies_in(memory);
+                    made
+                }
+                None => self.make(name, size, usage, false).await?,
+            },
             false => self.buffer(name, size, usage).await?,
         };
         if let Some(contents) = buffer.contents() {

@@ -63,6 +63,14 @@ pub enum GpuError {
         /// The feature or the tier that is missing.
         missing: &'static str,
     },
+    /// The CPU was to multiply experts that a token misses, and cannot.
+    #[error("--cpu-share {experts} is not possible: {because}; leave it out")]
+    CannotShare {
+        /// Experts of a layer that were asked for.
+        experts: u32,
+        /// The reason.
+        because: String,
+    },
     /// Pairs of halves were asked for, which the adapter cannot multiply.
     #[error("--packed-halves on is not possible on {adapter}: it lacks {missing}; leave it out")]
     CannotPackHalves {

@@ -4,6 +4,8 @@
 //! [`interface`](super::interface) has compared them when a step was recorded, so that glimt's kernels need no comparison of their own. wgpu
 //! asks every driver for them (`robustBufferAccess`), and NVIDIA's spends two instructions on each load.
 
+pub(super) mod host;
+
 use ash::ext::{memory_budget, pipeline_robustness, robustness2};
 use ash::vk;
 use wgpu::hal::vulkan::Api;

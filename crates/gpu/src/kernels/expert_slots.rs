@@ -62,6 +62,15 @@ impl Table {
     }
 }
 
+/// The host's share of the missing experts of a token.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// Of n missing experts the number that the host multiplies, (used + 1) u32.
+    pub split: Range,
+    /// Where the experts that it multiplies are told, (used) u32, with [`NONE`] in the places of the others.
+    pub asked: Range,
+}
+
 /// A trace of choices of experts, to measure by.
 #[derive(Debug, Clone)]
 pub struct Routing {
@@ -102,6 +111,8 @@ pub struct GpuExpertSlots<'a> {
     pub routing: Option<&'a Routing>,
     /// The pairs (source, place) of one token, (used, 2) u32: what [`expert_fill`](super::expert_fill) is to copy.
     pub fills: Option<Range>,
+    /// The host's share, which only one token can have.
+    pub share: Option<&'a Share>,
 }
 
 impl GpuExpertSlots<'_> {
@@ -125,6 +136,10 @@ impl GpuExpertSlots<'_> {
             .bind("ids", &router.ids)
             .bind("weights", &router.weights)
             .bind_some("fills", self.fills.as_ref());
+        if let Some(Share { split, asked }) = self.share {
+            assert!(self.fills.is_some(), "a share of several tokens");
+            call = call.bind("split", split).bind("asked", asked);
+        }
         if !chooses_by_lanes(target, router.experts) {
             call = call.number("LANES", 1);
         }
@@ -158,8 +173,34 @@ impl GpuExpertSlots<'_> {
     }
 }
 
-/// The places of the `chosen` experts of one token among the slots of `table`, and the pairs (source, place) of what is to be copied, of
-/// `experts` experts. The table then tells of them.
+/// The choice of a token, as the kernel leaves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    /// The place of each expert, or [`NONE`] if the host multiplies it.
+    pub places: Vec<u32>,
+    /// The pairs (source, place) of what is to be copied.
+    pub fills: Vec<[u32; 2]>,
+    /// The experts that the host multiplies, or [`NONE`].
+    pub asked: Vec<u32>,
+}
+
+impl Chosen {
+    /// The experts `chosen`, each in its own place, of which the host multiplies `of_host`.
+    pub fn in_order(chosen: &[u32], of_host: u32) -> Self {
+        let ranks = 0..chosen.len() as u32;
+        let ends = chosen.len() as u32 - of_host;
+        let or_none = |value: u32, is_here: bool| if is_here { value } else { NONE };
+        let each = || ranks.clone().zip(chosen);
+        Self {
+            places: ranks.clone().map(|t| or_none(t, t < ends)).collect(),
+            fills: each().map(|(t, e)| [or_none(*e, t < ends), t]).collect(),
+            asked: each().map(|(t, e)| or_none(*e, t >= ends)).collect(),
+        }
+    }
+}
+
+/// The places of the `chosen` experts of one token among the slots of `table`, and what is to be copied, of `experts` experts. The table then
+/// tells of them. If there is a `split`, the host multiplies the last of those that are missing: of n so many as its number n is.
 ///
 /// # Panics
 /// If fewer slots than chosen experts are in the table.
@@ -167,31 +208,44 @@ pub fn expert_slots(
     table: &mut [u32],
     chosen: &[u32],
     experts: usize,
-) -> (Vec<u32>, Vec<[u32; 2]>) {
+    split: Option<&[u32]>,
+) -> Chosen {
     let (head, rest) = table.split_at_mut(HEAD);
     let (slot_of, rest) = rest.split_at_mut(experts);
     let (counts, expert_in) = rest.split_at_mut(experts);
     let is_chosen = |held: u32| held > 0 && chosen.contains(&(held - 1));
-    let mut fills = vec![];
+    let lacking = chosen.iter().filter(|e| slot_of[**e as usize] == 0).count();
+    let of_host = split.map_or(0, |split| split[lacking] as usize);
+    // Keys and so the order of all slots are those before the token.
+    let order = |(_, held): &(usize, &u32)| match **held {
+        0 => 0,
+        held if is_chosen(held) => NONE,
+        held => counts[held as usize - 1] + 1,
+    };
+    let mut slots: Vec<(usize, u32)> = expert_in.iter().copied().enumerate().collect();
+    slots.sort_by_key(|(slot, held)| order(&(*slot, held)));
+    let before = slot_of.to_vec();
+    let (mut fills, mut places, mut asked, mut misses) = (vec![], vec![], vec![], 0);
     for &expert in chosen {
-        let kept = slot_of[expert as usize];
-        if kept > 0 {
-            fills.push([NONE, kept - 1]);
+        let kept = before[expert as usize];
+        let slot = match kept {
+            0 => slots[misses].0 as u32,
+            kept => kept - 1,
+        };
+        misses += usize::from(kept == 0);
+        let is_asked = kept == 0 && misses > lacking - of_host;
+        places.push(if is_asked { NONE } else { slot });
+        asked.push(if is_asked { expert } else { NONE });
+        if kept > 0 || is_asked {
+            fills.push([NONE, slot]);
             continue;
         }
-        let free = expert_in
-            .iter()
-            .enumerate()
-            .filter(|(_, held)| !is_chosen(**held));
-        // The first one among equals.
-        let order = |(_, held): &(usize, &u32)| (**held > 0).then(|| counts[**held as usize - 1]);
-        let (slot, _) = free.min_by_key(order).expect("a slot for each");
-        let old = std::mem::replace(&mut expert_in[slot], expert + 1);
+        let old = std::mem::replace(&mut expert_in[slot as usize], expert + 1);
         if old > 0 {
             slot_of[old as usize - 1] = 0;
         }
-        slot_of[expert as usize] = slot as u32 + 1;
-        fills.push([expert, slot as u32]);
+        slot_of[expert as usize] = slot + 1;
+        fills.push([expert, slot]);
     }
     for expert in chosen {
         counts[*expert as usize] += COUNTED;
@@ -202,10 +256,13 @@ pub fn expert_slots(
             .iter_mut()
             .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
     }
-    let misses = fills.iter().filter(|[source, _]| *source != NONE).count() as u32;
-    head[1] += chosen.len() as u32 - misses;
-    head[2] += misses;
-    (fills.iter().map(|[_, place]| *place).collect(), fills)
+    head[1] += (chosen.len() - misses) as u32;
+    head[2] += misses as u32;
+    Chosen {
+        places,
+        fills,
+        asked,
+    }
 }
 
 #[cfg(test)]
@@ -264,6 +321,10 @@ mod tests {
             table: Some(&table),
             routing: Some(&Routing::new(&[0; 8], 4)),
             fills: Some(Range::words("fills", 8)),
+            share: Some(&Share {
+                split: Range::words("split", 5),
+                asked: Range::words("asked", 4),
+            }),
         };
         let call = chosen.call(&Target::h200()).expect("its shape suits");
         needs_every_byte(&call, Most::token(1));
@@ -284,8 +345,8 @@ mod tests {
                         break other;
                     }
                 };
-                let (places, fills) =
-                    expert_slots(&mut table, &[often[0], other, often[1]], experts);
+                let Chosen { places, fills, .. } =
+                    expert_slots(&mut table, &[often[0], other, often[1]], experts, None);
                 for (place, expert) in places.iter().zip([often[0], other, often[1]]) {
                     assert_eq!(table[HEAD + 2 * experts + *place as usize], expert + 1);
                     assert_eq!(table[HEAD + expert as usize], place + 1);

@@ -33,6 +33,8 @@ pub struct GpuTokenMoeDown<'a> {
     pub used: u32,
     /// Added to the sum, (tokens, rows).
     pub residual: Range,
+    /// The sum of the experts that the host multiplied, (tokens, rows), if it does so: their ids are those of no expert.
+    pub share: Option<Range>,
     /// The output as f32, (tokens, rows).
     pub y: Range,
     /// The output prepared for the next layer, with its norm.
@@ -106,9 +108,11 @@ impl Divided for GpuTokenMoeDown<'_> {
                 false => Range::floats("expert sum", u64::from(self.tokens * d.rows)),
             };
             let call = self.piece(target, geometry, i);
+            let share = self.share.as_ref().filter(|_| i == 0);
             let call = call
-                .flag("ONE_PIECE", count == 1)
+                .flag("ONE_PIECE", count == 1 && self.share.is_none())
                 .bind("residual", &residual)
+                .bind_some("share", share)
                 .bind("y", &y);
             let prepared = last.then_some(&self.prepared);
             calls.push(TokenOutput::bind(prepared, call));
@@ -235,6 +239,7 @@ mod tests {
             sizes,
             shared,
             several: shared.is_none(),
+            of_host: false,
             many: false,
         }
     }

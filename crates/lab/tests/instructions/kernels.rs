@@ -150,6 +150,7 @@ pub(crate) fn per_weight(ty: GgmlType) -> [Steps; 7] {
     };
     let (routed, shared) = (weight(64, 2048, 1536), weight(1, 2048, 1536));
     let down = GpuTokenMoeDown {
+        share: None,
         tokens: 1,
         down: &routed,
         shared: Some(&shared),

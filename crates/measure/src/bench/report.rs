@@ -127,6 +127,8 @@ pub struct Row {
     pub expert_slots: Option<u32>,
     /// The share of chosen experts that had a slot when decoding them; none without slots.
     pub expert_hits: Option<f64>,
+    /// Experts of a layer that the CPU multiplies if a token misses all; none if no share was asked for, or all experts lie on the GPU.
+    pub cpu_share: Option<u32>,
 }
 
 impl Row {
@@ -525,7 +527,7 @@ mod tests {
         let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,model_filename,model_type,model_size,\
             model_n_params,n_ubatch,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns,avg_ts,stddev_ts,bytes_per_token,gb_per_s,\
             peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms,\
-            expert_slots,expert_hits";
+            expert_slots,expert_hits,cpu_share";
         assert_eq!(lines[0], names);
         let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\

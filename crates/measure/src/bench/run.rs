@@ -16,14 +16,13 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Sampling, Tier, TierTrial,
-    residence,
+    CpuShare, DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Sampling, Share,
+    Tier, TierTrial, residence,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
-use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -71,6 +70,8 @@ pub struct BenchOptions {
     pub precompose: PrecomposeChoice,
     /// How the CPU multiplies.
     pub cpu_products: Products,
+    /// The CPU's share of experts that tokens miss on a GPU.
+    pub cpu_share: CpuShare,
     /// Tokens of a prompt that are computed at once, each measured in turn; none for the usual number.
     pub chunks: Vec<u32>,
     /// The choices of experts that decoded tokens take instead of their own.
@@ -100,6 +101,8 @@ pub enum Event<'a> {
     Loaded,
     /// The trial that chose the tier.
     Tier(&'a TierTrial),
+    /// The CPU's share of missing experts.
+    Share(&'a Share),
     /// The outcome of `--precompose`.
     Precomposed(&'a Precomposed),
     /// An adapter of [`Where::All`] was left out, and why.
@@ -306,8 +309,9 @@ fn on_gpu(
             is_software,
         },
     )?;
-    let mut flow = Ok(());
+    let (mut flow, mut seconds) = (Ok(()), None);
     let residence = residence(&gpu, &**model, n_ctx, options.force, &mut |partly| {
+        seconds = Some(1.0 / partly.tokens_per_s);
         flow = tell(on_event, Event::Partly(partly));
     })?;
     flow?;
@@ -332,8 +336,12 @@ fn on_gpu(
     if let Some(routing) = &options.routing {
         routing.replay(&mut weights)?;
     }
+    weights.share_with_cpu(options.cpu_share, seconds).wait()?;
     let weights = Arc::new(weights);
     tell(on_event, Event::Loaded)?;
+    if let Some(share) = &weights.share {
+        tell(on_event, Event::Share(share))?;
+    }
     // In the tier that loading settled for.
     let gpu = Arc::clone(&weights.gpu);
     if let Some(trial) = &weights.tier_trial {
@@ -359,10 +367,8 @@ fn on_gpu(
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),
-            expert_slots: match weights.residence {
-                Residence::Whole => None,
-                Residence::Slots(slots) | Residence::File(slots) => Some(slots),
-            },
+            expert_slots: weights.residence.slots(),
+            cpu_share: weights.share.as_ref().map(|share| share.experts),
             ..base_row(options, &**model)
         };
         run_tests(options, &mut backend, &**model, &row, on_event)?;

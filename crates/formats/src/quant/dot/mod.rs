@@ -7,6 +7,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod planes;
 mod portable;
 mod rows;
 mod simd;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use super::activation::quantize_half;
 use super::repack::HALF;
 use super::types::{GgmlType, SUPER_BLOCK};
+pub use planes::PlaneRows;
 use portable::Portable;
 use simd::{Simd, Work};
 

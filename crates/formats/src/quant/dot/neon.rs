@@ -170,6 +170,19 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn fields(self, words: [u32; 4], bits: u32) -> Self::Bytes {
+        let by = from_fn::<i32, 4, _>(|i| -(bits as i32 * i as i32));
+        let mask = (1 << bits) - 1;
+        instructions! {
+            let by = vld1q_s32(by.as_ptr());
+            words.map(|word| {
+                let shifted = vreinterpretq_u8_u32(vshlq_u32(vdupq_n_u32(word), by));
+                vandq_u8(shifted, vdupq_n_u8(mask))
+            })
+        }
+    }
+
+    #[inline(always)]
     fn look_up(self, table: &[i8; 16], indices: Self::Bytes) -> Self::Bytes {
         let table = self.load(bytemuck::cast_ref(table));
         instructions!(indices.map(|indices| vqtbl1q_u8(table, indices)))
@@ -236,6 +249,21 @@ impl<const DOT: bool> Simd for Neon<DOT> {
                 vcvtq_f32_u32(vmovl_high_u16(low)),
                 vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
                 vcvtq_f32_u32(vmovl_high_u16(high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn each_twice(self, bytes: u64) -> Self::Floats {
+        instructions! {
+            let bytes = vcreate_u8(bytes);
+            let twice = vmovl_u8(vzip1_u8(bytes, bytes));
+            let other = vmovl_u8(vzip2_u8(bytes, bytes));
+            [
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(twice))),
+                vcvtq_f32_u32(vmovl_high_u16(twice)),
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(other))),
+                vcvtq_f32_u32(vmovl_high_u16(other)),
             ]
         }
     }

@@ -49,6 +49,12 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn fields(self, words: [u32; 4], bits: u32) -> [u8; 64] {
+        let mask = (1 << bits) - 1;
+        from_fn(|i| words[i / 16].to_le_bytes()[i % 4] >> (bits * (i as u32 / 4 % 4)) & mask)
+    }
+
+    #[inline(always)]
     fn look_up(self, table: &[i8; 16], indices: [u8; 64]) -> [u8; 64] {
         indices.map(|i| table[usize::from(i & 15)] as u8)
     }
@@ -106,6 +112,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> [f32; 16] {
         bytes.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn each_twice(self, bytes: u64) -> [f32; 16] {
+        from_fn(|i| f32::from(bytes.to_le_bytes()[i / 2]))
     }
 
     #[inline(always)]

@@ -27,6 +27,8 @@ pub(super) trait Simd: Copy {
     fn codes(self, bytes: Self::Bytes, low: u32, high: u32, mask: u8) -> Self::Bytes;
     /// `low | high << bits`, where the upper `bits` bits of `high` are 0.
     fn above(self, low: Self::Bytes, high: Self::Bytes, bits: u32) -> Self::Bytes;
+    /// The numbers of `bits` bits in words: byte b of output word i is that of byte b of word i / 4 which begins at bit `bits * (i % 4)`.
+    fn fields(self, words: [u32; 4], bits: u32) -> Self::Bytes;
     /// The entries of `table` that indices below 16 name.
     fn look_up(self, table: &[i8; 16], indices: Self::Bytes) -> Self::Bytes;
     /// Signed codes as the operand of a `dot` that is `wide`.
@@ -49,6 +51,8 @@ pub(super) trait Simd: Copy {
     fn brain(self, halves: &[u8; 32]) -> Self::Floats;
     /// 16 bytes as numbers.
     fn unsigned(self, bytes: &[u8; 16]) -> Self::Floats;
+    /// The eight bytes of a little-endian word as numbers, each twice.
+    fn each_twice(self, bytes: u64) -> Self::Floats;
     /// Values `4 * quarter..4 * quarter + 4`, each four times.
     fn spread(self, values: Self::Floats, quarter: usize) -> Self::Floats;
     /// The sums.

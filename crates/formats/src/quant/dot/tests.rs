@@ -152,6 +152,45 @@ fn products_have_the_same_bits_among_others() {
 }
 
 #[test]
+fn rows_in_planes_have_the_products_of_their_blocks() {
+    use crate::quant::repack::{Planes, sections};
+    let mut random = Rng::fresh();
+    for set in Instructions::all() {
+        for &ty in GgmlType::ALL {
+            // Several runs of blocks, and a row in the middle to begin with.
+            let (rows, cols) = (37, ty.block_len().max(32) * (1 + random.below(9)));
+            let (bytes, _) = weights(&mut random, ty, rows, cols);
+            let (x, quantised) = activations(&mut random, set, 1, cols);
+            let inputs = inputs(&x, &quantised, cols);
+            let whole = Rows {
+                ty,
+                cols,
+                bytes: &bytes,
+            };
+            let expected = multiplied(set, whole, &inputs);
+            let planes = Planes::new(ty, rows, cols, &bytes);
+            let at = sections(ty, rows, cols, 16..rows);
+            let mut found = vec![f32::NAN; rows - 16];
+            let rows = PlaneRows {
+                ty,
+                cols,
+                planes: [
+                    &planes.quants[at.quants],
+                    &planes.scales[at.records],
+                    &planes.scales[at.subs],
+                ],
+            };
+            set.multiply_planes(rows, inputs[0], &mut found);
+            for (found, expected) in found.iter().zip(&expected[16..]) {
+                let error = (found - expected).abs();
+                let within = error <= 1e-5 * expected.abs() + 1e-4;
+                assert!(within, "{} {ty} {cols}: {found} for {expected}", set.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn all_sets_round_activations_alike_to_half_a_scale() {
     let mut random = Rng::fresh();
     let mut first: Option<Vec<f32>> = None;

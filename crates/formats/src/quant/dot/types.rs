@@ -35,7 +35,7 @@ pub(super) trait Packed<const N: usize>: Pod {
 
 /// The f16 of eight blocks, each twice.
 #[inline(always)]
-fn twice<S: Simd>(simd: S, halves: [[u8; 2]; 8]) -> S::Floats {
+pub(super) fn twice<S: Simd>(simd: S, halves: [[u8; 2]; 8]) -> S::Floats {
     let mut bytes = [0; 32];
     let (pairs, _) = bytes.as_chunks_mut::<4>();
     for (pair, half) in pairs.iter_mut().zip(halves) {
@@ -52,14 +52,14 @@ fn each_twice(numbers: [u8; 8]) -> [u8; 16] {
 
 /// `factor` times the f16 `d`, times the numbers less `zero`.
 #[inline(always)]
-fn scaled<S: Simd>(simd: S, d: [u8; 2], numbers: [u8; 16], zero: f32) -> S::Floats {
+pub(super) fn scaled<S: Simd>(simd: S, d: [u8; 2], numbers: [u8; 16], zero: f32) -> S::Floats {
     let numbers = simd.add(simd.unsigned(&numbers), simd.splat(-zero));
     simd.mul(numbers, simd.splat(widen(d)))
 }
 
 /// The scales and offsets of weights `scale * (code - zero)`.
 #[inline(always)]
-fn around<S: Simd>(simd: S, scales: S::Floats, zero: f32) -> Affine<S> {
+pub(super) fn around<S: Simd>(simd: S, scales: S::Floats, zero: f32) -> Affine<S> {
     [scales, simd.mul(scales, simd.splat(-zero))]
 }
 

@@ -201,6 +201,24 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn fields(self, words: [u32; 4], bits: u32) -> [__m256i; 2] {
+        let [a, b, c, d] = words;
+        let [a, b, c, d] = [a as i32, b as i32, c as i32, d as i32];
+        let (one, mask) = (bits as i32, (1 << bits) - 1);
+        instructions! {
+            let words = _mm256_castsi128_si256(_mm_set_epi32(d, c, b, a));
+            let by = _mm256_set_epi32(3 * one, 2 * one, one, 0, 3 * one, 2 * one, one, 0);
+            let mask = _mm256_set1_epi8(mask);
+            let low = _mm256_permutevar8x32_epi32(words, _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0));
+            let high = _mm256_permutevar8x32_epi32(words, _mm256_set_epi32(3, 3, 3, 3, 2, 2, 2, 2));
+            [
+                _mm256_and_si256(_mm256_srlv_epi32(low, by), mask),
+                _mm256_and_si256(_mm256_srlv_epi32(high, by), mask),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn look_up(self, table: &[i8; 16], indices: [__m256i; 2]) -> [__m256i; 2] {
         instructions! {
             let table = _mm256_broadcastsi128_si256(load16(bytemuck::cast_ref(table)));
@@ -300,6 +318,18 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn each_twice(self, bytes: u64) -> [__m256; 2] {
+        instructions! {
+            let bytes = _mm_cvtsi64_si128(bytes as i64);
+            let twice = _mm_unpacklo_epi8(bytes, bytes);
+            [
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(twice)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(twice))),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn spread(self, values: [__m256; 2], quarter: usize) -> [__m256; 2] {
         let (of, first) = (values[quarter / 2], 4 * (quarter as i32 % 2));
         [self.spread_of(of, first), self.spread_of(of, first + 2)]
@@ -382,6 +412,20 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn fields(self, words: [u32; 4], bits: u32) -> __m512i {
+        let [a, b, c, d] = words;
+        let [a, b, c, d] = [a as i32, b as i32, c as i32, d as i32];
+        let (one, mask) = (bits as i32, (1 << bits) - 1);
+        instructions! {
+            let words = _mm512_castsi128_si512(_mm_set_epi32(d, c, b, a));
+            let of = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+            let words = _mm512_permutexvar_epi32(of, words);
+            let by = _mm512_broadcast_i32x4(_mm_set_epi32(3 * one, 2 * one, one, 0));
+            _mm512_and_si512(_mm512_srlv_epi32(words, by), _mm512_set1_epi8(mask))
+        }
+    }
+
+    #[inline(always)]
     fn look_up(self, table: &[i8; 16], indices: __m512i) -> __m512i {
         instructions! {
             let table = _mm512_broadcast_i32x4(load16(bytemuck::cast_ref(table)));
@@ -438,6 +482,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> __m512 {
         instructions!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load16(bytes))))
+    }
+
+    #[inline(always)]
+    fn each_twice(self, bytes: u64) -> __m512 {
+        instructions! {
+            let bytes = _mm_cvtsi64_si128(bytes as i64);
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes)))
+        }
     }
 
     #[inline(always)]

@@ -20,9 +20,9 @@ use bytemuck::Pod;
 
 use super::blocks::with_block;
 use super::types::GgmlType;
-#[cfg(any(test, feature = "testing"))]
-pub use planes::testing::unpack;
+use planes::joined::join_blocks;
 use planes::{Plain, Planar};
+pub(super) use planes::{Q5KRecord, Q6KRecord, ScalesMins};
 
 /// Weights per unit: what a shader dequantises at once.
 pub const UNIT: usize = 32;
@@ -80,18 +80,23 @@ fn extent(ty: GgmlType, rows: usize, cols: usize) -> Extent {
         cols.is_multiple_of(block_len),
         "rows of {cols} weights cannot be repacked as {ty}",
     );
-    let blocks = rows * cols / block_len;
-    let sizes = with_block!(ty, B => sizes::<B>(),
-        GgmlType::F32 => sizes::<Plain<128>>(),
-        GgmlType::F16 | GgmlType::BF16 => sizes::<Plain<64>>(),
-    );
-    let [quants, records, subs] = sizes.map(|bytes| (blocks * bytes).next_multiple_of(16));
+    let bytes_of_row = plane_row_bytes(ty, cols);
+    let [quants, records, subs] = bytes_of_row.map(|bytes| (rows * bytes).next_multiple_of(16));
     Extent {
         head: head(ty).len(),
         quants,
         records,
         subs,
     }
+}
+
+/// Bytes that a row of `cols` weights has in each plane: of its quants, its records and its subs.
+pub fn plane_row_bytes(ty: GgmlType, cols: usize) -> [usize; 3] {
+    let sizes = with_block!(ty, B => sizes::<B>(),
+        GgmlType::F32 => sizes::<Plain<128>>(),
+        GgmlType::F16 | GgmlType::BF16 => sizes::<Plain<64>>(),
+    );
+    sizes.map(|bytes| cols / UNIT.max(ty.block_len()) * bytes)
 }
 
 /// Bytes that a block has in each plane.
@@ -233,6 +238,41 @@ fn split_blocks<B: Planar>(src: &[u8], [quants, records, subs]: [&mut [u8]; 3]) 
     for rest in [quants_rest, records_rest, subs_rest] {
         rest.fill(0);
     }
+}
+
+/// The inverse of [`repack_rows`]: the weights `to`, whole rows of `cols` weights, from their places in the planes, which begin with the first
+/// of these rows.
+///
+/// # Panics
+/// If `cols` does not fit the type (see [`plane_bytes`]), `to` is not whole rows, or a place is too short.
+#[inline(always)]
+pub fn unpack_rows(ty: GgmlType, cols: usize, places: [&[u8]; 3], to: &mut [u8]) {
+    let row_bytes = ty.row_bytes(cols).unwrap_or(usize::MAX);
+    assert!(
+        to.len().is_multiple_of(row_bytes),
+        "{} bytes are not whole rows of {cols} weights of {ty}",
+        to.len()
+    );
+    with_block!(ty, B => join_blocks::<B>(places, to),
+        GgmlType::F32 => join_blocks::<Plain<128>>(places, to),
+        GgmlType::F16 | GgmlType::BF16 => join_blocks::<Plain<64>>(places, to),
+    )
+}
+
+/// [`unpack_rows`] of a whole tensor.
+///
+/// # Panics
+/// Panics like [`plane_bytes`], and if a plane has another size than that says.
+#[cfg(any(test, feature = "testing"))]
+pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u8]) -> Vec<u8> {
+    let extent = extent(ty, rows, cols);
+    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
+    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
+    let (records, subs) = scales[extent.head..].split_at(extent.records);
+    let row_bytes = ty.row_bytes(cols).expect("the planes have a size");
+    let mut rows = vec![0; rows * row_bytes];
+    unpack_rows(ty, cols, [quants, records, subs], &mut rows);
+    rows
 }
 
 fn store<T: Pod>(plane: &mut [u8], i: usize, value: &T) {

@@ -74,15 +74,15 @@ type Nothing = [u8; 0];
 /// The eight 6-bit scales and minima of a superblock with their f16 factors.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct ScalesMins {
+pub(in crate::quant) struct ScalesMins {
     /// Nibble k: the lower bits of scale k.
-    scales_low: [u8; 4],
+    pub(in crate::quant) scales_low: [u8; 4],
     /// Nibble k: the lower bits of minimum k.
-    mins_low: [u8; 4],
+    pub(in crate::quant) mins_low: [u8; 4],
     /// Bits 2k and 2k + 1: the upper bits of scale k; 16 bits further of minimum k.
-    high: [u8; 4],
-    d: [u8; 2],
-    dmin: [u8; 2],
+    pub(in crate::quant) high: [u8; 4],
+    pub(in crate::quant) d: [u8; 2],
+    pub(in crate::quant) dmin: [u8; 2],
 }
 
 impl ScalesMins {
@@ -119,17 +119,17 @@ pub(super) struct Q3KRecord {
 /// The record of a Q5_K superblock.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Q5KRecord {
-    scales: ScalesMins,
-    high_bits: [u8; 32],
+pub(in crate::quant) struct Q5KRecord {
+    pub(in crate::quant) scales: ScalesMins,
+    pub(in crate::quant) high_bits: [u8; 32],
 }
 
 /// The record of a Q6_K superblock.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Q6KRecord {
-    high_bits: [[u8; 8]; 8],
-    scales: [i8; 16],
+pub(in crate::quant) struct Q6KRecord {
+    pub(in crate::quant) high_bits: [[u8; 8]; 8],
+    pub(in crate::quant) scales: [i8; 16],
 }
 
 /// The record of a Q5_1 block.
@@ -473,5 +473,4 @@ impl<const BYTES: usize> Planar for Plain<BYTES> {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
-pub(super) mod testing;
+pub(super) mod joined;

@@ -214,9 +214,10 @@ impl<'a> Asked<'a> {
             open.submission.get_or_insert(submitted);
         }
         let is_due = self.cuts.front().is_some_and(|cut| cut.due == end);
-        let (true, Some(open), Some((answering, told))) =
-            (is_due, self.open.take(), &mut self.told)
-        else {
+        if !is_due {
+            return Ok(());
+        }
+        let (Some(open), Some((answering, told))) = (self.open.take(), &mut self.told) else {
             return Ok(());
         };
         self.cuts.pop_front();

@@ -234,6 +234,7 @@ impl GpuModel {
             residence: self.residence,
             weights: self.weights.clone(),
             answering: None,
+            share: None,
             tier_trial: None,
             precomposed: None,
         }

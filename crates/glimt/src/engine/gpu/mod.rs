@@ -2,6 +2,7 @@
 
 mod answered;
 pub mod batch;
+mod by_host;
 mod flight;
 mod from_file;
 mod load;
@@ -20,6 +21,7 @@ mod proof;
 mod random;
 mod results;
 mod run;
+mod share;
 mod submissions;
 #[cfg(test)]
 mod tests;

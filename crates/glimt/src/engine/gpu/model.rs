@@ -5,6 +5,7 @@ use super::from_file::FromFile;
 use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
+use crate::engine::share::Share;
 use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::call::State;
 use crate::gpu::memory::EXPERTS_OF_HOST;
@@ -27,6 +28,8 @@ pub struct GpuModel {
     pub(super) weights: Arc<Weights>,
     /// Who answers the questions of its steps, if these have any.
     pub(super) answering: Option<Arc<Answering>>,
+    /// The CPU's share of missing experts; `None` if none was asked for.
+    pub share: Option<Share>,
     /// The measurement by which loading chose the tier; `None` where a tier was asked for or kept, or the device has no choice.
     pub tier_trial: Option<TierTrial>,
     /// The outcome of `--precompose`; `None` where it is off.
@@ -107,6 +110,7 @@ impl GpuModel {
         Ok(Self {
             residence,
             answering,
+            share: None,
             weights: Arc::new(weights),
             tier_trial: None,
             precomposed: None,

@@ -116,6 +116,9 @@ pub(super) struct Writer {
     driver: String,
     tier: String,
     composed: String,
+    /// Experts of a layer that the CPU multiplies at most; files of before that have none.
+    #[serde(default)]
+    share: u32,
 }
 
 impl Writer {
@@ -140,6 +143,7 @@ impl Writer {
             driver,
             tier: tier.to_owned(),
             composed: kept.unwrap_or_default().name().to_owned(),
+            share: engine.cpu_share().map_or(0, |share| share.experts),
         }
     }
 
@@ -155,6 +159,7 @@ impl Writer {
                 ("driver", or_none(&of.driver)),
                 ("tier", of.tier.clone()),
                 ("composed weights", of.composed.clone()),
+                ("experts that the CPU multiplies", of.share.to_string()),
                 ("version of glimt", of.version.clone()),
             ]
         };

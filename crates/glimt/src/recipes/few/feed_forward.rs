@@ -7,7 +7,7 @@ use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_experts::{self, GpuBatchExperts, TILE_WORDS};
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input, Tiles};
-use crate::kernels::expert_slots::GpuExpertSlots;
+use crate::kernels::expert_slots::{GpuExpertSlots, Share};
 use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
@@ -15,7 +15,7 @@ use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::model::{Ffn, Mlp, Moe};
-use crate::recipes::Rooms;
+use crate::recipes::{HostShare, Rooms};
 
 /// The experts' logits of each token.
 pub(in crate::recipes) struct RouterLogits {
@@ -157,12 +157,20 @@ impl Few<'_> {
             x: stream.values.clone(),
             h: h.clone(),
         };
+        // A share of the host is for one sequence alone, so that text does not depend on others.
+        let share = rooms.and_then(|rooms| rooms.share.as_ref());
+        let share = share.filter(|_| self.one && self.given.context.sequences.is_none());
         if let Some(rooms) = rooms {
-            self.choose_and_fill(&gate_up, &moe.experts, rooms)?;
+            self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?;
         }
         self.calls.extend(gate_up.calls(target)?);
+        if let (Some(_), Some(question)) = (share, self.questions.last_mut()) {
+            // The bus brings experts, and these are multiplied, while the host multiplies others.
+            question.due = self.calls.len();
+        }
         let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
+            share: share.map(|share| share.sum.clone()),
             tokens: self.most,
             activation: self.activation,
             down: &experts.down,
@@ -179,26 +187,48 @@ impl Few<'_> {
         Ok(())
     }
 
-    /// The choice of the experts that `gate_up` multiplies, and the copies of those that are missing in the places that it reads.
+    /// The choice of the experts that `gate_up` multiplies, and the copies of those that are missing in the places that it reads. Of `x`, the
+    /// stream, the host multiplies its share.
     fn choose_and_fill(
         &mut self,
         gate_up: &GpuTokenGateUp<'_>,
         host: &Mlp<GpuWeight>,
-        rooms: &Rooms,
+        (rooms, share): (&Rooms, Option<&HostShare>),
+        x: &Range,
     ) -> Result<(), GpuError> {
         let config = self.given.experts();
-        let words = 2 * config.used as u64;
+        let used = config.used as u64;
         let fills = self
             .one
-            .then(|| self.buffer("fills", || Range::words("fills of experts", words)));
+            .then(|| self.buffer("fills", || Range::words("fills of experts", 2 * used)));
+        let share = share.map(|share| Share {
+            split: share.split.clone(),
+            asked: self.buffer("experts of the host", || {
+                Range::words("experts of the host", used)
+            }),
+        });
         let chosen = GpuExpertSlots {
             gate_up,
             table: rooms.table().filter(|_| self.one),
             routing: rooms.routing.as_ref().filter(|_| self.one),
             fills: fills.clone(),
+            share: share.as_ref(),
         };
         self.calls.push(chosen.call(self.given.target)?);
         let (_, router) = gate_up.experts.as_ref().expect("it multiplies experts");
+        if let Some(Share { asked, .. }) = share {
+            let values = [
+                (&asked, used),
+                (&router.weights, used),
+                (x, u64::from(self.given.width())),
+            ];
+            let tells = values.map(|(range, values)| Range {
+                size: 4 * values,
+                ..range.clone()
+            });
+            let question = rooms.ask_for_sum(self.calls.len(), tells.to_vec());
+            self.questions.push(question);
+        }
         let brought = match fills {
             Some(fills) => rooms.fill_of_token(host, config, &fills),
             None => rooms.fill(host, config, ChosenBy::Ids(router.ids.clone()), self.most),

@@ -8,7 +8,9 @@ use super::router::{Choice, experts};
 use super::token_gate_up::{choice_of_one, in_parts};
 use crate::gpu::GpuError;
 use crate::gpu::memory::GpuWeight;
-use crate::kernels::expert_slots::{GpuExpertSlots, Routing, Table, expert_slots, first_words};
+use crate::kernels::expert_slots::{
+    Chosen, GpuExpertSlots, Routing, Share, Table, expert_slots, first_words,
+};
 use crate::kernels::router::{GpuRouter, strided};
 use crate::kernels::token_gate_up::GpuTokenGateUp;
 use crate::model::Gating;
@@ -69,6 +71,11 @@ fn compare(
         choices.flatten().collect()
     });
     let routing = trace.as_ref().map(|trace| Routing::new(trace, used));
+    // A share of the host, by lot: from none of the missing experts to all of them.
+    let split: Option<Vec<u32>> = (lab.below(2) == 0).then(|| {
+        let of = |misses: usize| lab.below(misses + 1) as u32;
+        (0..=used).map(of).collect()
+    });
     let (mut calls, mut found) = (vec![], vec![]);
     for choice in &choices {
         let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();
@@ -81,13 +88,19 @@ fn compare(
             router.ids.clone(),
             router.weights.clone(),
             lab.words(2 * used),
+            lab.words(used),
         ];
+        let share = split.as_ref().map(|split| Share {
+            split: lab.given(split),
+            asked: of[3].clone(),
+        });
         let gate_up = product(lab, &pair, router, &x, raw);
         let chosen = GpuExpertSlots {
             gate_up: &gate_up,
             table: table.as_ref(),
             routing: routing.as_ref(),
             fills: Some(of[2].clone()),
+            share: share.as_ref(),
         };
         calls.push(chosen.call(lab.gpu)?);
         found.push(of);
@@ -95,25 +108,21 @@ fn compare(
     lab.run(calls, state(1, 0))?;
     let mut words = first_words(count as u32, slots.unwrap_or(0) as u32);
     let mut all = vec![];
-    for (i, (choice, [ids, weights, fills])) in choices.iter().zip(&found).enumerate() {
+    for (i, (choice, [ids, weights, fills, asked])) in choices.iter().zip(&found).enumerate() {
         let traced = trace
             .as_ref()
             .map(|trace| &trace[i % (trace.len() / used) * used..][..used]);
         let chosen = traced.unwrap_or(&choice.ids);
-        let (places, copied) = match slots {
-            Some(_) => expert_slots(&mut words, chosen, count),
-            None => {
-                let places: Vec<u32> = (0..used as u32).collect();
-                let copied = choice
-                    .ids
-                    .iter()
-                    .zip(&places)
-                    .map(|(id, place)| [*id, *place]);
-                (places.clone(), copied.collect())
-            }
+        let split = split.as_deref();
+        let twin = match slots {
+            Some(_) => expert_slots(&mut words, chosen, count, split),
+            None => Chosen::in_order(chosen, split.map_or(0, |split| split[used])),
         };
-        all.push(lab.same(ids, &places)?);
-        all.push(lab.same(fills, &copied)?);
+        all.push(lab.same(ids, &twin.places)?);
+        all.push(lab.same(fills, &twin.fills)?);
+        if split.is_some() {
+            all.push(lab.same(asked, &twin.asked)?);
+        }
         all.push(lab.floats(weights, &choice.weights, super::router::LIMIT)?);
     }
     if let Some(table) = &table {
@@ -146,6 +155,7 @@ fn compare_several(lab: &Lab<'_>, [count, used]: [usize; 2]) -> Result<Vec<Compa
         table: None,
         routing: None,
         fills: None,
+        share: None,
     };
     several.run(lab, vec![chosen.call(lab.gpu)?], most)?;
     let router = gate_up.experts.as_ref().map(|(_, router)| router);

@@ -5,6 +5,7 @@ use super::lab::{Compared, Lab, state};
 use super::places::Several;
 use super::prepared::stand_for;
 use crate::gpu::GpuError;
+use crate::kernels::expert_slots::NONE;
 use crate::kernels::token::Divided;
 use crate::kernels::token_moe_down::{GpuTokenMoeDown, token_moe_down};
 use crate::quant::GgmlType::{self, F16, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
@@ -18,6 +19,8 @@ pub(crate) struct Down {
     pub shared: Option<(GgmlType, usize)>,
     /// Whether a step has several tokens.
     pub several: bool,
+    /// Whether the host multiplies some of the experts.
+    pub of_host: bool,
     /// Whether the case is compared in many geometries.
     pub many: bool,
 }
@@ -45,13 +48,28 @@ impl Down {
         let mut given_ids = ids.clone();
         given_ids.resize(most * used, 0);
         let pieces = shared_gpu.as_ref().map_or(1, |shared| shared.pieces.len());
-        if several.is_none() && down_gpu.pieces.len().max(pieces) == 1 {
+        let one_piece = down_gpu.pieces.len().max(pieces) == 1;
+        if several.is_none() && one_piece && !self.of_host {
             // No expert has the id that the kernel is told, which stands for the last one.
             ids[used - 1] = count as u32 - 1;
             given_ids[used - 1] = u32::MAX;
         }
+        let share = self.of_host.then(|| lab.normals(here * rows));
+        if self.of_host {
+            // From none of the experts to all.
+            let first = lab.below(used + 1);
+            given_ids[first..].fill(NONE);
+            ids.truncate(first);
+        }
         let of_token = |t: usize| {
             let (h, residual) = (&h[t * width..][..width], &residual[t * rows..][..rows]);
+            if let Some(share) = &share {
+                let sum: Vec<f32> = residual.iter().zip(share).map(|(a, b)| a + b).collect();
+                let (routed, rest) = h.split_at(used * cols);
+                let h = [&routed[..ids.len() * cols], rest].concat();
+                let weights = &weights[..ids.len()];
+                return token_moe_down(&down, shared.as_ref(), &h, &ids, weights, &sum);
+            }
             let (ids, weights) = (&ids[t * used..][..used], &weights[t * used..][..used]);
             token_moe_down(&down, shared.as_ref(), h, ids, weights, residual)
         };
@@ -65,6 +83,7 @@ impl Down {
             weights: lab.padded(&weights, used, most),
             used: used as u32,
             residual: lab.padded(&residual, rows, most),
+            share: share.as_ref().map(|share| lab.given(share)),
             y: lab.room(most * rows),
             prepared: lab.output(most * rows, Some(&g)),
             tokens: most as u32,
@@ -89,7 +108,11 @@ impl Down {
             Some((ty, cols)) => format!(", shared {ty} {cols}"),
             None => String::new(),
         };
-        let tokens = if self.several { ", tokens" } else { "" };
+        let tokens = match (self.several, self.of_host) {
+            (true, _) => ", tokens",
+            (_, true) => ", some of the host",
+            _ => "",
+        };
         let name = format!(
             "{} {used} of {count}x{rows}x{cols}{besides}{tokens}",
             self.ty
@@ -104,6 +127,7 @@ pub(crate) fn cases() -> Vec<Case> {
         sizes,
         shared,
         several: false,
+        of_host: false,
         many: false,
     };
     let others = GgmlType::ALL.iter().cycle().skip(1);
@@ -122,6 +146,16 @@ pub(crate) fn cases() -> Vec<Case> {
         of(Q4_0, [5, 3, 32, 256], Some((Q4_0, 1536))).case(),
         // Two lanes share a row. A workgroup takes 32 rows, and the last one has 16.
         of(Q4_0, [2, 1, 48, 64], Some((Q4_0, 64))).case(),
+        Down {
+            of_host: true,
+            ..of(Q4_K, [5, 4, 64, 512], Some((Q8_0, 512)))
+        }
+        .case(),
+        Down {
+            of_host: true,
+            ..of(Q6_K, [8, 3, 64, 256], None)
+        }
+        .case(),
         // Rows that fill no tile of 64, units that leave some lanes without.
         Down {
             many: true,
@@ -140,6 +174,7 @@ pub(crate) fn of_several() -> Vec<Case> {
         sizes,
         shared: None,
         several: true,
+        of_host: false,
         many: false,
     };
     vec![

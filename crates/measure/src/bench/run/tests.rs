@@ -18,6 +18,7 @@ fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         gpu: GpuOptions::default(),
         precompose: PrecomposeChoice::Off,
         cpu_products: Products::Quick,
+        cpu_share: Default::default(),
         chunks: vec![],
         routing: None,
         force: false,

@@ -1,45 +1,26 @@
-//! The way back from the planes to the file's bytes, by which tests show that repacking loses nothing.
+//! The way back from the planes to the file's blocks, by which the processor multiplies experts that lie as a device reads them.
 
 use bytemuck::Pod;
 
 use super::super::bits::{
     LOW_NIBBLES, swap_bits, to_bytes, to_words, transpose_crumbs, turn_high_nibbles,
 };
-use super::super::{UNIT, extent, head};
 use super::*;
-use crate::quant::GgmlType;
-use crate::quant::blocks::with_block;
 use crate::quant::iq2::Iq2XxsRun;
 
 /// A block that can be put together again.
-trait Joined: Planar {
+pub(in super::super) trait Joined: Planar {
     /// The inverse of [`Planar::split`].
     fn join(quants: &Self::Quants, record: &Self::Record, sub: &Self::Sub) -> Self;
 }
 
-/// The inverse of [`repack_rows`](crate::quant::repack::repack_rows) for a whole tensor: its bytes as they were in the file.
-///
-/// # Panics
-/// Panics like [`plane_bytes`](crate::quant::repack::plane_bytes), and if a plane has another size than that says.
-pub fn unpack(ty: GgmlType, rows: usize, cols: usize, quants: &[u8], scales: &[u8]) -> Vec<u8> {
-    let extent = extent(ty, rows, cols);
-    assert_eq!(quants.len(), extent.quants, "bytes of the quants plane");
-    assert_eq!(scales.len(), extent.scales(), "bytes of the scales plane");
-    let count = rows * cols / UNIT.max(ty.block_len());
-    let (records, subs) = scales[head(ty).len()..].split_at(extent.records);
-    let planes = [quants, records, subs];
-    with_block!(ty, B => join_blocks::<B>(count, planes),
-        GgmlType::F32 => join_blocks::<Plain<128>>(count, planes),
-        GgmlType::F16 | GgmlType::BF16 => join_blocks::<Plain<64>>(count, planes),
-    )
-}
-
-fn join_blocks<B: Joined>(count: usize, [quants, records, subs]: [&[u8]; 3]) -> Vec<u8> {
-    let block = |i| B::join(&load(quants, i), &load(records, i), &load(subs, i));
-    let blocks = (0..count).map(block);
-    blocks
-        .flat_map(|block| bytemuck::bytes_of(&block).to_vec())
-        .collect()
+/// Blocks one after the other, of planes that begin with the first of them.
+#[inline(always)]
+pub(in super::super) fn join_blocks<B: Joined>([quants, records, subs]: [&[u8]; 3], to: &mut [u8]) {
+    let blocks = bytemuck::cast_slice_mut::<u8, B>(to).iter_mut();
+    for (i, block) in blocks.enumerate() {
+        *block = B::join(&load(quants, i), &load(records, i), &load(subs, i));
+    }
 }
 
 fn load<T: Pod>(plane: &[u8], i: usize) -> T {
