@@ -1,11 +1,12 @@
 //! The step of many tokens: products as matrix products, experts grouped by their tokens. All layers share the buffers of a chunk.
 
 mod feed_forward;
+mod fills;
 
 use super::chunk::{Chunk, RowsBuffer};
 use super::{ChunkSize, Given, GpuBlock};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
+use crate::gpu::call::{Call, State};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::batch_matvec::{self, GpuBatchMatvec};
@@ -16,6 +17,7 @@ use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::quant::activation::Activation;
+use fills::Fill;
 
 /// The step from the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of
 /// decoding in the tiers that have one, on floats, as exact as the rest of a prompt.
@@ -95,6 +97,8 @@ pub struct Prompt<'a> {
     form: Form,
     /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
+    /// The fills that are to stand beside dispatches.
+    fills: Vec<Fill<'a>>,
 }
 
 /// Rows of a chunk as products take them.
@@ -146,11 +150,24 @@ impl<'a> Prompt<'a> {
             max_tokens,
             form: given.context.products,
             calls: vec![],
+            fills: vec![],
         }
     }
 
     pub(super) fn done(self) -> Step {
         Step::of(self.given.context.most(self.max_tokens), self.calls)
+    }
+
+    /// The step with the fills beside what computes in replays like this.
+    ///
+    /// # Errors
+    /// The errors of recording the step.
+    pub(super) fn filled(self, state: &State) -> Result<Step, GpuError> {
+        let step = Step::of(self.given.context.most(self.max_tokens), self.calls);
+        match &self.fills[..] {
+            [] => Ok(step),
+            fills => fills::beside(step, fills, state),
+        }
     }
 
     /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and what makes it so: it

@@ -5,12 +5,13 @@ use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
+use crate::kernels::expert_part::GpuExpertParts;
 use crate::kernels::expert_slots::{Routing, Table};
 use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Mlp};
 use crate::quant::GgmlType;
 use crate::quant::repack::ROW_STEP;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the experts of a model lie. All other weights lie on the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +23,9 @@ pub enum Residence {
     /// experts has so many slots on the device, which keep experts that tokens chose. The number may be 0. If a token's experts have no room
     /// in them, there are no slots: then no expert is kept.
     Slots(u32),
+    /// As [`Slots`](Self::Slots), for a device without memory for more: all layers have one room for the experts that a step of several tokens
+    /// reads. So filling it and computing take turns.
+    InTurn(u32),
 }
 
 impl Residence {
@@ -29,7 +33,7 @@ impl Residence {
     pub fn slots(self) -> Option<u32> {
         match self {
             Self::Whole => None,
-            Self::Slots(slots) => Some(slots),
+            Self::Slots(slots) | Self::InTurn(slots) => Some(slots),
         }
     }
 }
@@ -39,8 +43,11 @@ impl Residence {
 pub struct Rooms {
     /// The slots of the layer, if it has any: each is a group of the three weights.
     pub slots: Option<Slots>,
-    /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
+    /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it
+    /// anew in each layer.
     pub staging: Mlp<GpuWeight>,
+    /// Whether the layer before may have the same room, so that it is not filled while that one computes.
+    pub in_turn: bool,
     /// A trace of choices that decoded tokens take instead of their own, to measure by.
     pub routing: Option<Routing>,
 }
@@ -66,13 +73,16 @@ impl Rooms {
         config: Option<&Experts>,
         layers: &[Option<&Mlp<GpuWeight>>],
     ) -> Result<Vec<Option<Self>>, GpuError> {
-        let (Residence::Slots(slots), Some(config)) = (residence, config) else {
+        let (Some(slots), Some(config)) = (residence.slots(), config) else {
             return Ok(vec![]);
         };
         target.check_reads_host()?;
         let slots = slots.min(config.count as u32);
         let slots = (slots >= config.used as u32).then_some(slots);
-        let mut staging = Staging::default();
+        let mut staging = Staging {
+            in_turn: matches!(residence, Residence::InTurn(_)),
+            ..Staging::default()
+        };
         let rooms = layers.iter().map(|experts| {
             let Some(experts) = experts else {
                 return Ok(None);
@@ -80,12 +90,14 @@ impl Rooms {
             for weight in experts.weights() {
                 check(target, weight)?;
             }
+            staging.begin_layer();
             Ok(Some(Self {
                 slots: slots.map(|n| Slots {
                     experts: rooms_of(experts, |_, w| w.room("slots of experts", n)),
                     table: Table::new(config.count as u32, n),
                 }),
                 staging: rooms_of(experts, |which, w| staging.of(which, w)),
+                in_turn: staging.in_turn,
                 routing: None,
             }))
         });
@@ -166,6 +178,20 @@ impl Rooms {
         calls
     }
 
+    /// The copies of all experts to the staging, whichever tokens chose, in parts.
+    pub(super) fn parts<'a>(&'a self, host: &'a Mlp<GpuWeight>) -> [GpuExpertParts<'a>; 3] {
+        let kept = |i: usize| {
+            let Slots { experts, table } = self.slots.as_ref()?;
+            Some((experts.weights()[i], table))
+        };
+        let (host, to) = (host.weights(), self.staging.weights());
+        std::array::from_fn(|i| GpuExpertParts {
+            host: host[i],
+            kept: kept(i),
+            to: to[i],
+        })
+    }
+
     /// The weights whose groups are slots.
     pub fn slots(&self) -> impl Iterator<Item = &GpuWeight> {
         let slots = self.slots.iter();
@@ -242,14 +268,31 @@ fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The rooms for all experts by weight of an expert, type and shape. Those of one layer never are one.
+/// The kind of a room: the weight of an expert, type and shape. There are two of a kind where layers that follow each other need it.
+type RoomKind = (usize, GgmlType, [u32; 3]);
+
+/// The rooms for all experts by their kinds. Those of one layer never are one, nor are those of layers that follow each other, unless they are
+/// filled in turn.
 #[derive(Default)]
-struct Staging(HashMap<(usize, GgmlType, [u32; 3]), GpuWeight>);
+struct Staging {
+    in_turn: bool,
+    rooms: HashMap<(RoomKind, bool), GpuWeight>,
+    /// The rooms that the layer before has, and this one.
+    before: HashSet<(RoomKind, bool)>,
+    now: HashSet<(RoomKind, bool)>,
+}
 
 impl Staging {
+    /// The rooms that are asked for from now on are those of the next layer.
+    fn begin_layer(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
+
     fn of(&mut self, which: usize, w: &GpuWeight) -> GpuWeight {
-        let key = (which, w.ty, [w.groups, w.rows, w.cols]);
+        let kind = (which, w.ty, [w.groups, w.rows, w.cols]);
+        let second = !self.in_turn && self.before.contains(&(kind, false));
+        self.now.insert((kind, second));
         let new = || w.room("experts of a step", w.groups);
-        self.0.entry(key).or_insert_with(new).clone()
+        self.rooms.entry((kind, second)).or_insert_with(new).clone()
     }
 }

@@ -13,6 +13,8 @@ struct Way {
     recipe: Recipe,
     tier: Tier,
     slots: u32,
+    /// Whether prompts are filled in turn.
+    in_turn: bool,
     /// Whether workgroups repeat small work.
     repeats: bool,
     /// Whether few tokens have workgroups of their own for their experts.
@@ -37,19 +39,24 @@ impl Way {
         gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
         let gpu = Arc::new(gpu);
         let options = SynthOptions {
-            layers: Some(3),
+            // Three have experts, so that the room of the first is that of the last.
+            layers: Some(4),
             ..SynthOptions::default()
         };
         let gguf = match self.file {
             true => {
                 let bytes = synth::in_memory(self.model, self.recipe, &options);
-                let bytes = bytes.expect("three layers are fine");
+                let bytes = bytes.expect("four layers are fine");
                 crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
             }
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
-        let residences = [Residence::Whole, Residence::Slots(self.slots)];
+        let partly = match self.in_turn {
+            true => Residence::InTurn(self.slots),
+            false => Residence::Slots(self.slots),
+        };
+        let residences = [Residence::Whole, partly];
         Some(residences.map(|residence| {
             let (gpu, model) = (Arc::clone(&gpu), Arc::clone(&model));
             let mut ignore = |_, _| {};
@@ -147,16 +154,17 @@ fn ways() -> Vec<Way> {
     ] {
         for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
             for tier in [Tier::Subgroup, Tier::Int8] {
-                for flags in 0..16 {
+                for flags in 0..32 {
                     all.push(Way {
                         model,
                         // The second has types with a grid.
-                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3],
+                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3 & 1],
                         tier,
                         slots,
                         repeats: flags & 1 == 1,
                         apart: flags & 2 == 2,
                         file: flags & 4 == 0,
+                        in_turn: flags & 16 == 16,
                     });
                 }
             }

@@ -1,8 +1,14 @@
 //! Protects the steps of models whose experts lie in host memory: they are those of a model on the device and what brings the experts.
 
 use super::*;
+use crate::gpu::buffer::Buffer;
+use crate::gpu::call::Word;
+use crate::gpu::interface::Resolved;
 use crate::gpu::record::works;
+use crate::gpu::shader::Access;
 use crate::gpu::{GpuError, Tier};
+use crate::kernels::testing::Rng;
+use std::collections::{HashMap, HashSet};
 
 /// The most storage buffers that a kernel of the tiers with subgroups may bind.
 const MOST_BUFFERS: usize = 16;
@@ -26,7 +32,13 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
 
 /// Whether a call is one of those that experts in host memory need.
 fn brings(call: &Call) -> bool {
-    ["expert_slots", "expert_sources", "expert_fill"].contains(&call.kernel)
+    [
+        "expert_slots",
+        "expert_sources",
+        "expert_fill",
+        "expert_part",
+    ]
+    .contains(&call.kernel)
 }
 
 #[test]
@@ -67,12 +79,111 @@ fn experts_in_host_memory_take_the_steps_of_a_model_on_the_device_and_what_bring
             assert!(plan.bytes[0].abs_diff(expected) < alignment, "{what}");
             let of_layer = plan.host / layers as u64;
             let more = plan.bytes[2] - whole.bytes[2];
-            // Layers have weights of two types.
-            assert!(
-                (of_layer / 2..3 * of_layer).contains(&more),
-                "{what}: {more}"
-            );
+            // Layers have weights of two types. Those that follow each other have rooms of their own.
+            assert!((of_layer..5 * of_layer).contains(&more), "{what}: {more}");
         }
+    }
+}
+
+/// The numbers in a call's words.
+fn numbers<const N: usize>(call: &Call, names: [&str; N]) -> [u32; N] {
+    names.map(
+        |name| match call.words.iter().find(|(own, _)| *own == name) {
+            Some((_, Word::U(n))) => *n,
+            other => panic!("{name}: {other:?}"),
+        },
+    )
+}
+
+#[test]
+fn a_long_chunk_brings_all_experts_beside_what_computes_before() {
+    let profiles = profiles();
+    let targets: Vec<_> = profiles.iter().filter(|t| t.tier.has_subgroups()).collect();
+    let models = [ModelName::Glm47Flash, ModelName::DeepseekV2Lite];
+    for (&target, &name) in drawn_pairs(&targets, &models).into_iter().take(2) {
+        let model = model(name, Recipe::Q4KM);
+        let experts = model.config.experts.as_ref().expect("it has experts");
+        let slots = [0, experts.used, 20][Rng::fresh().below(3)] as u32;
+        let what = format!("{name} on {}, {slots} slots", target.name);
+        let plan = Plan::of_one(target, &model, Residence::Slots(slots), 4000, None);
+        let plan = plan.expect("it fits");
+        let (_, step) = plan
+            .steps
+            .iter()
+            .find(|(name, _)| *name == "chunk")
+            .expect("it has one");
+        let state = |tokens| State {
+            tokens,
+            few: false,
+            ..plan.state(target, 100)
+        };
+        let resolved = resolved(target, &what, step);
+        let kernels = |tokens| -> Vec<_> {
+            let works = works(step, &state(tokens)).expect("it is resolved");
+            works
+                .iter()
+                .map(|work| step.calls[work.dispatch].kernel)
+                .collect()
+        };
+        assert!(!kernels(9).contains(&"expert_part") && kernels(9).contains(&"expert_fill"));
+        assert!(!kernels(2000).contains(&"expert_fill"), "{what}");
+        // Which parts of each room were copied since its products read it.
+        let mut copied: HashMap<&Buffer, u32> = HashMap::new();
+        let (mut levels, mut reads) = (HashSet::new(), 0);
+        let works = works(step, &state(step.most.tokens)).expect("it is resolved");
+        let writes = |call: &Resolved| -> Vec<Buffer> {
+            let both = call.spec.access.iter().zip(&call.bindings);
+            let written = both.filter(|(access, _)| **access == Access::Write);
+            written.map(|(_, range)| range.buffer.clone()).collect()
+        };
+        for work in &works {
+            let call = &step.calls[work.dispatch];
+            if call.kernel != "expert_part" {
+                let rooms = call
+                    .bindings
+                    .iter()
+                    .filter(|(name, _)| ["w_q", "u_q"].contains(name));
+                for (_, range) in rooms {
+                    if let Some(end) = copied.remove(&range.buffer) {
+                        assert_eq!(end, u32::MAX, "{what}: parts of {range:?} are missing");
+                        reads += 1;
+                    }
+                }
+                continue;
+            }
+            let [first, behind, parts, count] =
+                numbers(call, ["first", "behind", "parts", "experts"]);
+            let room = &call.bound("to_q").expect("it is bound").buffer;
+            let end = copied.entry(room).or_default();
+            assert_eq!(*end, first, "{what}: parts in order");
+            *end = if behind == parts * count {
+                u32::MAX
+            } else {
+                behind
+            };
+            levels.insert(work.level);
+            // Nothing beside it binds what it writes.
+            let written = writes(&resolved[work.dispatch]);
+            let beside = works.iter().filter(|w| w.level == work.level);
+            for other in beside.filter(|other| other.dispatch != work.dispatch) {
+                let bound = step.calls[other.dispatch].ranges();
+                assert!(
+                    !bound
+                        .map(|range| &range.buffer)
+                        .any(|b| written.contains(b)),
+                    "{what}"
+                );
+            }
+        }
+        assert!(copied.is_empty(), "{what}");
+        let layers = model.layers.len() - model.config.leading_dense_block_count;
+        assert_eq!(reads, 3 * layers, "{what}");
+        // Something computes beside each part.
+        for level in &levels {
+            let flops = works.iter().filter(|w| w.level == *level).map(|w| w.flops);
+            assert!(flops.sum::<u64>() > 0, "{what}");
+        }
+        assert!(levels.len() > 3 * layers, "{what}: {}", levels.len());
     }
 }
 
