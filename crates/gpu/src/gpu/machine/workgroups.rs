@@ -12,11 +12,11 @@ pub(crate) const EXPERT_FILL: u32 = 256;
 /// Vectors of 16 bytes that a thread of `expert_fill` asks for at once.
 pub(crate) const EXPERT_FILL_LOADS: u32 = 8;
 /// `expert_part`, which stands beside other dispatches.
-pub(crate) const EXPERT_PART: u32 = 128;
+pub(crate) const EXPERT_PART: u32 = 256;
 /// Vectors of 16 bytes that a thread of `expert_part` asks for at once.
 pub(crate) const EXPERT_PART_LOADS: u32 = 8;
 /// Workgroups of `expert_part`. Together they ask for 512 kB at once, and 50 GB/s at a latency of 2 us need 100 kB. Reckoned.
-pub(crate) const EXPERT_PARTS: u32 = 32;
+pub(crate) const EXPERT_PARTS: u32 = 16;
 /// `expert_rows`, a workgroup for each expert.
 pub(crate) const EXPERT_ROWS: u32 = 256;
 /// Slots of which a thread of `expert_rows` asks for the experts at once.

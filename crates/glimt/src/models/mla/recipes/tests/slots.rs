@@ -129,7 +129,7 @@ fn a_long_chunk_brings_all_experts_beside_what_computes_before() {
         assert!(!kernels(2000).contains(&"expert_fill"), "{what}");
         // Which parts of each room were copied since its products read it.
         let mut copied: HashMap<&Buffer, u32> = HashMap::new();
-        let (mut levels, mut reads) = (HashSet::new(), 0);
+        let (mut levels, mut taken, mut reads) = (HashSet::new(), HashSet::new(), 0);
         let works = works(step, &state(step.most.tokens)).expect("it is resolved");
         let writes = |call: &Resolved| -> Vec<Buffer> {
             let both = call.spec.access.iter().zip(&call.bindings);
@@ -149,6 +149,10 @@ fn a_long_chunk_brings_all_experts_beside_what_computes_before() {
                         reads += 1;
                     }
                 }
+                continue;
+            }
+            // It is repeated for each block of the context, a share of it each time.
+            if !taken.insert(work.dispatch) {
                 continue;
             }
             let [first, behind, parts, count] =
@@ -180,10 +184,11 @@ fn a_long_chunk_brings_all_experts_beside_what_computes_before() {
         assert_eq!(reads, 3 * layers, "{what}");
         // Something computes beside each part.
         for level in &levels {
-            let flops = works.iter().filter(|w| w.level == *level).map(|w| w.flops);
-            assert!(flops.sum::<u64>() > 0, "{what}");
+            let beside = works.iter().filter(|work| work.level == *level);
+            let mut others = beside.filter(|work| !brings(&step.calls[work.dispatch]));
+            assert!(others.next().is_some(), "{what}");
         }
-        assert!(levels.len() > 3 * layers, "{what}: {}", levels.len());
+        assert!(levels.len() > 10 * layers, "{what}: {}", levels.len());
     }
 }
 
