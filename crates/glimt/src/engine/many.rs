@@ -241,7 +241,7 @@ impl<'a> Sought<'a> {
         let Ok(bus) = self.memory.bus(self.gpu) else {
             return Ok(None);
         };
-        let Ok(least) = self.plan(Residence::InTurn(0), needed) else {
+        let Ok(least) = self.plan(Residence::Slots(0), needed) else {
             return Ok(None);
         };
         let most = self.beside(&least, has);
@@ -255,12 +255,13 @@ impl<'a> Sought<'a> {
             Some(asked) => asked,
             None => self.all().min(most / 4).max(self.of_one),
         };
-        let plan = |residence| self.plan(residence, pages);
+        let plan = |slots| self.plan(Residence::Slots(slots), pages);
         let found = experts.most_slots(&self.whole, has, &plan)?;
         let Some(found) = found else {
             return Err(self.refusal(pages, &self.whole, most, String::new()));
         };
-        let expected = expected(self.gpu, self.model, found.0, self.sizes.n_ctx)?;
+        let residence = Residence::Slots(found.slots.unwrap_or_default());
+        let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
         Ok(Some(Many {
             sizes: self.of_pages(pages),
             partly: Some(Partly::new(self.gpu, experts, &found, &expected, bus)),

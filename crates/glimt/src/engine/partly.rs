@@ -48,31 +48,9 @@ impl Experts {
         }))
     }
 
-    /// The residence with the most slots of which a plan has room in `has` bytes, and that plan; `None` where not even the plan without slots
-    /// has. Prompts that are filled beside computing take more memory, which costs some slots, but not all of them.
+    /// The most slots with which a plan has room in `has` bytes, and that plan; `None` where not even the plan without slots has. Fewer
+    /// slots than a token uses experts keep none, so then there are none.
     pub(super) fn most_slots(
-        self,
-        whole: &MemoryPlan,
-        has: u64,
-        plan: &dyn Fn(Residence) -> Result<MemoryPlan, EngineError>,
-    ) -> Result<Option<(Residence, MemoryPlan)>, EngineError> {
-        let mut found = None;
-        for of in [Residence::Slots, Residence::InTurn] {
-            let most = self.most_of(whole, has, &|slots| plan(of(slots)))?;
-            let most = most.map(|plan| (of(plan.slots.unwrap_or_default()), plan));
-            let keeps = |(_, plan): &(_, MemoryPlan)| plan.slots > Some(0);
-            if found.is_none() || most.as_ref().is_some_and(keeps) {
-                found = most;
-            }
-            if found.as_ref().is_some_and(keeps) {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    /// The plan with the most slots that has room in `has` bytes. Fewer slots than a token uses experts keep none, so then there are none.
-    fn most_of(
         self,
         whole: &MemoryPlan,
         has: u64,
@@ -105,8 +83,6 @@ impl Experts {
 pub struct Partly {
     /// Slots of each layer for experts.
     pub slots: u32,
-    /// Whether prompts are filled and computed in turn, since more memory would leave no slots.
-    pub in_turn: bool,
     /// Experts of each layer.
     pub experts: u32,
     /// Bytes of weights on the device.
@@ -126,11 +102,11 @@ impl Partly {
     pub(super) fn new(
         target: &Target,
         experts: Experts,
-        (residence, plan): &(Residence, MemoryPlan),
+        plan: &MemoryPlan,
         expected: &Expected,
         bus: Bus,
     ) -> Self {
-        let slots = residence.slots().unwrap_or(experts.count);
+        let slots = plan.slots.unwrap_or(experts.count);
         let missing = 1.0 - f64::from(slots) / f64::from(experts.count.max(1));
         let over_bus = missing * experts.of_token as f64 / (bus.gb_per_s() * 1e9);
         let speed = memory_speed(&target.name);
@@ -138,7 +114,6 @@ impl Partly {
         let seconds = expected.seconds(speed.unwrap_or(f64::INFINITY)) + over_bus;
         Self {
             slots,
-            in_turn: matches!(residence, Residence::InTurn(_)),
             experts: experts.count,
             resident: plan.weights,
             host: plan.host,
@@ -150,11 +125,7 @@ impl Partly {
 
     /// Where the experts lie: where `None`, on the device with all else.
     pub fn residence_of(partly: Option<&Self>) -> Residence {
-        match partly {
-            None => Residence::Whole,
-            Some(partly) if partly.in_turn => Residence::InTurn(partly.slots),
-            Some(partly) => Residence::Slots(partly.slots),
-        }
+        partly.map_or(Residence::Whole, |partly| Residence::Slots(partly.slots))
     }
 }
 

@@ -181,7 +181,7 @@ impl Place<'_> {
             Ok(bus) => bus,
             Err(but) => return none(but),
         };
-        let least = match self.plan(Residence::InTurn(0), n_ctx) {
+        let least = match self.plan(Residence::Slots(0), n_ctx) {
             Ok(least) => least,
             Err(error) => return none(unplaced(&error)),
         };
@@ -256,12 +256,13 @@ impl Place<'_> {
         let (Site::Gpu(target, _), Some(has)) = (self.site, self.site.has()) else {
             return Ok(None);
         };
-        let plan = |residence| self.plan(residence, whole.ctx);
-        let Some(found) = experts.most_slots(whole, has, &plan)? else {
+        let plan = |slots| self.plan(Residence::Slots(slots), whole.ctx);
+        let Some(plan) = experts.most_slots(whole, has, &plan)? else {
             return Ok(None);
         };
-        let expected = expected(target, self.model, found.0, whole.ctx)?;
-        Ok(Some(Partly::new(target, experts, &found, &expected, bus)))
+        let residence = Residence::Slots(plan.slots.unwrap_or_default());
+        let expected = expected(target, self.model, residence, whole.ctx)?;
+        Ok(Some(Partly::new(target, experts, &plan, &expected, bus)))
     }
 
     /// The error that names what was needed, what there is, and what would fit.
@@ -413,7 +414,7 @@ pub(super) fn expected(
     let whole = of(Residence::Whole)?;
     Ok(match residence {
         Residence::Whole => whole,
-        Residence::Slots(_) | Residence::InTurn(_) => whole.with_waits_of(&of(residence)?),
+        Residence::Slots(_) => whole.with_waits_of(&of(residence)?),
     })
 }
 

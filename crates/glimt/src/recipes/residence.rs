@@ -11,7 +11,7 @@ use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Mlp};
 use crate::quant::GgmlType;
 use crate::quant::repack::ROW_STEP;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Where the experts of a model lie. All other weights lie on the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,9 +23,6 @@ pub enum Residence {
     /// experts has so many slots on the device, which keep experts that tokens chose. The number may be 0. If a token's experts have no room
     /// in them, there are no slots: then no expert is kept.
     Slots(u32),
-    /// As [`Slots`](Self::Slots), for a device without memory for more: all layers have one room for the experts that a step of several tokens
-    /// reads. So filling it and computing take turns.
-    InTurn(u32),
 }
 
 impl Residence {
@@ -33,7 +30,7 @@ impl Residence {
     pub fn slots(self) -> Option<u32> {
         match self {
             Self::Whole => None,
-            Self::Slots(slots) | Self::InTurn(slots) => Some(slots),
+            Self::Slots(slots) => Some(slots),
         }
     }
 }
@@ -43,11 +40,8 @@ impl Residence {
 pub struct Rooms {
     /// The slots of the layer, if it has any: each is a group of the three weights.
     pub slots: Option<Slots>,
-    /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it
-    /// anew in each layer.
+    /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
     pub staging: Mlp<GpuWeight>,
-    /// Whether the layer before may have the same room, so that it is not filled while that one computes.
-    pub in_turn: bool,
     /// A trace of choices that decoded tokens take instead of their own, to measure by.
     pub routing: Option<Routing>,
 }
@@ -73,16 +67,13 @@ impl Rooms {
         config: Option<&Experts>,
         layers: &[Option<&Mlp<GpuWeight>>],
     ) -> Result<Vec<Option<Self>>, GpuError> {
-        let (Some(slots), Some(config)) = (residence.slots(), config) else {
+        let (Residence::Slots(slots), Some(config)) = (residence, config) else {
             return Ok(vec![]);
         };
         target.check_reads_host()?;
         let slots = slots.min(config.count as u32);
         let slots = (slots >= config.used as u32).then_some(slots);
-        let mut staging = Staging {
-            in_turn: matches!(residence, Residence::InTurn(_)),
-            ..Staging::default()
-        };
+        let mut staging = Staging::default();
         let rooms = layers.iter().map(|experts| {
             let Some(experts) = experts else {
                 return Ok(None);
@@ -90,14 +81,12 @@ impl Rooms {
             for weight in experts.weights() {
                 check(target, weight)?;
             }
-            staging.begin_layer();
             Ok(Some(Self {
                 slots: slots.map(|n| Slots {
                     experts: rooms_of(experts, |_, w| w.room("slots of experts", n)),
                     table: Table::new(config.count as u32, n),
                 }),
                 staging: rooms_of(experts, |which, w| staging.of(which, w)),
-                in_turn: staging.in_turn,
                 routing: None,
             }))
         });
@@ -268,31 +257,14 @@ fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The kind of a room: the weight of an expert, type and shape. There are two of a kind where layers that follow each other need it.
-type RoomKind = (usize, GgmlType, [u32; 3]);
-
-/// The rooms for all experts by their kinds. Those of one layer never are one, nor are those of layers that follow each other, unless they are
-/// filled in turn.
+/// The rooms for all experts by weight of an expert, type and shape. Those of one layer never are one.
 #[derive(Default)]
-struct Staging {
-    in_turn: bool,
-    rooms: HashMap<(RoomKind, bool), GpuWeight>,
-    /// The rooms that the layer before has, and this one.
-    before: HashSet<(RoomKind, bool)>,
-    now: HashSet<(RoomKind, bool)>,
-}
+struct Staging(HashMap<(usize, GgmlType, [u32; 3]), GpuWeight>);
 
 impl Staging {
-    /// The rooms that are asked for from now on are those of the next layer.
-    fn begin_layer(&mut self) {
-        self.before = std::mem::take(&mut self.now);
-    }
-
     fn of(&mut self, which: usize, w: &GpuWeight) -> GpuWeight {
-        let kind = (which, w.ty, [w.groups, w.rows, w.cols]);
-        let second = !self.in_turn && self.before.contains(&(kind, false));
-        self.now.insert((kind, second));
+        let key = (which, w.ty, [w.groups, w.rows, w.cols]);
         let new = || w.room("experts of a step", w.groups);
-        self.rooms.entry((kind, second)).or_insert_with(new).clone()
+        self.0.entry(key).or_insert_with(new).clone()
     }
 }

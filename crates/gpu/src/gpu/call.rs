@@ -156,6 +156,12 @@ impl Call {
         given.map(|(_, word)| *word)
     }
 
+    /// Whether it binds a buffer of `weight`.
+    pub fn binds(&self, weight: &memory::GpuWeight) -> bool {
+        let mut buffers = weight.buffers();
+        buffers.any(|buffer| self.ranges().any(|range| range.buffer == *buffer))
+    }
+
     /// Takes part only in replays of up to `most`, which are smaller than the step's.
     pub fn at_most(mut self, most: Most) -> Self {
         self.most = Some(most);

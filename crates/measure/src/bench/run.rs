@@ -23,6 +23,7 @@ use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
 
 /// Tokens that warm a generation up.
@@ -358,7 +359,10 @@ fn on_gpu(
             n_ubatch: Some(backend.chunk()),
             peak_gb_per_s: Some(peak / 1e9),
             clock: Some(Clock::of(&gpu).name()),
-            expert_slots: weights.residence.slots(),
+            expert_slots: match weights.residence {
+                Residence::Whole => None,
+                Residence::Slots(slots) => Some(slots),
+            },
             ..base_row(options, &**model)
         };
         run_tests(options, &mut backend, &**model, &row, on_event)?;

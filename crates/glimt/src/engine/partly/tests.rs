@@ -14,18 +14,10 @@ const EXPERTS: Experts = Experts {
 const SLOT: u64 = 1000;
 const REST: u64 = 5000;
 
-/// Bytes of a room for the experts of a layer.
-const ROOM: u64 = 3000;
-
 /// A plan like those of a model: `end` bytes are lost at the end of a buffer.
-fn plan(residence: Residence, end: u64) -> MemoryPlan {
-    let slots = residence.slots();
+fn plan(slots: Option<u32>, end: u64) -> MemoryPlan {
     let experts = slots.unwrap_or(EXPERTS.count);
-    let room = match residence {
-        Residence::Whole => 0,
-        Residence::Slots(_) => 2 * ROOM,
-        Residence::InTurn(_) => ROOM,
-    };
+    let room = if slots.is_some() { 3000 } else { 0 };
     MemoryPlan {
         ctx: 100,
         weights: REST + SLOT * u64::from(experts) + if experts > 0 { end } else { 0 },
@@ -38,30 +30,27 @@ fn plan(residence: Residence, end: u64) -> MemoryPlan {
     }
 }
 
-/// The residence that is found in `has` bytes.
-fn found(has: u64, end: u64) -> Option<Residence> {
+/// The slots that are found in `has` bytes.
+fn found(has: u64, end: u64) -> Option<u32> {
     let tries = Cell::new(0);
-    let planned = |residence| {
+    let planned = |slots| {
         tries.set(tries.get() + 1);
-        Ok(plan(residence, end))
+        Ok(plan(Some(slots), end))
     };
-    let found = EXPERTS.most_slots(&plan(Residence::Whole, end), has, &planned);
-    assert!(tries.get() <= 7, "{} plans", tries.get());
-    let (residence, found) = found.expect("it is planned")?;
+    let found = EXPERTS.most_slots(&plan(None, end), has, &planned);
+    assert!(tries.get() <= 5, "{} plans", tries.get());
+    let found = found.expect("it is planned")?;
     assert!(found.total() <= has);
-    assert_eq!(found.slots, residence.slots());
-    Some(residence)
+    found.slots
 }
 
 #[test]
 fn there_are_as_many_slots_as_have_room() {
-    let least = plan(Residence::Slots(0), 0).total();
-    let found = |has, end| {
-        let found = found(has, end).expect("it has room");
-        assert!(matches!(found, Residence::Slots(_)), "{found:?}");
-        found.slots()
-    };
+    let least = plan(Some(0), 0).total();
+    assert_eq!(found(least - 1, 0), None);
+    assert_eq!(found(least, 0), Some(0));
     // As many slots as a token uses experts are the first that keep any.
+    assert_eq!(found(least + 4 * SLOT - 1, 0), Some(0));
     assert_eq!(found(least + 4 * SLOT, 0), Some(4));
     for slots in [5, 31, 62] {
         let has = least + u64::from(slots) * SLOT;
@@ -75,28 +64,12 @@ fn there_are_as_many_slots_as_have_room() {
     assert_eq!(found(u64::MAX, 0), Some(63));
 }
 
-#[test]
-fn a_second_room_takes_no_slots_where_few_would_be_left() {
-    let [one, two] = [Residence::InTurn(0), Residence::Slots(0)].map(|of| plan(of, 0).total());
-    assert_eq!(found(one - 1, 0), None);
-    assert_eq!(found(one, 0), Some(Residence::InTurn(0)));
-    // Without slots there is a second room as soon as it fits, until its place would be enough for slots.
-    assert_eq!(found(two - 1, 0), Some(Residence::InTurn(0)));
-    assert_eq!(found(two, 0), Some(Residence::Slots(0)));
-    assert_eq!(found(one + 4 * SLOT - 1, 0), Some(Residence::Slots(0)));
-    assert_eq!(found(one + 4 * SLOT, 0), Some(Residence::InTurn(4)));
-    assert_eq!(found(two + 4 * SLOT - 1, 0), Some(Residence::InTurn(6)));
-    assert_eq!(found(two + 4 * SLOT, 0), Some(Residence::Slots(4)));
-}
-
 /// An outcome with so many slots on a device of this name, whose token takes 2 ms beside what it reads.
 fn partly(name: &str, slots: u32) -> Partly {
     let target = Target::new(name, Machine::H200, Tier::Int8);
     let expected = Expected::of_waiting(0.002);
     let bus = "5x16".parse().expect("it is a bus");
-    let residence = Residence::Slots(slots);
-    let planned = (residence, plan(residence, 0));
-    Partly::new(&target, EXPERTS, &planned, &expected, bus)
+    Partly::new(&target, EXPERTS, &plan(Some(slots), 0), &expected, bus)
 }
 
 #[test]

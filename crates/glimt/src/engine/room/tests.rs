@@ -83,7 +83,7 @@ fn a_model_is_whole_wherever_it_has_room_and_else_has_the_most_slots() {
     for room in [whole, whole + 1, u64::MAX] {
         assert_eq!(at(room).check(N_CTX).expect("it fits"), None);
     }
-    let least = plan(Residence::InTurn(0));
+    let least = plan(Residence::Slots(0));
     let experts = Experts::of(&target, &*model).expect("they have places");
     let experts = experts.expect("it has some");
     assert_eq!(least.host, whole_experts(&model, &target));
@@ -98,9 +98,8 @@ fn a_model_is_whole_wherever_it_has_room_and_else_has_the_most_slots() {
         let found = at(needed).check(N_CTX).expect("it fits partly");
         let found = found.expect("it is not whole");
         assert_eq!((found.slots, found.experts), (slots, experts.count));
-        assert!(!found.in_turn);
         let fewer = at(needed - 1).check(N_CTX).expect("it fits partly");
-        assert!(fewer.is_some_and(|fewer| fewer.in_turn || fewer.slots < slots));
+        assert!(fewer.is_some_and(|fewer| fewer.slots < slots));
     }
     let fewest = at(least.total()).check(N_CTX).expect("the rest fits");
     assert_eq!(fewest.map(|fewest| fewest.slots), Some(0));
@@ -126,7 +125,7 @@ fn refusals_tell_what_is_missing() {
     let host = Host::of(64 << 30);
     let at = |device, behind, host| place(&*model, &target, device, behind, host);
     let of = |residence| at(0, CARD, host).plan(residence, N_CTX).expect("a plan");
-    let (whole, least) = (of(Residence::Whole), of(Residence::InTurn(0)));
+    let (whole, least) = (of(Residence::Whole), of(Residence::Slots(0)));
     let told = refused(&at(least.total() - 1, CARD, host));
     for expected in [
         format!("take {} in all", size(whole.total())),

@@ -1,9 +1,13 @@
 //! What brings experts that lie in host memory to a chunk of many tokens.
 //!
 //! Such a chunk chooses nearly all experts of a layer. So all of them are brought, before any is chosen: in parts, each of which stands beside a
-//! level of what computes from the layer before on, so that the bus and the products work at the same time. A part is as large as its level's
-//! share of the operations, since the next level waits for both. For a few tokens it is faster to wait for the choice, and to bring what they
-//! chose: then filling and computing take turns, as they do where memory has room for the experts of one layer only.
+//! level of what computes, so that the bus and the products work at the same time. A part is as large as its level's share of the operations,
+//! since the next level waits for both.
+//!
+//! One room for each weight is enough, since no level reads all of them. `down` of a layer is brought while gate and up of that layer are
+//! multiplied, a third of the bytes beside about a third of the operations, and then gate and up of the next layer.
+//!
+//! For a few tokens it is faster to wait for the choice, and to bring what they chose: then filling and computing take turns.
 
 use super::Prompt;
 use crate::gpu::call::{Call, State, When};
@@ -15,19 +19,21 @@ use crate::kernels::expert_sources::ChosenBy;
 use crate::model::{Experts, Mlp};
 use crate::recipes::Rooms;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The share of a layer's experts that a chunk may leave out and still have all of them brought. Computing a layer takes longer than so much of
 /// its experts over the bus, since the memory of a device, from which the products read them again, is less than 64 times as fast as a bus.
 const LEFT_OUT: f64 = 1.0 / 64.0;
-/// The share of the operations beside which a layer is brought that each level counts for at least, since those that tell no operations take time,
-/// too: a norm of 2048 tokens takes about so much of a layer of GLM-4.7-Flash on an H200.
+/// The share of the operations of a layer that each of its levels counts for at least, since those that tell no operations take time, too: a norm
+/// of 2048 tokens takes about so much of a layer of GLM-4.7-Flash on an H200.
 const LEAST_SHARE: f64 = 1.0 / 128.0;
 
-/// All experts of a layer, to be brought before a dispatch.
+/// All experts of a layer.
 pub(super) struct Fill<'a> {
-    /// The number of the first dispatch that reads them.
+    /// The number of the first dispatch that reads gate and up.
     before: usize,
-    weights: [GpuExpertParts<'a>; 3],
+    gate_up: [GpuExpertParts<'a>; 2],
+    down: [GpuExpertParts<'a>; 1],
     /// The replays in which they are brought so.
     when: When,
 }
@@ -41,12 +47,12 @@ fn least_of_all(experts: &Experts) -> u32 {
 }
 
 impl<'a> Prompt<'a> {
-    /// Has the experts of a layer be brought before what is recorded next, in a step of `least` tokens or more.
+    /// Has the experts of a layer be brought for gate and up, which are recorded next, and for `down`, in a step of `least` tokens or more.
     pub(super) fn fill(&mut self, rooms: &'a Rooms, host: &'a Mlp<GpuWeight>, least: u32) {
         let config = self.given.experts();
         let enough = least_of_all(config);
         let [few, many] = match () {
-            () if self.max_tokens < enough || rooms.in_turn => [Some(When::Always), None],
+            () if self.max_tokens < enough => [Some(When::Always), None],
             () if least >= enough => [None, Some(When::Always)],
             () => [
                 Some(When::TokensUpTo(enough - 1)),
@@ -60,45 +66,176 @@ impl<'a> Prompt<'a> {
                 None => self.max_tokens,
             };
             let fills = rooms.fill(host, config, chosen, most);
-            self.calls
-                .extend(fills.into_iter().map(|call| call.only(when)));
+            let fills = fills.into_iter().map(|call| call.only(when));
+            self.calls.extend(fills);
         }
         if let Some(when) = many {
+            let [gate, up, down] = rooms.parts(host);
             self.fills.push(Fill {
                 before: self.calls.len(),
-                weights: rooms.parts(host),
+                gate_up: [gate, up],
+                down: [down],
                 when,
             });
         }
     }
 }
 
-/// A level of a step: its first dispatch, and its operations.
-struct Level {
-    first: usize,
-    flops: u64,
-}
-
-/// `step` with `fills` in parts, each beside a level of those that a replay for `state` has since the first products of the layer before.
+/// `step` with `fills` in parts, each beside a level of a replay for `state`.
 ///
 /// # Errors
 /// The errors of recording the step.
 pub(super) fn beside(step: Step, fills: &[Fill<'_>], state: &State) -> Result<Step, GpuError> {
     let levels = levels(&step, state)?;
-    let mut parts: BTreeMap<usize, Vec<Call>> = BTreeMap::new();
-    let mut begin = 0;
-    for fill in fills {
-        let window = levels.iter();
-        let window = window.filter(|level| (begin..fill.before).contains(&level.first));
-        for (first, calls) in fill.beside(&window.collect::<Vec<_>>(), &step.calls) {
-            parts.entry(first).or_default().extend(calls);
-        }
-        begin = fill.before;
+    let mut parts = Parts {
+        calls: &step.calls,
+        beside: BTreeMap::new(),
+    };
+    let at = |fill: &Fill<'_>| levels.partition_point(|level| level.first < fill.before);
+    if let [first, ..] = fills {
+        let before = Levels::of(&levels[..at(first)]);
+        parts.add(&first.gate_up, first.when, &before, 0.0..before.all());
     }
-    let mut calls = Vec::with_capacity(step.calls.len() + parts.len());
+    for (i, fill) in fills.iter().enumerate() {
+        let next = fills.get(i + 1);
+        // From gate and up of this layer to those of the next.
+        let own = Levels::of(&levels[at(fill)..next.map_or(levels.len(), at)]);
+        // The operations after which the rooms of gate and up are free, and those after which `down` is read.
+        let free = own
+            .reading(&fill.gate_up[0], parts.calls)
+            .last()
+            .map_or(0, |last| last + 1);
+        let needed = own
+            .reading(&fill.down[0], parts.calls)
+            .next()
+            .unwrap_or(own.levels.len());
+        let following = next.map_or(0, |next| count(&next.gate_up));
+        let share = f64::from(count(&fill.down)) / f64::from(count(&fill.down) + following);
+        let turn = (share * own.all())
+            .max(own.before(free))
+            .min(own.before(needed));
+        parts.add(&fill.down, fill.when, &own, 0.0..turn);
+        if let Some(next) = next {
+            parts.add(&next.gate_up, next.when, &own, turn..own.all());
+        }
+    }
+    let beside = parts.beside;
+    Ok(inserted(step, beside))
+}
+
+/// The parts of all `weights` together.
+fn count(weights: &[GpuExpertParts<'_>]) -> u32 {
+    weights.iter().map(|weight| weight.count()).sum()
+}
+
+/// A level of a step: its first dispatch, all of them, and their operations.
+struct Level {
+    first: usize,
+    dispatches: Vec<usize>,
+    flops: u64,
+}
+
+/// The levels of a replay of `step` for `state`, in order.
+fn levels(step: &Step, state: &State) -> Result<Vec<Level>, GpuError> {
+    let mut levels: BTreeMap<usize, Level> = BTreeMap::new();
+    for work in works(step, state)? {
+        let level = levels.entry(work.level).or_insert(Level {
+            first: work.dispatch,
+            dispatches: vec![],
+            flops: 0,
+        });
+        level.first = level.first.min(work.dispatch);
+        level.dispatches.push(work.dispatch);
+        level.flops += work.flops;
+    }
+    Ok(levels.into_values().collect())
+}
+
+/// Levels that follow each other.
+struct Levels<'a> {
+    levels: &'a [Level],
+    /// The operations of the levels before each, and of all.
+    ends: Vec<f64>,
+}
+
+impl<'a> Levels<'a> {
+    fn of(levels: &'a [Level]) -> Self {
+        let all: u64 = levels.iter().map(|level| level.flops).sum();
+        let least = (LEAST_SHARE * all as f64).max(1.0);
+        let mut ends = vec![0.0];
+        for level in levels {
+            ends.push(ends[ends.len() - 1] + least.max(level.flops as f64));
+        }
+        Self { levels, ends }
+    }
+
+    /// The levels whose dispatches, of `calls`, read the room of a weight.
+    fn reading(&self, weight: &GpuExpertParts<'_>, calls: &[Call]) -> impl Iterator<Item = usize> {
+        let reads = |level: &Level| {
+            let mut dispatches = level.dispatches.iter();
+            dispatches.any(|dispatch| calls[*dispatch].binds(weight.to))
+        };
+        (0..self.levels.len()).filter(move |level| reads(&self.levels[*level]))
+    }
+
+    /// The operations before a level.
+    fn before(&self, level: usize) -> f64 {
+        self.ends[level]
+    }
+
+    /// The operations of all.
+    fn all(&self) -> f64 {
+        self.ends[self.levels.len()]
+    }
+}
+
+/// The parts that stand beside levels, by the first dispatch of these.
+struct Parts<'a> {
+    calls: &'a [Call],
+    beside: BTreeMap<usize, Vec<Call>>,
+}
+
+impl Parts<'_> {
+    /// Adds all parts of `weights` beside the operations `during` of `levels`.
+    fn add(
+        &mut self,
+        weights: &[GpuExpertParts<'_>],
+        when: When,
+        levels: &Levels<'_>,
+        during: Range<f64>,
+    ) {
+        let all = f64::from(count(weights));
+        // The parts that are there after so many operations.
+        let after = |operations: f64| {
+            let share = (operations - during.start) / (during.end - during.start);
+            (all * share.clamp(0.0, 1.0)).round() as u32
+        };
+        for (level, ends) in levels.levels.iter().zip(levels.ends.windows(2)) {
+            let first = level.first;
+            // A dispatch between two that are repeated for each block is repeated with them.
+            let blocks = self.calls[first].blocks;
+            let blocks = blocks.filter(|_| first > 0 && self.calls[first - 1].blocks == blocks);
+            let (own, mut begin) = (after(ends[0])..after(ends[1]), 0);
+            for weight in weights {
+                let end = begin + weight.count();
+                let parts = [own.start, own.end].map(|at| at.clamp(begin, end) - begin);
+                if parts[0] < parts[1] {
+                    let part = weight.call(parts[0]..parts[1], blocks).only(when);
+                    self.beside.entry(first).or_default().push(part);
+                }
+                begin = end;
+            }
+        }
+    }
+}
+
+/// `step` with dispatches before others, so that levels begin with them.
+fn inserted(step: Step, mut before: BTreeMap<usize, Vec<Call>>) -> Step {
+    let mut calls = Vec::with_capacity(step.calls.len());
     for (i, call) in step.calls.into_iter().enumerate() {
         let sublayer = call.sublayer;
-        for (n, part) in parts.remove(&i).into_iter().flatten().enumerate() {
+        let own = before.remove(&i).unwrap_or_default();
+        for (n, part) in own.into_iter().enumerate() {
             let part = Call { sublayer, ..part };
             calls.push(match n {
                 0 => part.beginning_level(),
@@ -107,65 +244,5 @@ pub(super) fn beside(step: Step, fills: &[Fill<'_>], state: &State) -> Result<St
         }
         calls.push(call);
     }
-    Ok(Step::of(step.most, calls))
-}
-
-/// The levels of a replay of `step` for `state`, in order.
-fn levels(step: &Step, state: &State) -> Result<Vec<Level>, GpuError> {
-    let mut levels: BTreeMap<usize, Level> = BTreeMap::new();
-    for work in works(step, state)? {
-        let new = Level {
-            first: work.dispatch,
-            flops: 0,
-        };
-        let level = levels.entry(work.level).or_insert(new);
-        level.first = level.first.min(work.dispatch);
-        level.flops += work.flops;
-    }
-    Ok(levels.into_values().collect())
-}
-
-impl Fill<'_> {
-    /// The parts beside each of these levels of `calls`, by its first dispatch.
-    fn beside(&self, levels: &[&Level], calls: &[Call]) -> Vec<(usize, Vec<Call>)> {
-        let all: u64 = levels.iter().map(|level| level.flops).sum();
-        let least = (LEAST_SHARE * all as f64) as u64;
-        let sizes = levels
-            .iter()
-            .map(|level| (level.first, level.flops.max(least).max(1)));
-        let sizes: Vec<_> = sizes.collect();
-        let counts = self.weights.map(GpuExpertParts::count);
-        let shares = cut(counts.iter().sum(), &sizes);
-        let part = |(first, share): (usize, std::ops::Range<u32>)| {
-            // A dispatch between two that are repeated for each block is repeated with them.
-            let blocks = calls[first].blocks;
-            let blocks = blocks.filter(|_| first > 0 && calls[first - 1].blocks == blocks);
-            let mut begin = 0;
-            let mut of_level = vec![];
-            for (weight, count) in self.weights.iter().zip(counts) {
-                let own = |at: u32| at.clamp(begin, begin + count) - begin;
-                let own = own(share.start)..own(share.end);
-                if !own.is_empty() {
-                    of_level.push(weight.call(own, blocks).only(self.when));
-                }
-                begin += count;
-            }
-            (first, of_level)
-        };
-        shares.into_iter().map(part).collect()
-    }
-}
-
-/// `count` cut in proportion to these sizes, each of which has a name.
-fn cut(count: u32, sizes: &[(usize, u64)]) -> Vec<(usize, std::ops::Range<u32>)> {
-    let all: u64 = sizes.iter().map(|(_, size)| size).sum();
-    let mut before = 0;
-    let mut end = 0;
-    let share = |&(name, size): &(usize, u64)| {
-        before += size;
-        let begin = end;
-        end = (f64::from(count) * before as f64 / all as f64).round() as u32;
-        (name, begin..end)
-    };
-    sizes.iter().map(share).collect()
+    Step::of(step.most, calls)
 }

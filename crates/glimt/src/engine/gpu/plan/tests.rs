@@ -67,12 +67,7 @@ fn made_early(weights: &Weights) -> u64 {
 #[test]
 fn the_plan_is_what_a_gpu_allocates() {
     for residence in some(
-        &[
-            Residence::Whole,
-            Residence::Slots(0),
-            Residence::Slots(3),
-            Residence::InTurn(3),
-        ],
+        &[Residence::Whole, Residence::Slots(0), Residence::Slots(3)],
         1,
     ) {
         check_allocated(residence);

@@ -13,8 +13,6 @@ struct Way {
     recipe: Recipe,
     tier: Tier,
     slots: u32,
-    /// Whether prompts are filled in turn.
-    in_turn: bool,
     /// Whether workgroups repeat small work.
     repeats: bool,
     /// Whether few tokens have workgroups of their own for their experts.
@@ -39,7 +37,6 @@ impl Way {
         gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
         let gpu = Arc::new(gpu);
         let options = SynthOptions {
-            // Three have experts, so that the room of the first is that of the last.
             layers: Some(4),
             ..SynthOptions::default()
         };
@@ -52,11 +49,7 @@ impl Way {
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
-        let partly = match self.in_turn {
-            true => Residence::InTurn(self.slots),
-            false => Residence::Slots(self.slots),
-        };
-        let residences = [Residence::Whole, partly];
+        let residences = [Residence::Whole, Residence::Slots(self.slots)];
         Some(residences.map(|residence| {
             let (gpu, model) = (Arc::clone(&gpu), Arc::clone(&model));
             let mut ignore = |_, _| {};
@@ -154,17 +147,16 @@ fn ways() -> Vec<Way> {
     ] {
         for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
             for tier in [Tier::Subgroup, Tier::Int8] {
-                for flags in 0..32 {
+                for flags in 0..16 {
                     all.push(Way {
                         model,
                         // The second has types with a grid.
-                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3 & 1],
+                        recipe: [Recipe::Q4KM, Recipe::Iq2M][flags >> 3],
                         tier,
                         slots,
                         repeats: flags & 1 == 1,
                         apart: flags & 2 == 2,
                         file: flags & 4 == 0,
-                        in_turn: flags & 16 == 16,
                     });
                 }
             }
