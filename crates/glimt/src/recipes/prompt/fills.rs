@@ -16,7 +16,7 @@ use crate::gpu::record::works;
 use crate::gpu::{GpuError, Step};
 use crate::kernels::expert_part::GpuExpertParts;
 use crate::kernels::expert_sources::ChosenBy;
-use crate::model::{Experts, Mlp};
+use crate::model::Mlp;
 use crate::recipes::Rooms;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,10 +38,10 @@ pub(super) struct Fill<'a> {
     when: When,
 }
 
-/// The fewest tokens for which all experts of a layer are brought: of these experts, they choose all but [`LEFT_OUT`], if each is chosen alike
-/// often.
-fn least_of_all(experts: &Experts) -> u32 {
-    let free = 1.0 - experts.used as f64 / experts.count as f64;
+/// The fewest tokens for which all `count` experts of a layer are brought: if each is chosen equally often, `used` by a token, they leave out at
+/// most [`LEFT_OUT`] of them.
+fn least_of_all([used, count]: [usize; 2]) -> u32 {
+    let free = 1.0 - used as f64 / count as f64;
     let tokens = (LEFT_OUT.ln() / free.ln()).ceil();
     (tokens as u32).max(1)
 }
@@ -50,7 +50,7 @@ impl<'a> Prompt<'a> {
     /// Has the experts of a layer be brought for gate and up, which are recorded next, and for `down`, in a step of `least` tokens or more.
     pub(super) fn fill(&mut self, rooms: &'a Rooms, host: &'a Mlp<GpuWeight>, least: u32) {
         let config = self.given.experts();
-        let enough = least_of_all(config);
+        let enough = least_of_all([config.used, config.count]);
         let [few, many] = match () {
             () if self.max_tokens < enough => [Some(When::Always), None],
             () if least >= enough => [None, Some(When::Always)],
@@ -245,4 +245,16 @@ fn inserted(step: Step, mut before: BTreeMap<usize, Vec<Call>>) -> Step {
         calls.push(call);
     }
     Step::of(step.most, calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_experts_are_brought_where_hardly_any_is_left_out() {
+        for (experts, tokens) in [([4, 64], 65), ([6, 64], 43), ([2, 8], 15), ([8, 8], 1)] {
+            assert_eq!(least_of_all(experts), tokens, "{experts:?}");
+        }
+    }
 }

@@ -192,6 +192,26 @@ fn a_long_chunk_brings_all_experts_beside_what_computes_before() {
             assert!(others.next().is_some(), "{what}");
         }
         assert!(levels.len() > 10 * layers, "{what}: {}", levels.len());
+        // If all levels take the time of their operations, and their parts that of their bytes, bringing and computing take hardly longer than
+        // the slower of both.
+        let last = works.last().map_or(0, |work| work.level);
+        let mut of_levels = vec![[0.0; 2]; last + 1];
+        for work in &works {
+            let [computing, bringing] = &mut of_levels[work.level];
+            match brings(&step.calls[work.dispatch]) {
+                true => *bringing += work.bytes as f64,
+                false => *computing += work.flops as f64,
+            }
+        }
+        let sum = |of: &dyn Fn(&[f64; 2]) -> f64| of_levels.iter().map(of).sum::<f64>();
+        let [computing, bringing] = [0, 1].map(|i| sum(&|level| level[i]));
+        for slower in [0.5, 1.0, 3.0] {
+            let factor = slower * computing / bringing;
+            let both = sum(&|level| level[0].max(factor * level[1]));
+            let least = computing * f64::max(1.0, slower);
+            println!("{what} {slower} {:.3}", both / least);
+            assert!(both < 1.3 * least, "{what}, {slower}: {both} {least}");
+        }
     }
 }
 
