@@ -95,6 +95,10 @@ impl Way {
 fn session(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
     let made = GpuBackend::with_chunk(Arc::clone(model), N_CTX, Some(16));
     let mut session = made.wait().expect("it fits");
+    if rng.below(3) == 0 {
+        // Each dispatch of a prompt in a submission of its own.
+        cut_everywhere(&mut session);
+    }
     let (mut ids, mut all) = (vec![], vec![]);
     // Prompts in chunks, in a step of few tokens and of one token, between answers.
     for count in [1, 20 + rng.below(8), 2 + rng.below(7), 1] {
