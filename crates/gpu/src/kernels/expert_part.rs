@@ -4,7 +4,8 @@ use super::expert_fill::Copies;
 use super::expert_slots::Table;
 use crate::gpu::call::{Blocks, Call, Extent, Word};
 use crate::gpu::machine::workgroups::{
-    EXPERT_PART as WG, EXPERT_PART_LOADS as LOADS, EXPERT_PARTS as WORKGROUPS,
+    EXPERT_PART as WG, EXPERT_PART_KEEPING as KEEPING, EXPERT_PART_LOADS as LOADS,
+    EXPERT_PART_MISSING as MISSING,
 };
 use crate::gpu::memory::GpuWeight;
 use crate::quant::GgmlType;
@@ -34,14 +35,9 @@ impl<'a> GpuExpertParts<'a> {
         }
     }
 
-    /// Parts of an expert.
-    fn of_expert(self) -> u32 {
-        self.copies().parts(WG * LOADS)[1]
-    }
-
     /// The parts of all experts.
     pub fn count(self) -> u32 {
-        self.of_expert() * self.host.groups
+        self.copies().parts(WG * LOADS)[1] * self.host.groups
     }
 
     /// The dispatch that copies the parts of these numbers. If it is repeated for `blocks` of the context, each time it copies the share of
@@ -55,16 +51,21 @@ impl<'a> GpuExpertParts<'a> {
         let kept = self.kept.map_or(0, |(kept, _)| kept.groups);
         let missing = f64::from(self.host.groups.saturating_sub(kept));
         let bytes = share * missing * self.copies().bytes() as f64;
+        let keeping = match self.kept {
+            Some(_) => KEEPING,
+            None => 0,
+        };
         let call = Call::new("expert_part")
-            .number("WORKGROUPS", WORKGROUPS)
+            .number("MISSING", MISSING)
+            .number("KEEPING", keeping)
+            .number("EXPERTS", self.host.groups)
             .word("first", parts.start)
             .word("behind", parts.end)
-            .word("parts", self.of_expert())
             .bind_some("table", self.kept.map(|(_, table)| &table.words));
         let call = self
             .copies()
             .bound(call, [WG, LOADS])
-            .grid([WORKGROUPS, 1, 1].map(Extent::N))
+            .grid([MISSING + keeping, 1, 1].map(Extent::N))
             .with_bytes(bytes as u64);
         match blocks {
             None => call,
@@ -97,7 +98,7 @@ pub fn expert_part(
     };
     let quant_parts = quants.div_ceil(PART as usize);
     for i in parts.map(|i| i as usize) {
-        let (part, expert) = (i / experts, (i + i / experts) % experts);
+        let (part, expert) = (i / experts, i % experts);
         let slot = kept.map_or(0, |(_, _, table)| table[4 + expert] as usize);
         let (count, from, source) = match (kept, slot) {
             (Some((slots, kept, _)), 1..) => (slots, kept, slot - 1),

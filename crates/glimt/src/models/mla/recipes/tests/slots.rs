@@ -124,15 +124,15 @@ fn check_parts(what: &str, step: &Step, resolved: &[Resolved], works: &[Work]) -
         if !taken.insert(work.dispatch) {
             continue;
         }
-        let [first, behind, parts, count] = numbers(call, ["first", "behind", "parts", "experts"]);
+        let [first, behind] = numbers(call, ["first", "behind"]);
+        let [quants, scales, more, experts] =
+            numbers(call, ["quant_parts", "records", "subs", "experts"]);
+        let vectors = call.variant.consts["WG"] * call.variant.consts["LOADS"];
+        let all = (quants + (scales + more).div_ceil(vectors)) * experts;
         let room = &call.bound("to_q").expect("it is bound").buffer;
         let end = copied.entry(room).or_default();
         assert_eq!(*end, first, "{what}: parts in order");
-        *end = if behind == parts * count {
-            u32::MAX
-        } else {
-            behind
-        };
+        *end = if behind == all { u32::MAX } else { behind };
         let part = &resolved[work.dispatch];
         let bindings = part.spec.access.iter().zip(&part.bindings);
         let written: Vec<_> = bindings
