@@ -1,68 +1,13 @@
 // Copies experts of a weight to their places on the device: from host memory, or from slots that keep them.
 //
-// fills (entries) of (source, place): the source is an expert in host memory, KEPT + a slot, or NONE if nothing is to be copied. The planes are
-// vectors of 16 bytes, whatever the type is: an expert is `quants` of them in one plane, `records` in the other behind its `head`, and `subs` in
-// its sub-plane, which begins at vector `host_sub`, `kept_sub` or `to_sub`. The head is a grid, which every weight of the type begins with: it is
-// not copied.
-// Division: grid (parts of an expert, entries). A thread requests LOADS vectors before it stores one. The first `quant_parts` parts are of the
-// plane of quants.
+// fills (entries) of (source, place): the source is an expert in host memory, KEPT + a slot, or NONE if nothing is to be copied.
+// Division: grid (parts of an expert, entries).
 // Bound by: the bytes of the bus, whose latency many loads at a time hide.
-#number WG LOADS  // threads of a workgroup, vectors of a thread
-#word quants: u32
-#word head: u32
-#word records: u32
-#word subs: u32
-#word quant_parts: u32
-#word experts: u32      // in host memory
-#word places: u32
-#word host_sub: u32
-#word to_sub: u32
-#word slots?: u32
-#word kept_sub?: u32
-#read fills: array<vec2<u32>> @words(2 * GRID_Y)                                                         // (entries)
-#read host_q: array<vec4<u32>> @words(4 * p.experts * p.quants)                                          // (experts, quants)
-#read host_s: array<vec4<u32>> @words(4 * max(p.head + p.experts * p.records, p.host_sub + p.experts * p.subs))   // (experts, records), (experts, subs)
-#write to_q: array<vec4<u32>> @words(4 * p.places * p.quants)                                            // (places, quants)
-#write to_s: array<vec4<u32>> @words(4 * max(p.head + p.places * p.records, p.to_sub + p.places * p.subs))        // (places, records), (places, subs)
-#read kept_q?: array<vec4<u32>> @words(4 * p.slots * p.quants)                                           // (slots, quants)
-#read kept_s?: array<vec4<u32>> @words(4 * max(p.head + p.slots * p.records, p.kept_sub + p.slots * p.subs))      // (slots, records), (slots, subs)
-#each k LOADS
-const NONE = 0xffffffffu;
-const KEPT = 0x80000000u;
-const PART = WG * LOADS;
-
-// The vector i of an expert in a plane of scales.
-fn scale_at(expert: u32, i: u32, sub: u32) -> u32 {
-  return select(sub + expert * p.subs + i - p.records, p.head + expert * p.records + i, i < p.records);
-}
+#read fills: array<vec2<u32>> @words(2 * GRID_Y)   // (entries)
+#import expert_copy
 
 #main
   let own = fills[wid.y];
   if (own.x == NONE) { return; }
-  let source = own.x & ~KEPT;
-  if (wid.x < p.quant_parts) {
-    let i = wid.x * PART + t;
-    let end = p.quants - 1u;
-#ifdef kept_q
-    if (own.x >= KEPT) {
-      let kept$k = kept_q[source * p.quants + min(i + $ku * WG, end)];
-      if (i + $ku * WG <= end) { to_q[own.y * p.quants + i + $ku * WG] = kept$k; }
-      return;
-    }
-#endif
-    let host$k = host_q[source * p.quants + min(i + $ku * WG, end)];
-    if (i + $ku * WG <= end) { to_q[own.y * p.quants + i + $ku * WG] = host$k; }
-    return;
-  }
-  let i = (wid.x - p.quant_parts) * PART + t;
-  let end = p.records + p.subs - 1u;
-#ifdef kept_q
-  if (own.x >= KEPT) {
-    let kept$k = kept_s[scale_at(source, min(i + $ku * WG, end), p.kept_sub)];
-    if (i + $ku * WG <= end) { to_s[scale_at(own.y, i + $ku * WG, p.to_sub)] = kept$k; }
-    return;
-  }
-#endif
-  let host$k = host_s[scale_at(source, min(i + $ku * WG, end), p.host_sub)];
-  if (i + $ku * WG <= end) { to_s[scale_at(own.y, i + $ku * WG, p.to_sub)] = host$k; }
+  copy_part(own.x, own.y, wid.x, t);
 }

@@ -51,13 +51,16 @@ pub(super) fn few(
 }
 
 /// The step over `least` to `most` tokens, which leaves hidden states in the chunk's `after_ffn`.
+///
+/// # Errors
+/// The errors of recording it.
 pub(super) fn prompt(
     given: Given<'_>,
     attention: &dyn Attention,
     chunk: &Chunk,
     least: u32,
     most: u32,
-) -> Step {
+) -> Result<Step, GpuError> {
     let mut step = Prompt::new(given, chunk, most);
     let mut x = step.embedding();
     for (i, layer) in given.body.layers.iter().enumerate() {
@@ -66,10 +69,11 @@ pub(super) fn prompt(
         attention.many(&mut step, i, &rows, least);
         let after = step.after_attention(layer, &x);
         let middle = step.calls.len();
-        x = step.feed_forward(i, after);
+        x = step.feed_forward(i, after, least);
         belong_to_layer(&mut step.calls, i, begin, middle);
     }
-    step.done()
+    let state = attention.state(given.context, given.target.machine, 0, most as usize);
+    step.filled(&state)
 }
 
 /// Tells the `calls` of layer `i` from `begin` on their sublayers, of which the second begins at `middle`.

@@ -1,11 +1,12 @@
 //! The step of many tokens: products as matrix products, experts grouped by their tokens. All layers share the buffers of a chunk.
 
 mod feed_forward;
+mod fills;
 
 use super::chunk::{Chunk, RowsBuffer};
 use super::{ChunkSize, Given, GpuBlock};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
+use crate::gpu::call::{Call, State};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Step};
@@ -17,6 +18,7 @@ use crate::kernels::rows_f16::GpuRowsF16;
 use crate::kernels::token::{Divided, TokenInput};
 use crate::kernels::token_matvec::{self, GpuTokenMatvec};
 use crate::quant::activation::Activation;
+use fills::Fill;
 
 /// The step from the hidden states of up to `tokens` tokens, those of the chunk, to the logits (vocab) of the last: by the kernel of
 /// decoding in the tiers that have one, on floats, as exact as the rest of a prompt.
@@ -98,6 +100,8 @@ pub struct Prompt<'a> {
     pub calls: Vec<Call>,
     /// The questions to the host.
     questions: Vec<Question>,
+    /// The fills that are to stand beside dispatches.
+    fills: Vec<Fill<'a>>,
 }
 
 /// Rows of a chunk as products take them.
@@ -150,12 +154,25 @@ impl<'a> Prompt<'a> {
             form: given.context.products,
             calls: vec![],
             questions: vec![],
+            fills: vec![],
         }
     }
 
     pub(super) fn done(self) -> Step {
         let most = self.given.context.most(self.max_tokens);
         Step::of(most, self.calls).asking(self.questions)
+    }
+
+    /// The step with the fills beside what computes in replays like this.
+    ///
+    /// # Errors
+    /// The errors of recording the step.
+    pub(super) fn filled(mut self, state: &State) -> Result<Step, GpuError> {
+        let fills = std::mem::take(&mut self.fills);
+        match &fills[..] {
+            [] => Ok(self.done()),
+            fills => fills::beside(self.done(), fills, state),
+        }
     }
 
     /// `x` (max_tokens * used, cols) as the products of this form take it, normed first where a weight is given, and what makes it so: it

@@ -1,11 +1,12 @@
 //! Where the experts of a model lie: on the device, or in host memory or in the file with rooms for some of them on the device.
 
 use crate::gpu::buffer::{Buffer, Range};
-use crate::gpu::call::Call;
+use crate::gpu::call::{Call, When};
 use crate::gpu::memory::{Fill, GpuWeight, Lies};
 use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
+use crate::kernels::expert_part::GpuExpertParts;
 use crate::kernels::expert_slots::{Routing, Table};
 use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Mlp};
@@ -274,6 +275,20 @@ impl Rooms {
         }
     }
 
+    /// The copies of all experts to the staging, whichever tokens chose, in parts.
+    pub(super) fn parts<'a>(&'a self, host: &'a Mlp<GpuWeight>) -> [GpuExpertParts<'a>; 3] {
+        let kept = |i: usize| {
+            let Slots { experts, table } = self.slots.as_ref()?;
+            Some((experts.weights()[i], table))
+        };
+        let (host, to) = (host.weights(), self.staging.weights());
+        std::array::from_fn(|i| GpuExpertParts {
+            host: host[i],
+            kept: kept(i),
+            to: to[i],
+        })
+    }
+
     /// The weights whose groups are slots.
     pub fn slots(&self) -> impl Iterator<Item = &GpuWeight> {
         let slots = self.slots.iter();
@@ -299,6 +314,15 @@ impl Brought {
         Self {
             calls,
             question: None,
+        }
+    }
+
+    /// These dispatches in the replays of `when` alone.
+    pub(super) fn only(self, when: When) -> Self {
+        let calls = self.calls.into_iter().map(|call| call.only(when));
+        Self {
+            calls: calls.collect(),
+            ..self
         }
     }
 

@@ -103,7 +103,7 @@ impl Steps {
         let attention = &*self.attention;
         match is_few(target, most) {
             true => frame::few(given, attention, most, self.hidden_of(target, most), None),
-            false => Ok(frame::prompt(given, attention, &self.chunk, 1, most)),
+            false => frame::prompt(given, attention, &self.chunk, 1, most),
         }
     }
 
@@ -149,7 +149,7 @@ impl Steps {
     pub fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
         let (given, attention) = (self.given(target, 1), &*self.attention);
         if most > FEW {
-            return Ok(frame::prompt(given, attention, &self.chunk, least, most));
+            return frame::prompt(given, attention, &self.chunk, least, most);
         }
         let hidden = few::hidden(target, &self.body, most);
         frame::few(given, attention, most, &hidden, Some(self.hidden()))

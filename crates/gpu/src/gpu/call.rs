@@ -34,6 +34,8 @@ pub struct Call {
     /// The place at which an earlier dispatch leaves their number, which is not greater: three words of a
     /// [`Buffer::counts`](super::buffer::Buffer::counts).
     pub counts: Option<Range>,
+    /// Whether a level begins with it, so that it stands beside what follows instead of what it would not have to wait for.
+    pub begins_level: bool,
     /// The replays in which it takes part.
     pub when: When,
     /// The largest replay that it takes part in, where that is smaller than the step's.
@@ -154,6 +156,12 @@ impl Call {
         given.map(|(_, word)| *word)
     }
 
+    /// Whether it binds a buffer of `weight`.
+    pub fn binds(&self, weight: &memory::GpuWeight) -> bool {
+        let mut buffers = weight.buffers();
+        buffers.any(|buffer| self.ranges().any(|range| range.buffer == *buffer))
+    }
+
     /// Takes part only in replays of up to `most`, which are smaller than the step's.
     pub fn at_most(mut self, most: Most) -> Self {
         self.most = Some(most);
@@ -200,6 +208,12 @@ impl Call {
     /// so that it waits for both.
     pub fn with_counts(mut self, counts: Option<Range>) -> Self {
         self.counts = counts;
+        self
+    }
+
+    /// Has a level begin with it.
+    pub fn beginning_level(mut self) -> Self {
+        self.begins_level = true;
         self
     }
 

@@ -1,7 +1,7 @@
 //! Calls held against what their kernels declare, without a device: names, roles, parameters, and whether every buffer is large enough
 //! for the largest replay. Shaders run unchecked, so this is what proves that no index leaves its buffer.
 
-use super::buffer::{Range, Role};
+use super::buffer::{Buffer, Range, Role};
 use super::call::{Block, Call, Extent, Most, State, Word, extent};
 use super::pipeline::Spec;
 use super::shader::{Declared, Expanded, Variant, expand, kernel_source};
@@ -26,6 +26,10 @@ pub struct Resolved {
     pub alternatives: Option<(usize, Vec<Range>)>,
     /// The parameters.
     pub params: Vec<Word>,
+    /// The buffer from which the number of its workgroups is read.
+    pub counts: Option<Buffer>,
+    /// Whether a level begins with it.
+    pub begins_level: bool,
 }
 
 /// A call whose names and roles are right, for replays of up to `most`.
@@ -144,6 +148,8 @@ fn named(call: &Call) -> Result<(Resolved, Arc<Expanded>), GpuError> {
         bindings,
         alternatives,
         params,
+        counts: call.counts.as_ref().map(|counts| counts.buffer.clone()),
+        begins_level: call.begins_level,
     };
     Ok((resolved, expanded))
 }

@@ -9,6 +9,9 @@
 //! write after a write waits, even of nothing. But the first use of a buffer in a pass needs no barrier within it, since what
 //! passes use is made ready between them, at once. So where such a buffer is used anew side by side with others, a new pass begins:
 //! in prompts, whose layers share their buffers, one for each layer.
+//!
+//! A dispatch that waits for nothing joins the level before it. One that is to stand beside what follows says so, and begins a level. It
+//! need not wait itself: what the dispatches beside it read is made readable before it, so that none of these waits for it.
 
 #![expect(
     clippy::mutable_key_type,
@@ -42,6 +45,7 @@ impl<'a> Uses<'a> {
                 add(call.spec.access[*index], &range.buffer);
             }
         }
+        uses.reads.extend(&call.counts);
         uses
     }
 
@@ -75,7 +79,10 @@ impl Levels {
         let mut first = 0;
         while first < calls.len() {
             let mut end = first + 1;
-            while end < calls.len() && !uses[first..end].iter().any(|u| uses[end].waits_for(u)) {
+            let joins = |i: usize| {
+                !calls[i].begins_level && !uses[first..i].iter().any(|u| uses[i].waits_for(u))
+            };
+            while end < calls.len() && joins(end) {
                 end += 1;
             }
             let level = &uses[first..end];
@@ -137,6 +144,8 @@ mod tests {
             bindings: ranges,
             alternatives: None,
             params: vec![],
+            counts: None,
+            begins_level: false,
         }
     }
 
@@ -205,5 +214,34 @@ mod tests {
             [0, 1],
             "two writes of a buffer keep their order"
         );
+    }
+
+    #[test]
+    fn what_begins_a_level_stands_beside_what_follows() {
+        let Some(gpu) = gpus().first() else { return };
+        let make = || {
+            gpu.storage("test", 16, Role::Floats)
+                .wait()
+                .unwrap_or_else(|e| panic!("{e}"))
+        };
+        let [x, a, b, host, room, counts] = std::array::from_fn(|_| make());
+        let fill = call("rw", &[&host, &room]);
+        let counted = Resolved {
+            counts: Some(counts.clone()),
+            ..call("rw", &[&a, &b])
+        };
+        let first = call("rww", &[&x, &a, &counts]);
+        let joins = [first.clone(), fill.clone(), counted.clone()];
+        assert_eq!(Levels::of(&joins).number, [0, 0, 1]);
+        let begins = Resolved {
+            begins_level: true,
+            ..fill
+        };
+        let levels = Levels::of(&[first, begins, counted]);
+        assert_eq!(levels.number, [0, 1, 1]);
+        assert_eq!(levels.pass, [0, 0, 0]);
+        let made: Vec<_> = levels.readable.iter().map(Vec::len).collect();
+        assert_eq!(made, [0, 2, 0], "before the first of the level");
+        assert!(levels.readable[1].contains(&a) && levels.readable[1].contains(&counts));
     }
 }

@@ -226,7 +226,10 @@ impl Recording {
         if !plan.readable.is_empty() {
             let transitions = plan.readable.iter().map(|buffer| wgpu::BufferTransition {
                 buffer: buffer.made(),
-                state: wgpu::BufferUses::STORAGE_READ_ONLY,
+                state: match buffer.is_counts() {
+                    true => wgpu::BufferUses::INDIRECT,
+                    false => wgpu::BufferUses::STORAGE_READ_ONLY,
+                },
             });
             pass.transition_resources(transitions, std::iter::empty());
         }

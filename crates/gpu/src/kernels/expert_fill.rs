@@ -8,7 +8,7 @@ use crate::gpu::call::{Call, Extent};
 use crate::gpu::machine::workgroups::{EXPERT_FILL as WG, EXPERT_FILL_LOADS as LOADS};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
-use crate::quant::repack::{head, sections};
+use crate::quant::repack::{Sections, head, sections};
 
 /// The copies of a list.
 pub struct GpuExpertFill<'a> {
@@ -40,57 +40,101 @@ fn piece(weight: &GpuWeight) -> &Piece {
     }
 }
 
+/// Copies of experts of one weight to places on the device, whole or in parts.
+#[derive(Clone, Copy)]
+pub(super) struct Copies<'a> {
+    pub host: &'a GpuWeight,
+    pub kept: Option<&'a GpuWeight>,
+    pub to: &'a GpuWeight,
+}
+
+impl Copies<'_> {
+    /// Bytes of an expert.
+    pub(super) fn bytes(self) -> usize {
+        self.sections().bytes()
+    }
+
+    /// The parts of an expert: of its quants, and of all planes. Each has `vectors` vectors.
+    ///
+    /// # Panics
+    /// If they are more than a grid has workgroups.
+    pub(super) fn parts(self, vectors: u32) -> [u32; 2] {
+        let of = self.sections();
+        let parts = |bytes: usize| (bytes / 16).div_ceil(vectors as usize) as u32;
+        let quants = parts(of.quants.len());
+        let all = quants + parts(of.records.len() + of.subs.len());
+        assert!(all <= MAX_GRID, "{all} parts of an expert");
+        [quants, all]
+    }
+
+    /// The run of the first of two experts, which has no padding behind it.
+    fn sections(self) -> Sections {
+        let (rows, cols) = (self.host.rows as usize, self.host.cols as usize);
+        sections(self.host.ty, 2 * rows, cols, 0..rows)
+    }
+
+    /// `call` with all that `shared/expert_copy.wgsl` declares, for workgroups of `wg` threads, of which each requests `loads` vectors at once.
+    ///
+    /// # Panics
+    /// If the weights are not alike, or have more than one piece.
+    pub(super) fn bound(self, call: Call, [wg, loads]: [u32; 2]) -> Call {
+        let Self { host, kept, to } = self;
+        for other in kept.into_iter().chain([to]) {
+            let form = |w: &GpuWeight| (w.ty, w.rows, w.cols);
+            assert_eq!(form(host), form(other), "{} and {}", host.name, other.name);
+        }
+        let of = self.sections();
+        let [quants, records, subs] =
+            [of.quants, of.records, of.subs].map(|s| (s.len() / 16) as u32);
+        let sub = |weight: &GpuWeight| piece(weight).sub / 4;
+        let [host_q, host_s] = planes(host);
+        let [to_q, to_s] = planes(to);
+        let call = call
+            .number("WG", wg)
+            .number("LOADS", loads)
+            .word("quants", quants)
+            .word("head", (head(host.ty).len() / 16) as u32)
+            .word("records", records)
+            .word("subs", subs)
+            .word("quant_parts", self.parts(wg * loads)[0])
+            .word("experts", host.groups)
+            .word("places", to.groups)
+            .word("host_sub", sub(host))
+            .word("to_sub", sub(to))
+            .bind("host_q", &host_q)
+            .bind("host_s", &host_s)
+            .bind("to_q", &to_q)
+            .bind("to_s", &to_s)
+            .with_shape(format!("{}x{}", host.rows, host.cols));
+        let Some(kept) = kept else {
+            return call;
+        };
+        let [kept_q, kept_s] = planes(kept);
+        call.word("slots", kept.groups)
+            .word("kept_sub", sub(kept))
+            .bind("kept_q", &kept_q)
+            .bind("kept_s", &kept_s)
+    }
+}
+
 impl GpuExpertFill<'_> {
     /// The dispatch.
     ///
     /// # Panics
     /// If the weights are not alike, or have more than one piece.
     pub fn call(&self) -> Call {
-        let (host, to) = (self.host, self.to);
-        for other in self.kept.into_iter().chain([to]) {
-            let form = |w: &GpuWeight| (w.ty, w.rows, w.cols);
-            assert_eq!(form(host), form(other), "{} and {}", host.name, other.name);
-        }
-        // The vectors of an expert: the run of the first of two, which has no padding behind it.
-        let (rows, cols) = (host.rows as usize, host.cols as usize);
-        let of = sections(host.ty, 2 * rows, cols, 0..rows);
-        let vectors = |bytes: usize| (bytes / 16) as u32;
-        let [quants, records, subs] = [of.quants, of.records, of.subs].map(|s| vectors(s.len()));
-        let sub = |weight: &GpuWeight| piece(weight).sub / 4;
-        let parts = |vectors: u32| vectors.div_ceil(WG * LOADS);
-        let all_parts = parts(quants) + parts(records + subs);
-        assert!(all_parts <= MAX_GRID, "{all_parts} parts of an expert");
-        let [host_q, host_s] = planes(host);
-        let [to_q, to_s] = planes(to);
-        let mut call = Call::new("expert_fill")
-            .number("WG", WG)
-            .number("LOADS", LOADS)
-            .word("quants", quants)
-            .word("head", vectors(head(host.ty).len()))
-            .word("records", records)
-            .word("subs", subs)
-            .word("quant_parts", parts(quants))
-            .word("experts", host.groups)
-            .word("places", to.groups)
-            .word("host_sub", sub(host))
-            .word("to_sub", sub(to))
-            .bind("fills", &self.fills)
-            .bind("host_q", &host_q)
-            .bind("host_s", &host_s)
-            .bind("to_q", &to_q)
-            .bind("to_s", &to_s);
-        if let Some(kept) = self.kept {
-            let [kept_q, kept_s] = planes(kept);
-            call = call
-                .word("slots", kept.groups)
-                .word("kept_sub", sub(kept))
-                .bind("kept_q", &kept_q)
-                .bind("kept_s", &kept_s);
-        }
-        let bytes = self.expected * 16.0 * f64::from(quants + records + subs);
-        call.grid([all_parts, self.entries, 1].map(Extent::N))
+        let copies = Copies {
+            host: self.host,
+            kept: self.kept,
+            to: self.to,
+        };
+        let [_, parts] = copies.parts(WG * LOADS);
+        let bytes = self.expected * copies.bytes() as f64;
+        let call = Call::new("expert_fill").bind("fills", &self.fills);
+        copies
+            .bound(call, [WG, LOADS])
+            .grid([parts, self.entries, 1].map(Extent::N))
             .with_bytes(bytes as u64)
-            .with_shape(format!("{}x{}", host.rows, host.cols))
     }
 }
 

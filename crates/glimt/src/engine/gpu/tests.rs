@@ -80,7 +80,7 @@ fn uncut(backend: &mut GpuBackend) {
 }
 
 /// Every dispatch in a submission of its own, but those of the first layer.
-fn cut_everywhere(backend: &mut GpuBackend) {
+pub(super) fn cut_everywhere(backend: &mut GpuBackend) {
     backend.batch.paces = Paces::with_budget(Duration::ZERO, false);
 }
 

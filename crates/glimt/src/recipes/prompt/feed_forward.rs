@@ -4,7 +4,6 @@ use super::{Between, PartialSums, Prompt, Rows};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::expert_rows::{GpuExpertRows, Other, TileList};
-use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::gemm::{Form, GpuExperts, GpuGemm, Input, Tile};
 use crate::kernels::moe_combine::GpuMoeCombine;
 use crate::kernels::router;
@@ -24,9 +23,14 @@ fn low_or_tall(ranges: &[Range; 2], gathers: &[GpuExperts]) -> PartialSums {
     }
 }
 
-impl Prompt<'_> {
-    /// The stream behind the feed-forward network of layer `i`.
-    pub(in crate::recipes) fn feed_forward(&mut self, i: usize, between: Between) -> Range {
+impl<'a> Prompt<'a> {
+    /// The stream behind the feed-forward network of layer `i`, in a step of `least` tokens or more.
+    pub(in crate::recipes) fn feed_forward(
+        &mut self,
+        i: usize,
+        between: Between,
+        least: u32,
+    ) -> Range {
         let body = self.given.body;
         let layer = &body.layers[i];
         match &layer.ffn {
@@ -39,7 +43,10 @@ impl Prompt<'_> {
                 let h = self.plain_input(&chunk.inner, h, mlp.down.cols);
                 self.product(&chunk.after_ffn, &mlp.down, &h, 0, Some(&x))
             }
-            Ffn::Moe(moe) => self.mixture((moe, body.rooms_of(i)), &layer.ffn_norm, between),
+            Ffn::Moe(moe) => {
+                let rooms = body.rooms_of(i);
+                self.mixture((moe, rooms), &layer.ffn_norm, between, least)
+            }
         }
     }
 
@@ -55,9 +62,10 @@ impl Prompt<'_> {
 
     fn mixture(
         &mut self,
-        (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
+        (moe, rooms): (&'a Moe<GpuWeight, Range>, Option<&'a Rooms>),
         norm: &Range,
         between: Between,
+        least: u32,
     ) -> Range {
         let (shared, chunk) = (moe.shared.as_ref(), self.chunk);
         let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.max_tokens));
@@ -66,10 +74,7 @@ impl Prompt<'_> {
         let input = self.normed(between, norm, d, true);
         let gathers = self.choice(moe);
         if let Some(rooms) = rooms {
-            let chosen = ChosenBy::Ids(chunk.expert_ids.clone());
-            let config = self.given.experts();
-            let fills = rooms.fill(&moe.experts, config, chosen, self.max_tokens);
-            fills.record(&mut self.calls, &mut self.questions);
+            self.fill(rooms, &moe.experts, least);
         }
         let used = gathers[0].used;
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill

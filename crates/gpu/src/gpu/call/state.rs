@@ -179,6 +179,10 @@ pub enum When {
     SlicesAbove(u32),
     /// If the context with the step's tokens has more rows than the first and at most as many as the second.
     Rows(u32, u32),
+    /// If the step has at most this many tokens.
+    TokensUpTo(u32),
+    /// If the step has more tokens than this.
+    TokensAbove(u32),
     /// If [`State::few`] holds.
     Few,
     /// If [`State::few`] does not hold.
@@ -206,6 +210,8 @@ impl When {
                 let rows = state.pos + state.tokens;
                 above < rows && rows <= most
             }
+            Self::TokensUpTo(most) => state.tokens <= most,
+            Self::TokensAbove(most) => state.tokens > most,
             Self::Few => state.few,
             Self::Many => !state.few,
             Self::Biased => state.biased,

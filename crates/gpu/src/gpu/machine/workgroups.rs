@@ -11,6 +11,14 @@ pub(crate) const COPY_ROWS: u32 = 64;
 pub(crate) const EXPERT_FILL: u32 = 256;
 /// Vectors of 16 bytes that a thread of `expert_fill` asks for at once.
 pub(crate) const EXPERT_FILL_LOADS: u32 = 8;
+/// `expert_part`, which stands beside other dispatches.
+pub(crate) const EXPERT_PART: u32 = 256;
+/// Vectors of 16 bytes that a thread of `expert_part` asks for at once.
+pub(crate) const EXPERT_PART_LOADS: u32 = 8;
+/// Workgroups of `expert_part` for experts in host memory. Together they ask for 512 kB at once: 8 workgroups are too few (measured on an H200).
+pub(crate) const EXPERT_PART_MISSING: u32 = 16;
+/// Workgroups of `expert_part` for experts that have slots.
+pub(crate) const EXPERT_PART_KEEPING: u32 = 16;
 /// `expert_rows`, a workgroup for each expert.
 pub(crate) const EXPERT_ROWS: u32 = 256;
 /// Slots of which a thread of `expert_rows` asks for the experts at once.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// The work of one dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
+    /// The number of the dispatch in the step.
+    pub dispatch: usize,
     /// The run of dispatches that do not wait for each other that it belongs to.
     pub level: usize,
     /// The compute pass that it belongs to.
@@ -30,6 +32,7 @@ pub fn works(step: &Step, state: &State) -> Result<Vec<Work>, GpuError> {
         let about = Arc::new(step.calls[turn.dispatch].about());
         let taken = Taken::new(turn.dispatch, &about, state, turn.block);
         Work {
+            dispatch: turn.dispatch,
             level: plans[turn.dispatch].level,
             pass: plans[turn.dispatch].pass,
             bytes: taken.bytes,

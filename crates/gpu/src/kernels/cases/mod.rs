@@ -12,6 +12,7 @@ pub(crate) mod copy_rows;
 pub(crate) mod embed;
 pub(crate) mod expand_kv;
 pub(crate) mod expert_fill;
+pub(crate) mod expert_part;
 pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
@@ -136,6 +137,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
             expert_slots::cases(),
             expert_sources::cases(),
             expert_fill::cases(),
+            expert_part::cases(),
             token_moe_down::cases(),
             token_moe_down::of_several(),
         ],

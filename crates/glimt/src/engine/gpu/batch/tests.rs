@@ -7,7 +7,7 @@ mod slots;
 use super::*;
 use crate::engine::backend::Backend;
 use crate::engine::gpu::GpuBackend;
-use crate::engine::gpu::tests::{backend, backend_of, kept, tokens};
+use crate::engine::gpu::tests::{backend, backend_of, cut_everywhere, kept, tokens};
 use crate::gpu::machine::Machine;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;

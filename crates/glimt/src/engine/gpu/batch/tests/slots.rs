@@ -39,13 +39,13 @@ impl Way {
         gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
         let gpu = Arc::new(gpu);
         let options = SynthOptions {
-            layers: Some(3),
+            layers: Some(4),
             ..SynthOptions::default()
         };
         let gguf = match self.file {
             true => {
                 let bytes = synth::in_memory(self.model, self.recipe, &options);
-                let bytes = bytes.expect("three layers are fine");
+                let bytes = bytes.expect("four layers are fine");
                 crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
             }
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
@@ -101,6 +101,10 @@ impl Way {
 fn session(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
     let made = GpuBackend::with_chunk(Arc::clone(model), N_CTX, Some(16));
     let mut session = made.wait().expect("it fits");
+    if rng.below(3) == 0 {
+        // Each dispatch of a prompt in a submission of its own.
+        cut_everywhere(&mut session);
+    }
     let (mut ids, mut all) = (vec![], vec![]);
     // Prompts in chunks, in a step of few tokens and of one token, between answers.
     for count in [1, 20 + rng.below(8), 2 + rng.below(7), 1] {

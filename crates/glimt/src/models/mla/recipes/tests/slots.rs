@@ -1,8 +1,14 @@
 //! Protects the steps of models whose experts lie in host memory: they are those of a model on the device and what brings the experts.
 
 use super::*;
-use crate::gpu::record::works;
+use crate::gpu::buffer::Buffer;
+use crate::gpu::call::Word;
+use crate::gpu::interface::Resolved;
+use crate::gpu::record::{Work, works};
+use crate::gpu::shader::Access;
 use crate::gpu::{GpuError, Tier};
+use crate::kernels::testing::Rng;
+use std::collections::{HashMap, HashSet};
 
 /// The most storage buffers that a kernel of the tiers with subgroups may bind.
 const MOST_BUFFERS: usize = 16;
@@ -26,7 +32,13 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
 
 /// Whether a call is one of those that experts in host memory need.
 fn brings(call: &Call) -> bool {
-    ["expert_slots", "expert_sources", "expert_fill"].contains(&call.kernel)
+    [
+        "expert_slots",
+        "expert_sources",
+        "expert_fill",
+        "expert_part",
+    ]
+    .contains(&call.kernel)
 }
 
 #[test]
@@ -85,11 +97,12 @@ fn asks_for_experts(target: &Target, model: &Model, slots: u32, in_host: &[Step]
     assert!(planned.host == 0 && planned.file > 0, "{what}");
     let layers = model.layers.len() - model.config.leading_dense_block_count;
     for ((step, in_host), whole) in steps.iter().zip(in_host).zip(whole) {
-        let kernel = |call: &Call| call.kernel;
-        let kernels: Vec<_> = step.calls.iter().map(kernel).collect();
-        let others = in_host.calls.iter().map(kernel);
-        let others: Vec<_> = others.filter(|kernel| *kernel != "expert_fill").collect();
-        assert_eq!(kernels, others, "{what}, up to {:?}", step.most);
+        let others = |step: &Step| -> Vec<_> {
+            let calls = step.calls.iter();
+            let calls = calls.filter(|call| call.kernel == "expert_slots" || !brings(call));
+            calls.map(|call| call.kernel).collect()
+        };
+        assert_eq!(others(step), others(in_host), "{what}, up to {:?}", step.most);
         let has_layers = in_host.calls.len() > whole.calls.len();
         assert_eq!(step.questions.len(), usize::from(has_layers) * layers);
         for question in &step.questions {
@@ -98,6 +111,138 @@ fn asks_for_experts(target: &Target, model: &Model, slots: u32, in_host: &[Step]
             assert!(!brings(&step.calls[question.due]), "{what}");
         }
         resolved(target, &what, step);
+    }
+}
+
+/// The numbers in a call's words.
+fn numbers<const N: usize>(call: &Call, names: [&str; N]) -> [u32; N] {
+    names.map(
+        |name| match call.words.iter().find(|(own, _)| *own == name) {
+            Some((_, Word::U(n))) => *n,
+            other => panic!("{name}: {other:?}"),
+        },
+    )
+}
+
+/// Holds the parts of a replay with these `works` against what they are for: each room is full when it is read, and nothing beside a part binds what
+/// that writes. Returns how often a room was read.
+#[expect(
+    clippy::mutable_key_type,
+    reason = "buffers are equal and hash by identity, whatever happens to them"
+)]
+fn check_parts(what: &str, step: &Step, resolved: &[Resolved], works: &[Work]) -> usize {
+    // The end of the parts that were copied to each room since it was read.
+    let mut copied: HashMap<&Buffer, u32> = HashMap::new();
+    let (mut taken, mut reads) = (HashSet::new(), 0);
+    for work in works {
+        let call = &step.calls[work.dispatch];
+        if call.kernel != "expert_part" {
+            let rooms = call.bindings.iter();
+            for (_, room) in rooms.filter(|(name, _)| ["w_q", "u_q"].contains(name)) {
+                if let Some(end) = copied.remove(&room.buffer) {
+                    assert_eq!(end, u32::MAX, "{what}: parts of {room:?} are missing");
+                    reads += 1;
+                }
+            }
+            continue;
+        }
+        // It is repeated for each block of the context, a share of it each time.
+        if !taken.insert(work.dispatch) {
+            continue;
+        }
+        let [first, behind] = numbers(call, ["first", "behind"]);
+        let [quants, scales, more, experts] =
+            numbers(call, ["quant_parts", "records", "subs", "experts"]);
+        let vectors = call.variant.consts["WG"] * call.variant.consts["LOADS"];
+        let all = (quants + (scales + more).div_ceil(vectors)) * experts;
+        let room = &call.bound("to_q").expect("it is bound").buffer;
+        let end = copied.entry(room).or_default();
+        assert_eq!(*end, first, "{what}: parts in order");
+        *end = if behind == all { u32::MAX } else { behind };
+        let part = &resolved[work.dispatch];
+        let bindings = part.spec.access.iter().zip(&part.bindings);
+        let written: Vec<_> = bindings
+            .filter(|(access, _)| **access == Access::Write)
+            .map(|(_, range)| &range.buffer)
+            .collect();
+        let level = works.iter().filter(|other| other.level == work.level);
+        let mut others = level
+            .filter(|other| other.dispatch != work.dispatch)
+            .peekable();
+        assert!(others.peek().is_some(), "{what}: nothing beside a part");
+        for other in others {
+            let mut bound = step.calls[other.dispatch].ranges();
+            assert!(
+                !bound.any(|range| written.contains(&&range.buffer)),
+                "{what}"
+            );
+        }
+    }
+    assert!(copied.is_empty(), "{what}");
+    reads
+}
+
+/// Whether bringing and computing take hardly longer than the slower of both, if all levels take the time of their operations, and parts that of
+/// their bytes, all of them so many times that of all operations.
+fn is_even(step: &Step, works: &[Work], slower: f64) -> bool {
+    let last = works.last().map_or(0, |work| work.level);
+    let mut levels = vec![[0.0; 2]; last + 1];
+    for work in works {
+        let [computing, bringing] = &mut levels[work.level];
+        match brings(&step.calls[work.dispatch]) {
+            true => *bringing += work.bytes as f64,
+            false => *computing += work.flops as f64,
+        }
+    }
+    let sum = |of: &dyn Fn(&[f64; 2]) -> f64| levels.iter().map(of).sum::<f64>();
+    let [computing, bringing] = [0, 1].map(|i| sum(&|level| level[i]));
+    let factor = slower * computing / bringing;
+    sum(&|level| level[0].max(factor * level[1])) < 1.05 * computing * slower.max(1.0)
+}
+
+#[test]
+fn a_long_chunk_brings_all_experts_beside_what_computes() {
+    let profiles = profiles();
+    let targets: Vec<_> = profiles.iter().filter(|t| t.tier.has_subgroups()).collect();
+    let models = [ModelName::Glm47Flash, ModelName::DeepseekV2Lite];
+    for (&target, &name) in drawn_pairs(&targets, &models).into_iter().take(4) {
+        let model = model(name, Recipe::Q4KM);
+        let experts = model.config.experts.as_ref().expect("it has experts");
+        let slots = [0, experts.used, 20][Rng::fresh().below(3)] as u32;
+        let what = format!("{name} on {}, {slots} slots", target.name);
+        let plan = Plan::of_one(target, &model, Residence::Slots(slots), 4000, None);
+        let plan = plan.expect("it fits");
+        let mut steps = plan.steps.iter();
+        let (_, step) = steps
+            .find(|(name, _)| *name == "chunk")
+            .expect("it has one");
+        let resolved = resolved(target, &what, step);
+        let works = |tokens| {
+            let state = State {
+                tokens,
+                few: false,
+                ..plan.state(target, 100)
+            };
+            works(step, &state).expect("it is resolved")
+        };
+        let has = |tokens, kernel| {
+            let works = works(tokens);
+            works
+                .iter()
+                .any(|work| step.calls[work.dispatch].kernel == kernel)
+        };
+        assert!(has(9, "expert_fill") && !has(9, "expert_part"), "{what}");
+        assert!(!has(2000, "expert_fill"), "{what}");
+        let works = works(step.most.tokens);
+        let layers = model.layers.len() - model.config.leading_dense_block_count;
+        assert_eq!(
+            check_parts(&what, step, &resolved, &works),
+            3 * layers,
+            "{what}"
+        );
+        for slower in [0.5, 3.0] {
+            assert!(is_even(step, &works, slower), "{what}, {slower}");
+        }
     }
 }
 
