@@ -18,25 +18,8 @@
 #write fills: array<vec2<u32>> @words(2 * EXPERTS)      // (EXPERTS)
 const NONE = 0xffffffffu;
 const KEPT = 0x80000000u;
+#import step_experts
 var<workgroup> wanted: array<atomic<u32>, EXPERTS>;
-
-// Ids, or tiles.
-fn entries() -> u32 {
-#ifdef ids
-  return p.tokens * USED;
-#else
-  return p.covered;
-#endif
-}
-
-// The expert of entry i, an id or a tile; EXPERTS of a tile without slots.
-fn expert_of(i: u32) -> u32 {
-#ifdef ids
-  return ids[i];
-#else
-  return select(EXPERTS, tiles[TILE_WORDS * i], tiles[TILE_WORDS * i + 2u] > 0u);
-#endif
-}
 
 #main
   var e = t;

@@ -15,7 +15,7 @@ const PERIOD: u32 = 64;
 /// The factor of a decay, a fraction.
 const DECAY: [u32; 2] = [7, 10];
 /// Words of a table before those of the experts.
-const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 
 /// The table of a layer's slots, as `expert_slots.wgsl` describes its words.
 #[derive(Debug, Clone)]
@@ -38,7 +38,17 @@ impl Table {
         }
     }
 
-    /// How often an expert that was chosen had a slot, and how often it had none.
+    /// `call` with the table and the numbers of its rule.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.number("SLOTS", self.slots)
+            .number("COUNTED", COUNTED)
+            .number("PERIOD", PERIOD)
+            .number("DECAY_TIMES", DECAY[0])
+            .number("DECAY_BY", DECAY[1])
+            .bind("table", &self.words)
+    }
+
+    /// How often an expert that was chosen had a slot, and how often it had none. One that several tokens of a step chose has none once.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -130,13 +140,7 @@ impl GpuExpertSlots<'_> {
                 table.slots,
                 gate_up.tokens
             );
-            call = call
-                .number("SLOTS", table.slots)
-                .number("COUNTED", COUNTED)
-                .number("PERIOD", PERIOD)
-                .number("DECAY_TIMES", DECAY[0])
-                .number("DECAY_BY", DECAY[1])
-                .bind("table", &table.words);
+            call = table.bind(call);
             if let Some(Routing { choices, tokens }) = self.routing {
                 call = call.number("TRACED", *tokens).bind("routing", choices);
             }
@@ -155,12 +159,24 @@ pub fn expert_slots(
     chosen: &[u32],
     experts: usize,
 ) -> (Vec<u32>, Vec<[u32; 2]>) {
+    let once: Vec<_> = chosen.iter().map(|expert| [*expert, 1]).collect();
+    let fills = slots_of_step(table, &once, 1, experts);
+    (fills.iter().map(|[_, place]| *place).collect(), fills)
+}
+
+/// The pairs (source, place) of the experts of a step of `tokens` tokens, each `chosen` so many times, among the slots of `table`.
+pub(super) fn slots_of_step(
+    table: &mut [u32],
+    chosen: &[[u32; 2]],
+    tokens: u32,
+    experts: usize,
+) -> Vec<[u32; 2]> {
     let (head, rest) = table.split_at_mut(HEAD);
     let (slot_of, rest) = rest.split_at_mut(experts);
     let (counts, expert_in) = rest.split_at_mut(experts);
-    let is_chosen = |held: u32| held > 0 && chosen.contains(&(held - 1));
+    let is_chosen = |held: u32| held > 0 && chosen.iter().any(|[expert, _]| *expert == held - 1);
     let mut fills = vec![];
-    for &expert in chosen {
+    for &[expert, _] in chosen {
         let kept = slot_of[expert as usize];
         if kept > 0 {
             fills.push([NONE, kept - 1]);
@@ -180,19 +196,21 @@ pub fn expert_slots(
         slot_of[expert as usize] = slot as u32 + 1;
         fills.push([expert, slot as u32]);
     }
-    for expert in chosen {
-        counts[*expert as usize] += COUNTED;
+    for [expert, times] in chosen {
+        counts[*expert as usize] += times * COUNTED;
     }
-    head[0] += 1;
-    if head[0].is_multiple_of(PERIOD) {
+    let before = head[0];
+    head[0] += tokens;
+    if head[0] / PERIOD > before / PERIOD {
         counts
             .iter_mut()
             .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
     }
     let misses = fills.iter().filter(|[source, _]| *source != NONE).count() as u32;
-    head[1] += chosen.len() as u32 - misses;
+    let choices: u32 = chosen.iter().map(|[_, times]| times).sum();
+    head[1] += choices - misses;
     head[2] += misses;
-    (fills.iter().map(|[_, place]| *place).collect(), fills)
+    fills
 }
 
 #[cfg(test)]

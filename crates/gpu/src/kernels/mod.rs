@@ -25,6 +25,7 @@ pub mod embed;
 pub mod expand_kv;
 mod expand_kv_coop;
 pub mod expert_fill;
+pub mod expert_places;
 pub mod expert_rows;
 pub mod expert_slots;
 pub mod expert_sources;

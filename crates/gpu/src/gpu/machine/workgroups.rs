@@ -11,6 +11,8 @@ pub(crate) const COPY_ROWS: u32 = 64;
 pub(crate) const EXPERT_FILL: u32 = 256;
 /// Vectors of 16 bytes that a thread of `expert_fill` asks for at once.
 pub(crate) const EXPERT_FILL_LOADS: u32 = 8;
+/// `expert_places`, one workgroup. A thread holds an expert, of which there are at most 256.
+pub(crate) const EXPERT_PLACES: u32 = 256;
 /// `expert_rows`, a workgroup for each expert.
 pub(crate) const EXPERT_ROWS: u32 = 256;
 /// Slots of which a thread of `expert_rows` asks for the experts at once.

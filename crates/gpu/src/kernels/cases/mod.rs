@@ -12,6 +12,7 @@ pub(crate) mod copy_rows;
 pub(crate) mod embed;
 pub(crate) mod expand_kv;
 pub(crate) mod expert_fill;
+pub(crate) mod expert_places;
 pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
@@ -134,6 +135,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
             token_router::cases(),
             token_gate_up::cases(),
             expert_slots::cases(),
+            expert_places::cases(),
             expert_sources::cases(),
             expert_fill::cases(),
             token_moe_down::cases(),

@@ -58,7 +58,7 @@ impl Way {
         }))
     }
 
-    /// Compares sessions, and steps of two sequences, whose tokens come one at a time and several at once.
+    /// Compares sessions, and steps of several sequences, whose tokens come one at a time and many at once.
     fn compare(self, rng: &Rng) {
         let Some(models) = self.models() else {
             eprintln!("skipped: {self:?}");
@@ -70,7 +70,7 @@ impl Way {
             (session(model, &mut rng), sequences(model, &mut rng))
         });
         assert!(whole.0 == slots.0, "a session, {self:?}");
-        assert!(whole.1 == slots.1, "two sequences, {self:?}");
+        assert!(whole.1 == slots.1, "several sequences, {self:?}");
         let counted = models
             .each_ref()
             .map(|model| complete(model.hits_and_misses()).expect("they are there"));
@@ -117,22 +117,33 @@ fn session(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
     all
 }
 
-/// The bits of the logits of two sequences, in steps of one to many tokens.
+/// The bits of the logits of several sequences, in steps of one token to 64 in which some begin and others go on.
 fn sequences(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
-    let prompts = [20, 3].map(|n| tokens(n + rng.below(8))[..].to_vec());
-    let mut run = Run::new(rng, model, &prompts, 16);
+    let prompts = [20, 3, 40, 9].map(|n| tokens(n + rng.below(8))[..].to_vec());
+    let mut run = Run::new(rng, model, &prompts, 64);
     let mut all = vec![];
-    for _ in 0..6 {
-        let counts = [[1, 1], [1, 0], [4, 3], [8, 8], [2, 6], [0, 1]][rng.below(6)];
+    let mut step = |counts: [usize; 4]| {
         for (_, row) in run.step(&counts) {
             all.extend(row.iter().map(|v| v.to_bits()));
         }
+    };
+    for _ in 0..4 {
+        // Most steps are small, and one that has no token for any sequence is none.
+        let most = [1, 2, 4, 16][rng.below(4)];
+        let mut counts = [0; 4].map(|_: usize| rng.below(most + 1));
+        counts[rng.below(4)] += 1;
+        step(counts);
     }
     // Steps that choose, whatever those before were.
-    for counts in [[40, 40], [1, 1], [0, 1], [1, 1]] {
-        for (_, row) in run.step(&counts.map(|n: usize| n.min(8))) {
-            all.extend(row.iter().map(|v| v.to_bits()));
-        }
+    for counts in [
+        [16; 4],
+        [1; 4],
+        [0, 1, 0, 0],
+        [48, 1, 1, 0],
+        [1; 4],
+        [1, 1, 0, 0],
+    ] {
+        step(counts);
     }
     all
 }
@@ -145,7 +156,11 @@ fn ways() -> Vec<Way> {
         (ModelName::TinyDs2, 3, 8),
         (ModelName::TinyGlm, 4, 64),
     ] {
-        for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
+        // Any number, and those at which something changes: as many as two tokens choose, and as many as four do.
+        let any = Rng::fresh().below(count as usize) as u32;
+        let few = [used - 1, used, used + 1, 2 * used, 4 * used];
+        let all_slots = [0, any, count / 2, count - 1, count + 1];
+        for slots in all_slots.into_iter().chain(few) {
             for tier in [Tier::Subgroup, Tier::Int8] {
                 for flags in 0..16 {
                     all.push(Way {

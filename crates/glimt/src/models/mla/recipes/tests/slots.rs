@@ -26,7 +26,13 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
 
 /// Whether a call is one of those that experts in host memory need.
 fn brings(call: &Call) -> bool {
-    ["expert_slots", "expert_sources", "expert_fill"].contains(&call.kernel)
+    [
+        "expert_slots",
+        "expert_places",
+        "expert_sources",
+        "expert_fill",
+    ]
+    .contains(&call.kernel)
 }
 
 #[test]
@@ -52,6 +58,19 @@ fn experts_in_host_memory_take_the_steps_of_a_model_on_the_device_and_what_bring
                 let others: Vec<_> = others.collect();
                 let expected: Vec<_> = whole.calls.iter().map(form).collect();
                 assert_eq!(others, expected, "{what}, up to {:?}", step.most);
+            }
+            for step in &steps {
+                let calls = |kernel| step.calls.iter().filter(|c| c.kernel == kernel).count();
+                let found = ["expert_places", "expert_sources"].map(calls);
+                let tokens = step.most.tokens as usize;
+                let chosen = (tokens * experts.used).min(experts.count);
+                let of_few = tokens <= target.machine.tuned.few_of_batch as usize;
+                let expected = match () {
+                    () if tokens == 1 || calls("expert_fill") == 0 => [0, 0],
+                    () if of_few && chosen <= slots => [layers, 0],
+                    () => [0, layers],
+                };
+                assert_eq!(found, expected, "{what}, up to {tokens} tokens");
             }
             // A choice, and three copies that do not wait for each other.
             let [now, before] = [&steps[0], &whole_steps[0]].map(|token| {
