@@ -48,15 +48,34 @@ impl Table {
             .bind("table", &self.words)
     }
 
-    /// How often an expert that was chosen had a slot, and how often it had none. One that several tokens of a step chose has none once.
+    /// The counts of each of `tables`.
     ///
     /// # Errors
     /// The error that the device reports.
-    pub async fn hits_and_misses(&self, gpu: &Gpu) -> Result<[u32; 2], GpuError> {
-        let Range { buffer, offset, .. } = &self.words;
-        let head: Vec<u32> = gpu.read(buffer, *offset, 4 * HEAD as u64).await?;
-        Ok([head[1], head[2]])
+    pub async fn counts(gpu: &Gpu, tables: &[&Self]) -> Result<Vec<Counts>, GpuError> {
+        let places: Vec<_> = tables
+            .iter()
+            .map(|table| (&table.words.buffer, table.words.offset))
+            .collect();
+        let words: Vec<[u32; HEAD]> = gpu.read_each(&places, 4 * HEAD as u64).await?;
+        let counts = words.iter().map(|[_, hits, misses, brought]| Counts {
+            hits: *hits,
+            misses: *misses,
+            brought: *brought,
+        });
+        Ok(counts.collect())
     }
+}
+
+/// The counts of a table so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Choices of an expert that had a slot, in steps that keep experts there, or that got one with another token of the step.
+    pub hits: u32,
+    /// Experts that got a slot.
+    pub misses: u32,
+    /// Experts without a slot in other steps, which read them from another room.
+    pub brought: u32,
 }
 
 /// A trace of choices of experts, to measure by.

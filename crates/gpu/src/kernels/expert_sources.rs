@@ -64,18 +64,22 @@ impl GpuExpertSources<'_> {
     }
 }
 
-/// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts.
+/// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts. The
+/// table then counts those without a slot.
 ///
 /// # Panics
 /// If an id is not below the number of experts.
-pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&[u32]>) -> Vec<[u32; 2]> {
+pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&mut [u32]>) -> Vec<[u32; 2]> {
     let mut fills: Vec<_> = (0..experts as u32).map(|expert| [NONE, expert]).collect();
     for &id in ids {
-        let slot = table.map_or(0, |table| table[4 + id as usize]);
+        let slot = table.as_ref().map_or(0, |table| table[4 + id as usize]);
         fills[id as usize][0] = match slot {
             0 => id,
             kept => KEPT + kept - 1,
         };
+    }
+    if let Some(table) = table {
+        table[3] += fills.iter().filter(|[source, _]| *source < KEPT).count() as u32;
     }
     fills
 }

@@ -1,6 +1,7 @@
 //! Protects experts in host memory: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
 
 use super::*;
+use crate::engine::gpu::ExpertTraffic;
 use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
@@ -73,18 +74,25 @@ impl Way {
         assert!(whole.1 == slots.1, "several sequences, {self:?}");
         let counted = models
             .each_ref()
-            .map(|model| complete(model.hits_and_misses()).expect("they are there"));
+            .map(|model| complete(model.expert_traffic()).expect("they are there"));
         let experts = models[0].model.config().experts.as_ref();
         let [used, count] = experts.map_or([0; 2], |e| [e.used, e.count].map(|n| n as u32));
         assert_eq!(counted[0], None, "{self:?}");
         match counted[1] {
             None => assert!(self.slots < used, "{self:?}"),
-            Some([hits, misses]) => {
+            Some(ExpertTraffic {
+                hits,
+                misses,
+                bytes,
+            }) => {
                 // At first the slots have the first experts.
                 let (all, half) = (self.slots >= count, self.slots <= count / 2);
                 assert!(misses == 0 || !all, "{misses} misses, {self:?}");
                 assert!(misses > 0 || !half, "no misses, {self:?}");
                 assert_eq!((hits + misses) % u64::from(used), 0, "{self:?}");
+                // Steps that miss bring some, and prompts do.
+                assert!(bytes == 0 || !all, "{bytes} bytes, {self:?}");
+                assert!(bytes > misses || misses == 0, "{bytes} bytes, {self:?}");
                 assert!(hits > 0 || self.slots == used, "{self:?}");
             }
         }
