@@ -216,9 +216,10 @@ fn watched<T>(
     Ok((done, Some(traffic)))
 }
 
-/// How the tokens of a profile are chosen: as those of `bench` are.
-fn sampling(backend: &GpuBackend) -> Sampling {
-    tokens_of(u64::from(backend.model().residence.slots().is_some()))
+/// How the tokens of a profile are chosen: as those of `bench` are, and if experts have slots other ones for each `draw` above 0.
+fn sampling(backend: &GpuBackend, draw: usize) -> Sampling {
+    let slots = backend.model().residence.slots();
+    tokens_of(slots.map_or(0, |_| draw as u64))
 }
 
 /// The median time of `test` without timestamps, in microseconds.
@@ -228,10 +229,12 @@ fn without_us(
     vocab: usize,
     repetitions: usize,
 ) -> Result<f64, BenchError> {
-    let sampling = sampling(backend);
-    measure(backend, test, vocab, &sampling)?;
-    let times =
-        (0..repetitions).map(|_| Ok(measure(backend, test, vocab, &sampling)?.as_secs_f64() * 1e6));
+    let mut time = |draw| {
+        let sampling = sampling(backend, draw);
+        measure(backend, test, vocab, &sampling)
+    };
+    time(repetitions + 1)?;
+    let times = (1..=repetitions).map(|draw| Ok(time(draw)?.as_secs_f64() * 1e6));
     Ok(median(times.collect::<Result<_, BenchError>>()?))
 }
 
@@ -257,8 +260,8 @@ fn tokens(
         }
     };
     // The first round pays for whatever the driver does once.
-    let sampling = sampling(backend);
-    backend.time_dispatches(first, tokens.min(3), separation, &sampling)?;
+    let [before, sampling] = [2, 3].map(|draw| sampling(backend, REPETITIONS + draw));
+    backend.time_dispatches(first, tokens.min(3), separation, &before)?;
     let (times, traffic) = watched(backend, tokens, |backend| {
         Ok(backend.time_dispatches(first, tokens, separation, &sampling)?)
     })?;
