@@ -134,6 +134,15 @@ impl ExpertTraffic {
         }
     }
 
+    /// This traffic and `other`.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
     /// The share of choices whose expert had a slot; `None` where nothing was chosen.
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
