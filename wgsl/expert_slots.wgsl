@@ -4,7 +4,7 @@
 // logits -> ids (tokens, USED) and weights (tokens, USED), the best expert first. With SEVERAL tokens the ids are experts. Else they are places:
 // slots with `table`, and without it the expert's rank. fills (USED) has a pair of a source and a place for each chosen expert. The source is
 // the expert, or NONE if the place holds the expert already.
-// table: the tokens, hits and misses so far, and a word that nobody reads; of each expert 1 + its slot, or 0; of each expert how often it was
+// table: the tokens, hits and misses so far, and what expert_sources brought besides; of each expert 1 + its slot, or 0; of each expert how often it was
 // chosen, in units of 1 / COUNTED; of each slot 1 + its expert, or 0. Every PERIOD tokens the counts are multiplied by DECAY_TIMES / DECAY_BY. A
 // missing expert takes the slot whose expert has the lowest count and is not chosen now, the lowest slot among equals, and before these an
 // empty one.
@@ -43,8 +43,7 @@ fn logit_scale() -> f32 { return 1.0; }
 #import LOGITS as logits
 #import CHOICE as choice
 #ifdef table
-#number SLOTS COUNTED PERIOD  // slots of the layer, the count of one choice, tokens between decays
-#number DECAY_TIMES DECAY_BY  // the factor of a decay
+#number SLOTS  // slots of the layer
 #read routing?: array<u32> @words(ROUTED)   // (TRACED, USED)
 #ifdef routing
 #number TRACED  // tokens of the trace
@@ -52,13 +51,7 @@ fn logit_scale() -> f32 { return 1.0; }
 #else
 #length ROUTED 1
 #endif
-const SLOT_OF = 4u;
-const COUNT_OF = SLOT_OF + EXPERTS;
-const EXPERT_IN = COUNT_OF + EXPERTS;
-var<workgroup> slot_of: array<u32, EXPERTS>;
-var<workgroup> counts: array<u32, EXPERTS>;
-var<workgroup> expert_in: array<u32, SLOTS>;
-var<workgroup> keys: array<u32, SLOTS>;
+#import slots
 var<workgroup> tokens: u32;
 var<workgroup> forgotten: array<u32, USED>;   // the slots that are forgotten first
 
@@ -71,24 +64,6 @@ fn is_chosen(expert: u32) -> bool {
     k += 1u;
   }
   return found;
-}
-
-// The order in which slots are forgotten, by 1 + their experts.
-fn key_of(held: u32) -> u32 {
-  if (held == 0u) { return 0u; }
-  return select(counts[held - 1u] + 1u, NONE, is_chosen(held - 1u));
-}
-
-// The number of slots that are forgotten before this one.
-fn place_of(slot: u32, key: u32) -> u32 {
-  var before = 0u;
-  var other = 0u;
-  loop {
-    if (other >= SLOTS) { break; }
-    before += select(0u, 1u, keys[other] < key || (keys[other] == key && other < slot));
-    other += 1u;
-  }
-  return before;
 }
 
 // The number of missing experts among the first n chosen ones.
@@ -139,11 +114,10 @@ fn missing(n: u32) -> u32 {
   workgroupBarrier();
 #endif
   // From here on threads write to the table. They read it from workgroup memory alone.
-  let key = key_of(expert_in[min(t, SLOTS - 1u)]);
-  if (t < SLOTS) { keys[t] = key; }
+  key_put(t);
   workgroupBarrier();
   if (t < SLOTS) {
-    let place = place_of(t, key);
+    let place = place_of(t);
     if (place < USED) { forgotten[place] = t; }
   }
   workgroupBarrier();
@@ -168,8 +142,7 @@ fn missing(n: u32) -> u32 {
     }
   }
   if (t < EXPERTS) {
-    let count = counts[t] + select(0u, COUNTED, is_chosen(t));
-    table[COUNT_OF + t] = select(count, count * DECAY_TIMES / DECAY_BY, tokens % PERIOD == 0u);
+    table[COUNT_OF + t] = count_of(counts[t], select(0u, 1u, is_chosen(t)), tokens, tokens - 1u);
   }
   if (t == 0u) {
     let misses = missing(USED);

@@ -14,29 +14,13 @@
 #word covered?: u32  // tiles that the grids of the products cover
 #read tiles?: array<u32> @words(TILE_WORDS * p.covered)  // (tiles, TILE_WORDS)
 #endif
-#read table?: array<u32> @words(4 + EXPERTS)            // of expert_slots
+#write table?: array<u32> @words(4 + EXPERTS)           // of expert_slots, of which the number of experts without a slot is written
 #write fills: array<vec2<u32>> @words(2 * EXPERTS)      // (EXPERTS)
 const NONE = 0xffffffffu;
 const KEPT = 0x80000000u;
+#import step_experts
 var<workgroup> wanted: array<atomic<u32>, EXPERTS>;
-
-// Ids, or tiles.
-fn entries() -> u32 {
-#ifdef ids
-  return p.tokens * USED;
-#else
-  return p.covered;
-#endif
-}
-
-// The expert of entry i, an id or a tile; EXPERTS of a tile without slots.
-fn expert_of(i: u32) -> u32 {
-#ifdef ids
-  return ids[i];
-#else
-  return select(EXPERTS, tiles[TILE_WORDS * i], tiles[TILE_WORDS * i + 2u] > 0u);
-#endif
-}
+var<workgroup> brought: atomic<u32>;
 
 #main
   var e = t;
@@ -45,6 +29,7 @@ fn expert_of(i: u32) -> u32 {
     atomicStore(&wanted[e], 0u);
     e += WG;
   }
+  if (t == 0u) { atomicStore(&brought, 0u); }
   workgroupBarrier();
   var i = t;
   loop {
@@ -57,9 +42,19 @@ fn expert_of(i: u32) -> u32 {
   e = t;
   loop {
     if (e >= EXPERTS) { break; }
-    let slot = table_at(4u + e);
+#ifdef table
+    let slot = table[4u + e];
+#else
+    let slot = 0u;
+#endif
     let source = select(KEPT + slot - 1u, e, slot == 0u);
-    fills[e] = vec2(select(NONE, source, atomicLoad(&wanted[e]) == 1u), e);
+    let is_wanted = atomicLoad(&wanted[e]) == 1u;
+    fills[e] = vec2(select(NONE, source, is_wanted), e);
+    if (is_wanted && slot == 0u) { atomicAdd(&brought, 1u); }
     e += WG;
   }
+#ifdef table
+  workgroupBarrier();
+  if (t == 0u) { table[3] += atomicLoad(&brought); }
+#endif
 }

@@ -36,6 +36,16 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A size as [`size`] reads it.
+pub(super) fn written(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "G"), (1 << 20, "M")] {
+        if bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    format!("{}MB", bytes as f64 / 1e6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +63,7 @@ mod tests {
             ("1MiB", 1 << 20),
         ] {
             assert_eq!(size(text), Ok(expected), "{text}");
+            assert_eq!(size(&written(expected)), Ok(expected), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::args::CheckedArgs;
+use super::args::{CheckedArgs, GpuMemoryArgs};
 use super::error::CliError;
 use super::output::{self, note};
 use super::run;
@@ -25,7 +25,8 @@ Examples:
   glimt verify --json > verify.json
 
 In each tier that the device runs, every kernel is compared with its twin on the CPU, for random inputs. Then the built-in model and small synthetic ones of every family are computed on the device, token by token, a few tokens at once, and \
-all at once. Their logits are compared with those of the CPU reference, and those of the \
+all at once. Of one of them the experts lie in the machine's memory, too, with slots on the GPU for half of them, and with \
+--gpu-memory those of all for which it is too little. Their logits are compared with those of the CPU reference, and those of the \
 built-in model with golden values of llama.cpp, too. The error of a kernel is the NMSE of what it wrote, that of a model is the NMSE of the median position; the worst position may differ by \
 more where two experts are as good as equal. The exit code is 1 if a comparison fails.";
 
@@ -45,6 +46,8 @@ pub(super) struct Verify {
     /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
     #[arg(long, value_name = "TIER")]
     tier: Vec<Tier>,
+    #[command(flatten)]
+    memory: GpuMemoryArgs,
     #[command(flatten)]
     checked: CheckedArgs,
     /// The seed of the kernels' random inputs
@@ -109,6 +112,7 @@ impl Verify {
         };
         is_gpu.then(|| GpuOptions {
             device: self.device.clone(),
+            max_memory: self.memory.most,
             checked: self.checked.checked,
             ..GpuOptions::default()
         })
@@ -193,7 +197,8 @@ pub(super) fn line(of: &Row<'_>, widths: Widths) -> String {
             row(what, check.nmse, check.limit, &verdict, widths)
         }
         Row::Model(check) => {
-            let how = format!("{}, {}", check.way, check.against);
+            let slots = check.expert_slots.map(|slots| format!(", {slots} slots"));
+            let how = [check.way, ", ", check.against, &slots.unwrap_or_default()].concat();
             let what = [check.tier.unwrap_or("CPU"), &check.model, &how];
             let worst = format!(", worst position {}", number(check.worst));
             let verdict = outcome(check.passed(), check.error.as_deref(), &worst);

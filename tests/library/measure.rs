@@ -107,7 +107,7 @@ fn timing_changes_no_token_and_tells_times_in_order() {
     assert!(steps.iter().all(|[begin, end]| begin < end), "{steps:?}");
     assert!(steps.windows(2).all(|s| s[0][1] <= s[1][0]), "{steps:?}");
     for separation in [Separation::Stamps, Separation::Passes] {
-        let runs = match backend.time_dispatches(3, 2, separation) {
+        let runs = match backend.time_dispatches(3, 2, separation, &Sampling::GREEDY) {
             Ok(runs) => runs,
             Err(error) => panic!("{error}"),
         };
@@ -117,7 +117,7 @@ fn timing_changes_no_token_and_tells_times_in_order() {
             assert!(run.iter().all(|[begin, end]| begin <= end), "{run:?}");
             assert!(run.windows(2).all(|d| d[0][1] <= d[1][0]), "{run:?}");
         }
-        let error = backend.time_dispatches(60, 5, separation);
+        let error = backend.time_dispatches(60, 5, separation, &Sampling::GREEDY);
         assert!(matches!(error, Err(BackendError::ContextOverflow { .. })));
     }
     assert_eq!(decode(&mut backend), before);

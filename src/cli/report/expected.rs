@@ -114,12 +114,15 @@ fn row(
     speed: Option<f64>,
 ) -> String {
     let name = describe(model);
+    let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), rate);
     match planned(gpu, model) {
         Err(refused) => format!("| {name} | {tier} | refused: {refused} | | | | | |\n"),
-        Ok(Planned::Partly(partly)) => format!("| {name} | {tier} | {partly} | | | | | |\n"),
+        Ok(Planned::Partly(partly)) => {
+            let measured = cell(speed);
+            format!("| {name} | {tier} | {partly} | | | | | {measured} |\n")
+        }
         Ok(Planned::Whole(expected, bytes)) => {
             let per_s = |speed: Option<f64>| speed.map(|speed| expected.tokens_per_s(speed));
-            let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), rate);
             format!(
                 "| {name} | {tier} | {} | {} | {:.2} | {} | {} | {} |\n",
                 expected.dispatches,

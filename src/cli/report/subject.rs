@@ -5,6 +5,7 @@ use crate::bench::Source;
 use crate::cli::args::MeasuredArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
+use crate::cli::size;
 use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, Gpu, GpuError};
@@ -56,6 +57,8 @@ pub(super) struct Subject {
     pub(super) force: bool,
     /// Whether kernels are checked while they run.
     pub(super) checked: bool,
+    /// The most that is taken of the GPU's memory.
+    pub(super) max_memory: Option<u64>,
     /// The flags that name it.
     pub(super) model: Vec<String>,
     /// The amount that is measured.
@@ -101,6 +104,7 @@ impl Subject {
             source,
             force: model.force,
             checked: false,
+            max_memory: None,
             model: model.words(),
         };
         subject.find_tiers().map_err(EngineError::from)?;
@@ -139,6 +143,7 @@ impl Subject {
             device: self.choice.clone(),
             tier,
             checked: self.checked,
+            max_memory: self.max_memory,
             ..GpuOptions::default()
         }
     }
@@ -163,9 +168,12 @@ impl Subject {
             DeviceChoice::Name(name) => name.clone(),
         };
         let checked = self.checked.then(|| "--checked".to_owned());
+        let memory = self.max_memory.into_iter();
+        let memory = memory.flat_map(|most| ["--gpu-memory".to_owned(), size::written(most)]);
         ["--device".to_owned(), device]
             .into_iter()
             .chain(checked)
+            .chain(memory)
             .collect()
     }
 }

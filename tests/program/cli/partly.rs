@@ -152,3 +152,37 @@ fn a_gpu_without_room_for_all_experts_gives_the_same_text_and_says_so() {
     let told = failure(&plain, 1);
     assert!(told.contains("the tiers 'subgroup' and 'int8'"), "{told}");
 }
+
+/// Needs an adapter; a software one will do.
+#[test]
+fn a_profile_and_a_report_tell_of_experts_that_have_no_room() {
+    let listing = run(&["devices", "--json"]);
+    let adapters = &json(stdout(&listing))["adapters"];
+    if adapters
+        .get(0)
+        .is_none_or(|adapter| adapter["kind"] != "software")
+    {
+        eprintln!("skipped: the sizes are those of a software adapter");
+        return;
+    }
+    let device = ["--device", "0", "--tier", "subgroup", "--gpu-memory", "11M"];
+    let profiled = |more: &[&str]| text(&[&["profile"], &device[..], more].concat());
+    let found = json(&profiled(&["-n", "2", "-o", "json"]));
+    let number = |name: &str| {
+        found[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {found}"))
+    };
+    // A token has 2 experts in each of 5 layers.
+    assert_eq!(number("expert_hits") + number("expert_misses"), 10.0);
+    assert_eq!(number("bus_bytes") > 0.0, number("expert_misses") > 0.0);
+    assert!(number("expert_slots") >= 2.0 && number("fills_us") > 0.0);
+    let part = ["report", "-", "--only", "token"];
+    let told = text(&[&part[..], &device].concat());
+    for expected in [
+        "$ glimt profile -n 2 --device 0 --gpu-memory 11M --tier subgroup\n",
+        "Of 10 experts of a token ",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+}

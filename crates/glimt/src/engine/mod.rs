@@ -73,7 +73,7 @@ use crate::recipes::BatchSizes;
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
-use gpu::{GpuBackend, GpuModel};
+use gpu::{ExpertTraffic, GpuBackend, GpuModel};
 use saved::Identity;
 
 /// The model compiled into the program; its origin and licence are in assets/README.md.
@@ -270,6 +270,17 @@ impl Engine {
     /// The CPU's share of missing experts, if [`EngineOptions::cpu_share`] asks for one and experts lie in host memory.
     pub fn cpu_share(&self) -> Option<&Share> {
         self.0.weights.as_ref()?.share.as_ref()
+    }
+
+    /// The traffic of experts that lie in host memory, of all that was computed with the engine; `None` where they have no slots.
+    ///
+    /// # Errors
+    /// The error that the device reports.
+    pub async fn expert_traffic(&self) -> Result<Option<ExpertTraffic>, EngineError> {
+        match &self.0.weights {
+            Some(weights) => Ok(weights.expert_traffic().await?),
+            None => Ok(None),
+        }
     }
 
     /// The measurement by which the tier was chosen; `None` where [`EngineOptions::gpu`] names one, an earlier measurement is kept, or the

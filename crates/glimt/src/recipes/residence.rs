@@ -7,6 +7,7 @@ use crate::gpu::question::Question;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::expert_fill::GpuExpertFill;
 use crate::kernels::expert_part::GpuExpertParts;
+use crate::kernels::expert_places::{GpuExpertPlaces, most_chosen};
 use crate::kernels::expert_slots::{Routing, Table};
 use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources};
 use crate::model::{Experts, Mlp};
@@ -22,7 +23,8 @@ pub enum Residence {
     Whole,
     /// All experts lie in host memory that shaders read ([`Buffer::is_host`](crate::gpu::buffer::Buffer::is_host)), and each layer with
     /// experts has so many slots on the device, which keep experts that tokens chose. The number may be 0. If a token's experts have no room
-    /// in them, there are no slots: then no expert is kept.
+    /// in them, there are no slots: then no expert is kept. Steps of few tokens whose experts surely have room in them keep them there. Others
+    /// leave the slots as they are.
     Slots(u32),
     /// All experts stay in the file, and each layer with experts has so many slots on the device, as with [`Slots`](Self::Slots). The host reads
     /// missing experts from the file, for which each step is cut at every layer.
@@ -133,12 +135,17 @@ impl Rooms {
         self.slots.as_ref().map(|slots| &slots.table)
     }
 
-    /// The places of the experts that the products of a step of up to `most` tokens read. For one token these are slots, if there are some.
-    pub(super) fn read_by(&self, most: u32) -> &Mlp<GpuWeight> {
-        match &self.slots {
-            Some(slots) if most == 1 => &slots.experts,
-            _ => &self.staging,
-        }
+    /// The slots, where all experts that a step of up to `most` tokens may choose have one at once.
+    fn slots_for(&self, config: &Experts, most: u32) -> Option<&Slots> {
+        let chosen = most_chosen(most, [config.count, config.used].map(|n| n as u32));
+        let slots = self.slots.as_ref();
+        slots.filter(|slots| slots.table.slots >= chosen)
+    }
+
+    /// The places of the experts that the products of a step of few tokens read, up to `most`: slots, if all of them have one at once.
+    pub(super) fn read_by(&self, config: &Experts, most: u32) -> &Mlp<GpuWeight> {
+        let slots = self.slots_for(config, most);
+        slots.map_or(&self.staging, |slots| &slots.experts)
     }
 
     /// The copies from host memory that fill the slots in the beginning: each gets the expert of its number, as the table has it.
@@ -186,16 +193,50 @@ impl Rooms {
         fills: &Range,
     ) -> Brought {
         if self.file.is_some() {
-            return self.ask(vec![], fills, config.used, self.read_by(1));
+            return self.ask(vec![], fills, config.used, self.read_by(config, 1));
         }
-        let [count, used] = [config.count, config.used].map(|n| n as f64);
         let slots = self.table().map_or(0, |table| table.slots);
         let copies = Copies {
             fills,
             entries: config.used as u32,
-            expected: used * (1.0 - f64::from(slots) / count),
+            expected: expected(config, 1, slots),
         };
-        Brought::by(copies.calls(host, None, self.read_by(1)))
+        Brought::by(copies.calls(host, None, self.read_by(config, 1)))
+    }
+
+    /// The copies of the experts that a step of few tokens, up to `most`, reads: those without slots, where all that it may choose have one at
+    /// once, and the `chosen` ones become places among the slots. Else they are those of [`fill`](Self::fill).
+    pub(super) fn fill_of_few(
+        &self,
+        host: &Mlp<GpuWeight>,
+        config: &Experts,
+        chosen: ChosenBy,
+        most: u32,
+    ) -> Brought {
+        let Some(Slots { experts, table }) = self.slots_for(config, most) else {
+            return self.fill(host, config, chosen, most);
+        };
+        let of = [config.count, config.used].map(|n| n as u32);
+        let entries = most_chosen(most, of);
+        let fills = Range::words("fills of experts", u64::from(2 * entries));
+        let places = GpuExpertPlaces {
+            chosen,
+            experts: of,
+            most,
+            table,
+            fills: fills.clone(),
+        };
+        let copies = Copies {
+            fills: &fills,
+            entries,
+            expected: expected(config, most, table.slots),
+        };
+        let mut calls = vec![places.call()];
+        if self.file.is_some() {
+            return self.ask(calls, &fills, entries as usize, experts);
+        }
+        calls.extend(copies.calls(host, None, experts));
+        Brought::by(calls)
     }
 
     /// Brings all experts that tokens of a step of up to `most` tokens chose to their places among all experts: from the slots that keep
@@ -219,11 +260,10 @@ impl Rooms {
         if self.file.is_some() {
             return self.ask(vec![sources.call()], &fills, config.count, &self.staging);
         }
-        let free = 1.0 - f64::from(used) / f64::from(count);
         let copies = Copies {
             fills: &fills,
             entries: count,
-            expected: f64::from(count) * (1.0 - free.powi(most as i32)),
+            expected: expected(config, most, 0),
         };
         let slots = self.slots.as_ref().map(|slots| &slots.experts);
         let mut calls = vec![sources.call()];
@@ -232,14 +272,19 @@ impl Rooms {
     }
 
     /// The question for the sum of the experts that the host multiplies, behind the dispatches that leave `tells`.
-    pub(super) fn ask_for_sum(&self, asked: usize, tells: Vec<Range>) -> Question {
+    pub(super) fn ask_for_sum(
+        &self,
+        config: &Experts,
+        asked: usize,
+        tells: Vec<Range>,
+    ) -> Question {
         Question {
             layer: self.layer,
             asked,
             due: asked,
             tells,
             kept: None,
-            to: self.read_by(1).clone(),
+            to: self.read_by(config, 1).clone(),
         }
     }
 
@@ -332,6 +377,13 @@ impl Brought {
         questions.extend(question);
         calls.extend(self.calls);
     }
+}
+
+/// The experts without one of `slots` slots that a step of `most` tokens chooses, if all experts are chosen alike often.
+fn expected(config: &Experts, most: u32, slots: u32) -> f64 {
+    let [count, used] = [config.count, config.used].map(|n| n as f64);
+    let chosen = count * (1.0 - (1.0 - used / count).powi(most as i32));
+    chosen * (1.0 - f64::from(slots) / count)
 }
 
 /// Copies of the same experts of all three weights, which do not wait for each other.

@@ -135,7 +135,12 @@ impl GpuWeight {
 
     /// The weight's shape, such as `2048x5120`, or `20x512x192` where it has groups.
     pub fn shape(&self) -> String {
-        match self.groups {
+        self.shape_of(self.groups)
+    }
+
+    /// The shape of a weight that is like this one but has `groups` groups.
+    pub fn shape_of(&self, groups: u32) -> String {
+        match groups {
             1 => format!("{}x{}", self.rows, self.cols),
             groups => format!("{groups}x{}x{}", self.rows, self.cols),
         }

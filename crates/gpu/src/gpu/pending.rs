@@ -284,12 +284,24 @@ impl Gpu {
         offset: u64,
         bytes: u64,
     ) -> Result<Vec<T>, GpuError> {
+        self.read_each(&[(buffer, offset)], bytes).await
+    }
+
+    /// Copies `bytes` bytes from each of some buffers at an offset to the host, one after the other.
+    pub async fn read_each<T: bytemuck::Pod>(
+        &self,
+        places: &[(&super::buffer::Buffer, u64)],
+        bytes: u64,
+    ) -> Result<Vec<T>, GpuError> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let staging = self.buffer("readback", bytes, usage).await?;
+        let all = bytes * places.len() as u64;
+        let staging = self.buffer("readback", all, usage).await?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer.made(), offset, &staging, 0, bytes);
+        for ((buffer, offset), to) in places.iter().zip((0..).step_by(bytes as usize)) {
+            encoder.copy_buffer_to_buffer(buffer.made(), *offset, &staging, to, bytes);
+        }
         self.queue.submit([encoder.finish()]);
-        let data = self.map_read(&staging, bytes, None).await?;
+        let data = self.map_read(&staging, all, None).await?;
         self.release_made(&staging);
         Ok(data)
     }

@@ -34,6 +34,8 @@ pub struct Tiles {
     pub list: Range,
     /// The most slots of a tile: 2 or 4.
     pub places: u32,
+    /// The number of experts. The weight may have fewer groups: places for as many experts as a step chooses.
+    pub experts: u32,
     /// Experts of a token.
     pub used: u32,
     /// The most tokens of a step.
@@ -144,8 +146,13 @@ impl Divided for GpuBatchMatvec<'_> {
         };
         let weights: Vec<_> = [self.weight].into_iter().chain(self.up).collect();
         let shape = site(kernel, &weights, self.activation);
+        let shape_of = |w: &&GpuWeight| {
+            let tiles = self.experts.as_ref();
+            w.shape_of(tiles.map_or(w.groups, |tiles| tiles.experts))
+        };
+        let shapes: Vec<_> = weights.iter().map(shape_of).collect();
         Site {
-            shape: format!("{} by {}", shape.shape, self.places()),
+            shape: format!("{} by {}", shapes.join("+"), self.places()),
             prepared: self.prepared.is_some(),
             rows: match self.experts {
                 Some(_) => self.weight.rows * self.places(),
@@ -268,7 +275,7 @@ impl GpuBatchMatvec<'_> {
         let w = self.weight;
         let [rows, first_group, groups] = super::groups_of(w, piece);
         let (along_tokens, along_groups) = match &self.experts {
-            Some(tiles) => (tile_extent(tiles.used, tiles.places, w.groups), 1),
+            Some(tiles) => (tile_extent(tiles.used, tiles.places, tiles.experts), 1),
             None if self.single => (Extent::N(1), groups),
             None => (Extent::TokensBy(self.columns), groups),
         };

@@ -15,7 +15,7 @@ const PERIOD: u32 = 64;
 /// The factor of a decay, a fraction.
 const DECAY: [u32; 2] = [7, 10];
 /// Words of a table before those of the experts.
-const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 
 /// The table of a layer's slots, as `expert_slots.wgsl` describes its words.
 #[derive(Debug, Clone)]
@@ -51,14 +51,32 @@ impl Table {
         gpu.queue.write_buffer(buffer.made(), offset + head, &zeros);
     }
 
-    /// How often an expert that was chosen had a slot, and how often it had none.
+    /// `call` with the table and the numbers of its rule.
+    pub(super) fn bind(&self, call: Call) -> Call {
+        call.number("SLOTS", self.slots)
+            .number("COUNTED", COUNTED)
+            .number("PERIOD", PERIOD)
+            .number("DECAY_TIMES", DECAY[0])
+            .number("DECAY_BY", DECAY[1])
+            .bind("table", &self.words)
+    }
+
+    /// The counts of each of `tables`.
     ///
     /// # Errors
     /// The error that the device reports.
-    pub async fn hits_and_misses(&self, gpu: &Gpu) -> Result<[u32; 2], GpuError> {
-        let Range { buffer, offset, .. } = &self.words;
-        let head: Vec<u32> = gpu.read(buffer, *offset, 4 * HEAD as u64).await?;
-        Ok([head[1], head[2]])
+    pub async fn counts(gpu: &Gpu, tables: &[&Self]) -> Result<Vec<Counts>, GpuError> {
+        let places: Vec<_> = tables
+            .iter()
+            .map(|table| (&table.words.buffer, table.words.offset))
+            .collect();
+        let words: Vec<[u32; HEAD]> = gpu.read_each(&places, 4 * HEAD as u64).await?;
+        let counts = words.iter().map(|[_, hits, misses, brought]| Counts {
+            hits: *hits,
+            misses: *misses,
+            brought: *brought,
+        });
+        Ok(counts.collect())
     }
 }
 
@@ -69,6 +87,17 @@ pub struct Share {
     pub split: Range,
     /// Where the experts that it multiplies are told, (used) u32, with [`NONE`] in the places of the others.
     pub asked: Range,
+}
+
+/// The counts of a table so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Choices of an expert that had a slot, in steps that keep experts there, or that got one with another token of the step.
+    pub hits: u32,
+    /// Experts that got a slot.
+    pub misses: u32,
+    /// Experts without a slot in other steps, which read them from another room.
+    pub brought: u32,
 }
 
 /// A trace of choices of experts, to measure by.
@@ -158,13 +187,7 @@ impl GpuExpertSlots<'_> {
                 table.slots,
                 gate_up.tokens
             );
-            call = call
-                .number("SLOTS", table.slots)
-                .number("COUNTED", COUNTED)
-                .number("PERIOD", PERIOD)
-                .number("DECAY_TIMES", DECAY[0])
-                .number("DECAY_BY", DECAY[1])
-                .bind("table", &table.words);
+            call = table.bind(call);
             if let Some(Routing { choices, tokens }) = self.routing {
                 call = call.number("TRACED", *tokens).bind("routing", choices);
             }
@@ -210,59 +233,86 @@ pub fn expert_slots(
     experts: usize,
     split: Option<&[u32]>,
 ) -> Chosen {
-    let (head, rest) = table.split_at_mut(HEAD);
-    let (slot_of, rest) = rest.split_at_mut(experts);
-    let (counts, expert_in) = rest.split_at_mut(experts);
-    let is_chosen = |held: u32| held > 0 && chosen.contains(&(held - 1));
-    let lacking = chosen.iter().filter(|e| slot_of[**e as usize] == 0).count();
-    let of_host = split.map_or(0, |split| split[lacking] as usize);
-    // Keys and so the order of all slots are those before the token.
-    let order = |(_, held): &(usize, &u32)| match **held {
-        0 => 0,
-        held if is_chosen(held) => NONE,
-        held => counts[held as usize - 1] + 1,
-    };
-    let mut slots: Vec<(usize, u32)> = expert_in.iter().copied().enumerate().collect();
-    slots.sort_by_key(|(slot, held)| order(&(*slot, held)));
-    let before = slot_of.to_vec();
-    let (mut fills, mut places, mut asked, mut misses) = (vec![], vec![], vec![], 0);
-    for &expert in chosen {
-        let kept = before[expert as usize];
-        let slot = match kept {
-            0 => slots[misses].0 as u32,
-            kept => kept - 1,
-        };
-        misses += usize::from(kept == 0);
-        let is_asked = kept == 0 && misses > lacking - of_host;
-        places.push(if is_asked { NONE } else { slot });
-        asked.push(if is_asked { expert } else { NONE });
-        if kept > 0 || is_asked {
-            fills.push([NONE, slot]);
-            continue;
-        }
-        let old = std::mem::replace(&mut expert_in[slot as usize], expert + 1);
-        if old > 0 {
-            slot_of[old as usize - 1] = 0;
-        }
-        slot_of[expert as usize] = slot + 1;
-        fills.push([expert, slot]);
-    }
-    for expert in chosen {
-        counts[*expert as usize] += COUNTED;
-    }
-    head[0] += 1;
-    if head[0].is_multiple_of(PERIOD) {
-        counts
-            .iter_mut()
-            .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
-    }
-    head[1] += (chosen.len() - misses) as u32;
-    head[2] += misses as u32;
+    let before = table[HEAD..HEAD + experts].to_vec();
+    let is_missing = |expert: u32| before[expert as usize] == 0;
+    let lacking = chosen.iter().filter(|expert| is_missing(**expert)).count();
+    let of_host = split.map_or(0, |split| split[lacking]);
+    let once: Vec<_> = chosen.iter().map(|expert| [*expert, 1]).collect();
+    let fills = slots_of_step(table, &once, 1, experts, of_host as usize);
+    let each = chosen.iter().zip(&fills);
+    let (places, asked) = each
+        .map(
+            |(expert, [source, place])| match is_missing(*expert) && *source == NONE {
+                true => (NONE, *expert),
+                false => (*place, NONE),
+            },
+        )
+        .unzip();
     Chosen {
         places,
         fills,
         asked,
     }
+}
+
+/// The pairs (source, place) of the experts of a step of `tokens` tokens, each `chosen` so many times, among the slots of `table`. The host
+/// multiplies the last `of_host` of those that are missing, which are not copied.
+pub(super) fn slots_of_step(
+    table: &mut [u32],
+    chosen: &[[u32; 2]],
+    tokens: u32,
+    experts: usize,
+    of_host: usize,
+) -> Vec<[u32; 2]> {
+    let (head, rest) = table.split_at_mut(HEAD);
+    let (slot_of, rest) = rest.split_at_mut(experts);
+    let (counts, expert_in) = rest.split_at_mut(experts);
+    let is_chosen = |held: u32| held > 0 && chosen.iter().any(|[expert, _]| *expert == held - 1);
+    // The order in which slots are forgotten is that before the step.
+    let order = |(_, held): &(usize, u32)| match *held {
+        0 => 0,
+        held if is_chosen(held) => NONE,
+        held => counts[held as usize - 1] + 1,
+    };
+    let mut slots: Vec<(usize, u32)> = expert_in.iter().copied().enumerate().collect();
+    slots.sort_by_key(order);
+    let before = slot_of.to_vec();
+    let is_missing = |[expert, _]: &&[u32; 2]| before[*expert as usize] == 0;
+    let copied = chosen.iter().filter(is_missing).count() - of_host;
+    let (mut fills, mut misses) = (vec![], 0);
+    for &[expert, _] in chosen {
+        let kept = before[expert as usize];
+        if kept > 0 {
+            fills.push([NONE, kept - 1]);
+            continue;
+        }
+        let slot = slots[misses].0;
+        misses += 1;
+        if misses > copied {
+            fills.push([NONE, slot as u32]);
+            continue;
+        }
+        let old = std::mem::replace(&mut expert_in[slot], expert + 1);
+        if old > 0 {
+            slot_of[old as usize - 1] = 0;
+        }
+        slot_of[expert as usize] = slot as u32 + 1;
+        fills.push([expert, slot as u32]);
+    }
+    for [expert, times] in chosen {
+        counts[*expert as usize] += times * COUNTED;
+    }
+    let number = head[0];
+    head[0] += tokens;
+    if head[0] / PERIOD > number / PERIOD {
+        counts
+            .iter_mut()
+            .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
+    }
+    let choices: u32 = chosen.iter().map(|[_, times]| times).sum();
+    head[1] += choices - misses as u32;
+    head[2] += misses as u32;
+    fills
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::batch_experts::TILE_WORDS;
 use super::expert_rows::tile_extent;
 use super::expert_slots::{NONE, Table};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Word};
+use crate::gpu::call::{Call, Word};
 use crate::gpu::machine::workgroups::EXPERT_SOURCES as WG;
 
 /// The source of an expert that slot 0 keeps; the next slots follow.
@@ -17,6 +17,24 @@ pub enum ChosenBy {
     Ids(Range),
     /// The tiles of [`batch_experts`](super::batch_experts) with so many places.
     Tiles(Range, u32),
+}
+
+impl ChosenBy {
+    /// `call` with them, of `experts` experts of which a token has `used`.
+    pub(super) fn bind(&self, call: Call, [experts, used]: [u32; 2]) -> Call {
+        match self {
+            Self::Ids(ids) => call
+                .number("USED", used)
+                .word("tokens", Word::Tokens)
+                .bind("ids", ids),
+            Self::Tiles(tiles, places) => {
+                let covered = tile_extent(used, *places, experts);
+                call.number("TILE_WORDS", TILE_WORDS)
+                    .word("covered", Word::Workgroups(covered))
+                    .bind("tiles", tiles)
+            }
+        }
+    }
 }
 
 /// A list of all experts of a layer: where [`expert_fill`](super::expert_fill) finds those that a token chose.
@@ -41,35 +59,27 @@ impl GpuExpertSources<'_> {
             .number("WG", WG)
             .number("EXPERTS", experts)
             .bind("fills", &self.fills)
-            .bind_some("table", self.table.map(|table| &table.words))
-            .grid([Extent::N(1), Extent::N(1), Extent::N(1)]);
-        match &self.chosen {
-            ChosenBy::Ids(ids) => call
-                .number("USED", used)
-                .word("tokens", Word::Tokens)
-                .bind("ids", ids),
-            ChosenBy::Tiles(tiles, places) => {
-                let covered = tile_extent(used, *places, experts);
-                call.number("TILE_WORDS", TILE_WORDS)
-                    .word("covered", Word::Workgroups(covered))
-                    .bind("tiles", tiles)
-            }
-        }
+            .bind_some("table", self.table.map(|table| &table.words));
+        self.chosen.bind(call, [experts, used])
     }
 }
 
-/// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts.
+/// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts. The
+/// table then counts those without a slot.
 ///
 /// # Panics
 /// If an id is not below the number of experts.
-pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&[u32]>) -> Vec<[u32; 2]> {
+pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&mut [u32]>) -> Vec<[u32; 2]> {
     let mut fills: Vec<_> = (0..experts as u32).map(|expert| [NONE, expert]).collect();
     for &id in ids {
-        let slot = table.map_or(0, |table| table[4 + id as usize]);
+        let slot = table.as_ref().map_or(0, |table| table[4 + id as usize]);
         fills[id as usize][0] = match slot {
             0 => id,
             kept => KEPT + kept - 1,
         };
+    }
+    if let Some(table) = table {
+        table[3] += fills.iter().filter(|[source, _]| *source < KEPT).count() as u32;
     }
     fills
 }

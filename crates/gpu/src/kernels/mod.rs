@@ -26,6 +26,7 @@ pub mod expand_kv;
 mod expand_kv_coop;
 pub mod expert_fill;
 pub mod expert_part;
+pub mod expert_places;
 pub mod expert_rows;
 pub mod expert_slots;
 pub mod expert_sources;

@@ -22,6 +22,6 @@ pub use report::{Columns, Format, Row, Statistics, Writer};
 pub use report::{build, quoted, rate};
 pub use routing::Routing;
 pub use run::{BenchOptions, Event, Where, run};
-pub(crate) use run::{backend_name, driver, measure, n_ctx};
+pub(crate) use run::{backend_name, driver, measure, n_ctx, tokens_of};
 pub use source::Source;
 pub use source::describe;

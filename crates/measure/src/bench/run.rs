@@ -13,7 +13,7 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::device::check_cpu;
-use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::gpu::{ExpertTraffic, GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
     CpuShare, DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Sampling, Share,
@@ -464,21 +464,20 @@ fn run_tests(
             gpu.take_host_time();
             gpu.take_longest_submission();
         }
-        let before = hits(backend)?;
+        let before = traffic(backend)?;
         let mut samples = vec![];
         while samples.len() < options.repetitions {
             tell(on_event, Event::Repetition(samples.len()))?;
             samples.push(measure(backend, test, vocab, &choice())?);
         }
-        let now = hits(backend)?;
-        let [found, missed] = [0, 1].map(|i| (now[i] - before[i]) as f64);
+        let traffic = traffic(backend)?.since(&before);
         let mut row = Row {
             n_prompt: test.prompt,
             n_gen: test.generate,
             n_depth: test.depth,
             test_time,
             statistics: Statistics::of(&samples, test.tokens()),
-            expert_hits: (found + missed > 0.0).then(|| found / (found + missed)),
+            expert_hits: traffic.hit_rate(),
             ..base.clone()
         };
         if let Some(gpu) = backend.gpu() {
@@ -498,7 +497,7 @@ fn run_tests(
 
 /// The choice of a generation's tokens: greedy, or for a draw other than 0 any tokens of the vocabulary alike often. Greedy tokens of random
 /// weights repeat each other, and then experts that have slots are chosen more often than others.
-fn tokens_of(draw: u64) -> Sampling {
+pub(crate) fn tokens_of(draw: u64) -> Sampling {
     Sampling {
         temperature: if draw > 0 { 1e4 } else { 0.0 },
         seed: draw,
@@ -506,10 +505,10 @@ fn tokens_of(draw: u64) -> Sampling {
     }
 }
 
-/// How often experts had a slot so far, and how often they had none.
-fn hits(backend: &mut dyn Measured) -> Result<[u64; 2], BenchError> {
+/// The traffic of experts so far.
+fn traffic(backend: &mut dyn Measured) -> Result<ExpertTraffic, BenchError> {
     let found = match backend.gpu() {
-        Some(gpu) => gpu.model().hits_and_misses().wait()?,
+        Some(gpu) => gpu.model().expert_traffic().wait()?,
         None => None,
     };
     Ok(found.unwrap_or_default())

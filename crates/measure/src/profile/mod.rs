@@ -7,13 +7,13 @@ mod summary;
 mod timeline;
 
 pub use report::markdown;
-pub use summary::{Kernel, LayerTime, Profile, Work};
+pub use summary::{FromHost, Kernel, LayerTime, Profile, Work};
 pub use timeline::svg;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::bench::{BenchError, Source, Test, build, measure, n_ctx};
+use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, tokens_of};
 use crate::bench::{backend_name, describe, driver};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
@@ -21,7 +21,6 @@ use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{DeviceChoice, Partly, PrecomposeChoice, Sampling, residence};
-use crate::gpu::call::Taken;
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::wait::Wait;
@@ -29,7 +28,7 @@ use crate::gpu::{Gpu, GpuOptions};
 use crate::models::Model;
 use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
-use summary::{Head, median};
+use summary::{Head, Measured, Traffic, median};
 
 /// Repetitions of what tells the time without timestamps.
 const REPETITIONS: usize = 5;
@@ -134,12 +133,7 @@ fn on_gpu(
         best => best,
     };
     let vocab = model.config().vocab_size;
-    let Measured {
-        work,
-        step,
-        times,
-        alone,
-    } = match options.subject {
+    let measured = match options.subject {
         Subject::Tokens(_) => tokens(&mut backend, &test, vocab, separation)?,
         Subject::Prompt { repetitions, .. } => {
             prompt(&mut backend, &test, vocab, separation, repetitions)?
@@ -177,7 +171,7 @@ fn on_gpu(
         Some(_) => model.config().leading_dense_block_count,
         None => model.config().block_count,
     };
-    Ok(Profile::new(head, work, &step, &times, &alone, dense))
+    Ok(Profile::new(head, measured, dense))
 }
 
 /// The test that is also timed without timestamps, and the tokens that are computed at once, where they are not the usual ones.
@@ -195,13 +189,37 @@ fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
     (test, chunk)
 }
 
-/// The measurements of a profile: begin and end of each dispatch of `step`, in nanoseconds, each time.
-struct Measured {
-    work: Work,
-    step: Vec<Taken>,
-    times: Vec<Vec<[f64; 2]>>,
-    /// Microseconds of all dispatches of a kernel with nothing between them, by label.
-    alone: BTreeMap<String, f64>,
+/// Does `work` so many `times`. The experts that were brought meanwhile stand beside what comes of it, where they lie in host memory.
+fn watched<T>(
+    backend: &mut GpuBackend,
+    times: usize,
+    work: impl FnOnce(&mut GpuBackend) -> Result<T, BenchError>,
+) -> Result<(T, Option<Traffic>), BenchError> {
+    let Some(slots) = backend.model().residence.slots() else {
+        return Ok((work(backend)?, None));
+    };
+    let before = backend.model().expert_traffic().wait()?;
+    let done = work(backend)?;
+    let model = backend.model();
+    let after = model.expert_traffic().wait()?;
+    let config = model.model.config();
+    let used = config.experts.as_ref().map_or(0, |experts| experts.used);
+    let traffic = Traffic {
+        slots: after.map_or(0, |_| slots),
+        counted: after
+            .zip(before)
+            .map(|(after, before)| after.since(&before)),
+        of_token: model.expert_bytes_of_token(),
+        chosen: used * (config.block_count - config.leading_dense_block_count),
+        times,
+    };
+    Ok((done, Some(traffic)))
+}
+
+/// How the tokens of a profile are chosen: as those of `bench` are, and if experts have slots other ones for each `draw` above 0.
+fn sampling(backend: &GpuBackend, draw: usize) -> Sampling {
+    let slots = backend.model().residence.slots();
+    tokens_of(slots.map_or(0, |_| draw as u64))
 }
 
 /// The median time of `test` without timestamps, in microseconds.
@@ -211,9 +229,12 @@ fn without_us(
     vocab: usize,
     repetitions: usize,
 ) -> Result<f64, BenchError> {
-    measure(backend, test, vocab, &Sampling::GREEDY)?;
-    let times = (0..repetitions)
-        .map(|_| Ok(measure(backend, test, vocab, &Sampling::GREEDY)?.as_secs_f64() * 1e6));
+    let mut time = |draw| {
+        let sampling = sampling(backend, draw);
+        measure(backend, test, vocab, &sampling)
+    };
+    time(repetitions + 1)?;
+    let times = (1..=repetitions).map(|draw| Ok(time(draw)?.as_secs_f64() * 1e6));
     Ok(median(times.collect::<Result<_, BenchError>>()?))
 }
 
@@ -239,8 +260,11 @@ fn tokens(
         }
     };
     // The first round pays for whatever the driver does once.
-    backend.time_dispatches(first, tokens.min(3), separation)?;
-    let times = backend.time_dispatches(first, tokens, separation)?;
+    let [before, sampling] = [2, 3].map(|draw| sampling(backend, REPETITIONS + draw));
+    backend.time_dispatches(first, tokens.min(3), separation, &before)?;
+    let (times, traffic) = watched(backend, tokens, |backend| {
+        Ok(backend.time_dispatches(first, tokens, separation, &sampling)?)
+    })?;
     let middle = first + tokens / 2;
     let alone = backend.time_alone(middle, ALONE_CALLS, 2 * ALONE_ROUNDS)?;
     let alone = alone.into_iter().map(|(label, mut us)| {
@@ -258,6 +282,7 @@ fn tokens(
         step: backend.step(middle),
         times,
         alone,
+        traffic,
     })
 }
 
@@ -273,11 +298,13 @@ fn prompt(
     // The first time pays for whatever the driver does once.
     let first = backend.time_prompt(&ids, test.depth, separation)?;
     let step = first.into_iter().map(|(taken, _)| taken).collect();
-    let times = (0..repetitions).map(|_| {
-        let timed = backend.time_prompt(&ids, test.depth, separation)?;
-        Ok(timed.into_iter().map(|(_, times)| times).collect())
-    });
-    let times = times.collect::<Result<_, BenchError>>()?;
+    let (times, traffic) = watched(backend, repetitions, |backend| {
+        let times = (0..repetitions).map(|_| {
+            let timed = backend.time_prompt(&ids, test.depth, separation)?;
+            Ok(timed.into_iter().map(|(_, times)| times).collect())
+        });
+        times.collect::<Result<_, BenchError>>()
+    })?;
     Ok(Measured {
         work: Work::Prompt {
             n_prompt: test.prompt,
@@ -290,6 +317,7 @@ fn prompt(
         step,
         times,
         alone: BTreeMap::new(),
+        traffic,
     })
 }
 

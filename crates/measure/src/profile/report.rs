@@ -1,6 +1,6 @@
 //! A profile as text; as JSON it is its fields.
 
-use super::summary::{LayerTime, Profile, Work};
+use super::summary::{FromHost, LayerTime, Profile, Work};
 use crate::bench::rate;
 use crate::gpu::clock::Clock;
 use crate::plural::count;
@@ -22,6 +22,9 @@ fn head(profile: &Profile) -> String {
         "The dispatches below sum up to {:.1} us ({more:+.1}% of that), told apart by {}.\n",
         profile.sum_us, h.separation
     );
+    if let Some(from_host) = &profile.from_host {
+        text += &experts(from_host);
+    }
     if let Some(empty) = h.empty_pass_us {
         text += &format!("An empty pass takes {empty:.2} us, which is subtracted from each.\n");
     }
@@ -40,6 +43,36 @@ fn head(profile: &Profile) -> String {
         }
     };
     text
+}
+
+/// The experts that came over the bus.
+fn experts(of: &FromHost) -> String {
+    let mut text = match (of.expert_hits, of.expert_misses) {
+        (Some(hits), Some(misses)) => {
+            let share = 100.0 * hits / (hits + misses).max(1.0);
+            format!(
+                "Of {:.0} experts of a token {hits:.1} had one of {} slots of their layers ({share:.1}%), and {misses:.1} had none. ",
+                hits + misses,
+                of.expert_slots
+            )
+        }
+        _ => format!(
+            "Each layer keeps experts in {}. ",
+            count(of.expert_slots as usize, "slot")
+        ),
+    };
+    let came = of
+        .bus_bytes
+        .map(|bytes| format!("{:.2} MB came over the bus", bytes / 1e6));
+    text += &came.unwrap_or_else(|| "What came over the bus is not counted".to_owned());
+    text += &format!(
+        ", and {:.1} us are those of the dispatches that bring experts",
+        of.fills_us
+    );
+    if let Some(speed) = of.bus_gb_per_s {
+        text += &format!(", {} GB/s", rate(speed));
+    }
+    text + ".\n"
 }
 
 /// The work that was timed, and its time without timestamps between the dispatches.
@@ -220,6 +253,28 @@ in a product of several tokens; operations are two for each weight used and toke
         assert_eq!(value["tokens_per_s"], 3.5e6);
         assert_eq!(value["kernels"][0]["tflop_per_s"], 0.004);
         assert!(value.get("step_us").is_none());
+    }
+
+    #[test]
+    fn the_text_tells_which_experts_came_over_the_bus() {
+        let mut profile = example(None);
+        profile.from_host = Some(FromHost {
+            expert_slots: 20,
+            expert_hits: Some(6.0),
+            expert_misses: Some(2.0),
+            bus_bytes: Some(1.5e6),
+            fills_us: 30.0,
+            bus_gb_per_s: Some(50.0),
+        });
+        let text = markdown(&profile);
+        let expected = "Of 8 experts of a token 6.0 had one of 20 slots of their layers (75.0%), and 2.0 had none. \
+                        1.50 MB came over the bus, and 30.0 us are those of the dispatches that bring experts, 50.0 GB/s.\n";
+        assert!(text.contains(expected), "{text}");
+        let value: serde_json::Value = serde_json::to_value(&profile).unwrap();
+        assert_eq!(
+            (&value["expert_hits"], &value["bus_bytes"]),
+            (&6.0.into(), &1.5e6.into())
+        );
     }
 
     #[test]

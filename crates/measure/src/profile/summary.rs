@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::engine::gpu::ExpertTraffic;
 use crate::gpu::call::{About, Sublayer, Taken};
 
 /// The device and the model of a profile, and the facts that hold for all of its dispatches.
@@ -88,6 +89,23 @@ impl Work {
     }
 }
 
+/// The experts of a token or prompt of a model whose experts lie in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FromHost {
+    /// Slots of each layer.
+    pub expert_slots: u32,
+    /// Chosen experts that had a slot, on average; `None` for prompts, which bring all experts that have none.
+    pub expert_hits: Option<f64>,
+    /// Chosen experts that had none, on average.
+    pub expert_misses: Option<f64>,
+    /// Bytes that came over the bus, on average; `None` for prompts where no layer has slots, whose tables count them.
+    pub bus_bytes: Option<f64>,
+    /// Microseconds of the dispatches that bring experts, the median.
+    pub fills_us: f64,
+    /// The speed of these, in 10^9 bytes per second.
+    pub bus_gb_per_s: Option<f64>,
+}
+
 /// Dispatches of one kernel and shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Kernel {
@@ -153,6 +171,9 @@ pub struct Profile {
     /// The work that was timed.
     #[serde(flatten)]
     pub work: Work,
+    /// The experts that came over the bus, where they do.
+    #[serde(flatten)]
+    pub from_host: Option<FromHost>,
     /// All dispatches of a token or prompt together, the median.
     pub sum_us: f64,
     /// Dispatches per token or prompt.
@@ -181,18 +202,80 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// The kernels that bring experts.
+const FILLS: [&str; 1] = ["expert_fill"];
+
+/// The measurements of a profile.
+pub(super) struct Measured {
+    /// The work that was timed.
+    pub(super) work: Work,
+    /// The dispatches of a token or prompt.
+    pub(super) step: Vec<Taken>,
+    /// Begin and end of each of them, in nanoseconds, each time.
+    pub(super) times: Vec<Vec<[f64; 2]>>,
+    /// Microseconds of all dispatches of a kernel with nothing between them, by label.
+    pub(super) alone: BTreeMap<String, f64>,
+    /// The experts that were brought meanwhile, where they lie in host memory.
+    pub(super) traffic: Option<Traffic>,
+}
+
+/// The experts that were brought while dispatches were timed.
+pub(super) struct Traffic {
+    /// Slots of each layer.
+    pub(super) slots: u32,
+    /// The counts of the device, where it has slots.
+    pub(super) counted: Option<ExpertTraffic>,
+    /// Bytes of the experts of a token, of all layers.
+    pub(super) of_token: u64,
+    /// Experts of a token, of all layers.
+    pub(super) chosen: usize,
+    /// The number of times that the work was done.
+    pub(super) times: usize,
+}
+
+impl Traffic {
+    /// The experts of one token or prompt.
+    fn from_host(&self, work: &Work, fills_us: f64) -> FromHost {
+        let chosen = self.chosen as f64;
+        let (hits, bytes) = match (work, &self.counted) {
+            (Work::Token { .. }, Some(counted)) => {
+                // Where dispatches are repeated to be timed, experts are chosen more often. The share is that of one token.
+                let share = counted.hit_rate().unwrap_or(0.0);
+                let times = (counted.hits + counted.misses).max(1) as f64 / chosen;
+                (Some(share * chosen), Some(counted.bytes as f64 / times))
+            }
+            (Work::Token { .. }, None) => (Some(0.0), Some(self.of_token as f64)),
+            (Work::Prompt { .. }, counted) => {
+                let each = |all: &ExpertTraffic| all.bytes as f64 / self.times.max(1) as f64;
+                (None, counted.as_ref().map(each))
+            }
+        };
+        let rate = bytes.filter(|_| fills_us > 0.0);
+        FromHost {
+            expert_slots: self.slots,
+            expert_hits: hits,
+            expert_misses: hits.map(|hits| chosen - hits),
+            bus_bytes: bytes,
+            fills_us,
+            bus_gb_per_s: rate.map(|bytes| bytes / fills_us / 1e3),
+        }
+    }
+}
+
 impl Profile {
-    /// A profile of `times`: per token or repetition of the prompt, begin and end of each dispatch of `step` in nanoseconds; and from
-    /// `alone`, microseconds of a kernel's dispatches with nothing between them, by label.
-    /// The first `dense` layers have no experts.
+    /// A profile of what was measured. The first `dense` layers have no experts.
     pub(super) fn new(
         head: Head,
-        work: Work,
-        step: &[Taken],
-        times: &[Vec<[f64; 2]>],
-        alone: &BTreeMap<String, f64>,
+        Measured {
+            work,
+            step,
+            times,
+            alone,
+            traffic,
+        }: Measured,
         dense: usize,
     ) -> Self {
+        let (step, times) = (&step[..], &times[..]);
         let spans = Spans::of(times, head.empty_pass_us.unwrap_or(0.0));
         let count = step.iter().filter_map(|t| t.about.sublayer.layer()).max();
         let layers: Vec<_> = (0..count.map_or(0, |last| last + 1))
@@ -204,10 +287,12 @@ impl Profile {
                     .sum_of(|i| step[i].about.sublayer == Sublayer::FeedForward(layer)),
             })
             .collect();
+        let fills_us = spans.sum_of(|i| FILLS.contains(&step[i].about.kernel));
         Self {
+            from_host: traffic.map(|traffic| traffic.from_host(&work, fills_us)),
             sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
-            kernels: kernels(&head, step, &spans, alone),
+            kernels: kernels(&head, step, &spans, &alone),
             first_moe: layers.iter().copied().find(|l| l.moe),
             typical: typical(&layers),
             layers,
@@ -408,7 +493,53 @@ pub(super) mod tests {
             Work::Token { .. } => [("matvec Q4_0 8x32".to_owned(), 2.0)].into(),
             Work::Prompt { .. } => BTreeMap::new(),
         };
-        Profile::new(head, work, &step, &times, &alone, 1)
+        let measured = Measured {
+            work,
+            step: step.into(),
+            times: times.into(),
+            alone,
+            traffic: None,
+        };
+        Profile::new(head, measured, 1)
+    }
+
+    #[test]
+    fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
+        let traffic = |counted| Traffic {
+            slots: 3,
+            counted,
+            of_token: 4000,
+            chosen: 8,
+            times: 2,
+        };
+        let token = example(None).work;
+        // Five tokens chose 8 experts each.
+        let counted = ExpertTraffic {
+            hits: 30,
+            misses: 10,
+            bytes: 5000,
+        };
+        let found = traffic(Some(counted)).from_host(&token, 2.0);
+        let expected = FromHost {
+            expert_slots: 3,
+            expert_hits: Some(6.0),
+            expert_misses: Some(2.0),
+            bus_bytes: Some(1000.0),
+            fills_us: 2.0,
+            bus_gb_per_s: Some(0.5),
+        };
+        assert_eq!(found, expected);
+        let found = traffic(None).from_host(&token, 0.0);
+        assert_eq!(
+            (found.expert_hits, found.bus_bytes),
+            (Some(0.0), Some(4000.0))
+        );
+        assert_eq!((found.expert_misses, found.bus_gb_per_s), (Some(8.0), None));
+        // A prompt that was computed twice.
+        let prompt = example_prompt().work;
+        let found = traffic(Some(counted)).from_host(&prompt, 1.0);
+        assert_eq!((found.expert_hits, found.bus_bytes), (None, Some(2500.0)));
+        assert_eq!(traffic(None).from_host(&prompt, 1.0).bus_bytes, None);
     }
 
     #[test]

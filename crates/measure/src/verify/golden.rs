@@ -71,6 +71,7 @@ impl Golden {
                 tier: None,
                 model: subject.name.clone(),
                 way: Way::Chunk.name(),
+                expert_slots: None,
                 against: "llama.cpp",
                 nmse: Some(difference.median),
                 limit: LIMIT_OF_REFERENCE,

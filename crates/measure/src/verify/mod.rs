@@ -21,9 +21,11 @@ use crate::engine::Products;
 use crate::engine::Tier;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::gpu::{GpuBackend, GpuModel};
+use crate::engine::residence;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
 use crate::models::Model;
+use crate::recipes::Residence;
 use golden::Golden;
 pub use kernels::KernelCheck;
 use models::Subject;
@@ -70,6 +72,8 @@ pub struct Check {
     pub model: String,
     /// How its tokens were computed.
     pub way: &'static str,
+    /// Slots of each layer, where its experts lay in host memory.
+    pub expert_slots: Option<u32>,
     /// The reference that the logits were compared with.
     pub against: &'static str,
     /// The error of the logits of the median position: squares of the differences over squares around the mean.
@@ -231,42 +235,72 @@ pub fn verify(
 
 /// The comparisons of a model on a device.
 fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
-    let check = |way: Way, against, result: Result<Difference, BenchError>| {
-        let (difference, error) = match result {
-            Ok(difference) => (Some(difference), None),
-            Err(error) => (None, Some(error.to_string())),
+    let check =
+        |way: Way, residence: Residence, against, result: Result<Difference, BenchError>| {
+            let (difference, error) = match result {
+                Ok(difference) => (Some(difference), None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            Check {
+                tier: Some(gpu.tier.name()),
+                model: subject.name.clone(),
+                way: way.name(),
+                expert_slots: residence.slots(),
+                against,
+                nmse: difference.map(|d| d.median),
+                limit: limit(gpu, way),
+                worst: difference.map(|d| d.worst),
+                error,
+            }
         };
-        Check {
-            tier: Some(gpu.tier.name()),
-            model: subject.name.clone(),
-            way: way.name(),
-            against,
-            nmse: difference.map(|d| d.median),
-            limit: limit(gpu, way),
-            worst: difference.map(|d| d.worst),
-            error,
-        }
-    };
     let reference = "CPU reference";
-    let loaded = GpuModel::load(Arc::clone(gpu), Arc::clone(&subject.model), &mut |_, _| {}).wait();
-    let loaded = match loaded {
-        Ok(model) => Arc::new(model),
-        Err(error) => return vec![check(Way::Tokens, reference, Err(error.into()))],
-    };
     let mut checks = vec![];
-    for way in Way::ALL {
-        let rows = on_gpu(&loaded, &subject.tokens, way);
-        if subject.is_built_in && way == Way::Chunk {
-            let against = on_gpu(&loaded, &golden.tokens, way);
-            let difference = against.map(|rows| golden.difference(&rows));
-            let mut check = check(way, "llama.cpp", difference);
-            check.limit = check.limit.max(golden::LIMIT_OF_REFERENCE);
-            checks.push(check);
+    let residences = match residences(gpu, subject) {
+        Ok(residences) => residences,
+        Err(error) => return vec![check(Way::Tokens, Residence::Whole, reference, Err(error))],
+    };
+    for residence in residences {
+        let (gpu, model) = (Arc::clone(gpu), Arc::clone(&subject.model));
+        let loaded = GpuModel::load_for(gpu, model, residence, 1, &mut |_, _| {}).wait();
+        let loaded = match loaded {
+            Ok(model) => Arc::new(model),
+            Err(error) => {
+                checks.push(check(Way::Tokens, residence, reference, Err(error.into())));
+                continue;
+            }
+        };
+        for way in Way::ALL {
+            let rows = on_gpu(&loaded, &subject.tokens, way);
+            if subject.is_built_in && way == Way::Chunk {
+                let against = on_gpu(&loaded, &golden.tokens, way);
+                let difference = against.map(|rows| golden.difference(&rows));
+                let mut check = check(way, residence, "llama.cpp", difference);
+                check.limit = check.limit.max(golden::LIMIT_OF_REFERENCE);
+                checks.push(check);
+            }
+            let difference = rows.map(|rows| Difference::of(&rows, &subject.rows));
+            checks.push(check(way, residence, reference, difference));
         }
-        let difference = rows.map(|rows| Difference::of(&rows, &subject.rows));
-        checks.push(check(way, reference, difference));
     }
     checks
+}
+
+/// Where the experts of a model lie in its comparisons: where there is room for them, and those of one model besides in host memory with slots for
+/// half of them, as those of a model lie that is too large for the device.
+///
+/// # Errors
+/// The error with which loading it would end.
+fn residences(gpu: &Gpu, subject: &Subject) -> Result<Vec<Residence>, BenchError> {
+    let (model, n_ctx) = (&*subject.model, subject.tokens.len());
+    let mut all = vec![residence(gpu, model, n_ctx, false, &mut |_| {})?];
+    if let Some(experts) = &model.config().experts
+        && subject.is_also_partly
+        && gpu.check_reads_host().is_ok()
+    {
+        all.push(Residence::Slots(experts.count as u32 / 2));
+        all.dedup();
+    }
+    Ok(all)
 }
 
 fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, BenchError> {

@@ -25,6 +25,8 @@ const TOKENS: u32 = 45;
 pub(super) struct Subject {
     pub(super) name: String,
     pub(super) is_built_in: bool,
+    /// Whether its experts are to lie in host memory, too.
+    pub(super) is_also_partly: bool,
     pub(super) model: Arc<dyn Model>,
     pub(super) tokens: Vec<u32>,
     /// Logits (tokens, vocab) by the CPU reference.
@@ -40,6 +42,7 @@ impl Subject {
         Ok(Self {
             name,
             is_built_in,
+            is_also_partly: false,
             model,
             tokens,
             rows,
@@ -63,7 +66,10 @@ pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
         };
         let bytes = synth::in_memory(model, recipe, &options)?;
         let gguf = Gguf::from_bytes(bytes, &name)?;
-        all.push(Subject::new(name, false, gguf)?);
+        all.push(Subject {
+            is_also_partly: model == ModelName::TinyGlm,
+            ..Subject::new(name, false, gguf)?
+        });
     }
     Ok(all)
 }

@@ -156,6 +156,7 @@ impl<'a> Answers<'a> {
         };
         match told {
             Told::LogProbs(log_probs) => state.log_probs = Some(log_probs),
+            Told::Experts(traffic) => self.record.experts(traffic),
             Told::Event(Event::Prompt { cached, .. }) => {
                 self.begun.get_or_insert_with(Instant::now);
                 let first = !std::mem::replace(&mut state.begun, true);

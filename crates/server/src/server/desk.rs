@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::experts::Experts;
 use super::metrics::Metrics;
 use super::model::Model;
 use super::peer::Peer;
@@ -20,6 +21,7 @@ use super::places::{Place, Places};
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
+use crate::engine::gpu::ExpertTraffic;
 use crate::engine::scheduler::{
     Choice, Event, Owner, Request, RequestId, Scheduler, SlotAction, SlotDone, SlotError,
 };
@@ -72,6 +74,8 @@ pub(super) enum Told {
     Event(Event),
     /// The probabilities that the model gave for the next token. They come before the token.
     LogProbs(TokenLogProbs),
+    /// The traffic of experts since an answer ended the last time. It comes before the end.
+    Experts(ExpertTraffic),
     /// Nothing can be computed any more.
     Broken(String),
 }
@@ -343,6 +347,7 @@ fn request(
 struct Clerk {
     inbox: UnboundedReceiver<Message>,
     metrics: Arc<Metrics>,
+    experts: Experts,
     /// Each request that is being read holds a weak reference.
     arriving: Arc<()>,
     /// Jobs with answers that are not the scheduler's yet, in the order in which they came.
@@ -459,6 +464,11 @@ impl Clerk {
             }
             Event::Failed(_) => reason = Some("error"),
         }
+        if reason.is_some()
+            && let Some(traffic) = self.experts.ended()
+        {
+            entry.tell(Told::Experts(traffic));
+        }
         let is_read = entry.tell(Told::Event(event));
         let reason = reason
             .or(entry.is_stopped().then_some("stop"))
@@ -564,6 +574,7 @@ pub(super) fn work(
     let capacity = scheduler.slots().saturating_add(queue);
     let mut clerk = Clerk {
         inbox,
+        experts: Experts::new(&model.engine, Arc::clone(&metrics)),
         metrics,
         arriving,
         jobs: vec![],
@@ -608,6 +619,7 @@ pub(super) fn work(
             clerk.broken(&error);
             return Err(error);
         }
+        clerk.experts.refresh();
         let counts = scheduler.counts();
         let mut figures = clerk.metrics.figures();
         figures.rows = counts.rows;

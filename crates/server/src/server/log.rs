@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::peer::Peer;
+use crate::engine::gpu::ExpertTraffic;
 
 /// The most lines that wait for standard error. A reader that does not read must not stop a server.
 const WAITING: usize = 4096;
@@ -81,6 +82,7 @@ struct Told {
     queued: Option<Duration>,
     first: Option<Duration>,
     finish: Vec<&'static str>,
+    experts: Option<ExpertTraffic>,
     error: Option<String>,
     /// Fields that nothing has read.
     ignored: Vec<String>,
@@ -160,6 +162,13 @@ impl Record {
         told.generated += 1;
     }
 
+    /// Notes the traffic of experts until one of the request's answers ended, which others before it do not tell.
+    pub(super) fn experts(&self, traffic: ExpertTraffic) {
+        let mut told = self.told();
+        let sum = told.experts.unwrap_or_default();
+        told.experts = Some(sum.and(&traffic));
+    }
+
     /// Notes that one of the request's answers ended.
     pub(super) fn finish(&self, reason: &'static str) {
         self.told().finish.push(reason);
@@ -209,6 +218,11 @@ impl Record {
             line["queue_seconds"] = told.queued.map(seconds).into();
             line["first_token_seconds"] = told.first.map(seconds).into();
             line["finish_reasons"] = json!(told.finish);
+        }
+        if let Some(experts) = told.experts {
+            line["expert_hits"] = experts.hits.into();
+            line["expert_misses"] = experts.misses.into();
+            line["expert_bytes"] = experts.bytes.into();
         }
         for (name, texts) in [
             ("ignored", &told.ignored),
@@ -300,6 +314,17 @@ mod tests {
         assert!(found["first_token_seconds"].is_f64(), "{found}");
         assert_eq!(found["id"], "r-1");
         assert_eq!(found["ignored"], Value::Null);
+        assert_eq!(found["expert_hits"], Value::Null);
+        let traffic = ExpertTraffic {
+            hits: 5,
+            misses: 2,
+            bytes: 700,
+        };
+        record.experts(traffic);
+        record.experts(traffic);
+        assert_eq!(record.line()["expert_hits"], 10);
+        assert_eq!(record.line()["expert_misses"], 4);
+        assert_eq!(record.line()["expert_bytes"], 1400);
         record.disregarded(vec!["fo\u{f6}".to_owned(), "b".to_owned()], vec![]);
         assert_eq!(record.line()["ignored"], json!(["fo\u{f6}", "b"]));
         assert_eq!(record.notes(), [(IGNORED, "fo?; b".to_owned())]);

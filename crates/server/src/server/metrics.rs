@@ -4,6 +4,8 @@ use std::fmt::{Display, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::engine::gpu::ExpertTraffic;
+
 /// The numbers of values that were at most as great as each bound.
 struct Histogram {
     bounds: &'static [f64],
@@ -75,6 +77,8 @@ pub(super) struct Figures {
     /// Requests that found no place in the queue.
     pub(super) refused: u64,
     pub(super) generated_tokens: u64,
+    /// The traffic of experts that lie in the machine's memory, where they have slots.
+    pub(super) experts: Option<ExpertTraffic>,
     prefix_found: usize,
     prompt_tokens: usize,
     ended: [u64; REASONS.len()],
@@ -94,6 +98,7 @@ impl Metrics {
             rows_in_all: 0,
             refused: 0,
             generated_tokens: 0,
+            experts: None,
             prefix_found: 0,
             prompt_tokens: 0,
             ended: [0; REASONS.len()],
@@ -214,6 +219,36 @@ impl Figures {
         let help = "Requests that found no place in the queue.";
         text.head(name, "counter", help);
         text.line(name, "", self.refused);
+        if let Some(experts) = &self.experts {
+            let ExpertTraffic {
+                hits,
+                misses,
+                bytes,
+            } = experts;
+            let of_tokens = "Experts that tokens chose";
+            for (name, value, help) in [
+                ("cache_queries", hits + misses, format!("{of_tokens}.")),
+                (
+                    "cache_hits",
+                    *hits,
+                    format!("{of_tokens} and that had a slot on the GPU."),
+                ),
+                (
+                    "cache_misses",
+                    *misses,
+                    format!("{of_tokens} and that had none."),
+                ),
+                (
+                    "bytes",
+                    *bytes,
+                    "Bytes of experts that were brought to the GPU.".to_owned(),
+                ),
+            ] {
+                let name = format!("glimt:expert_{name}_total");
+                text.head(&name, "counter", &help);
+                text.line(&name, "", value);
+            }
+        }
     }
 }
 
@@ -262,6 +297,12 @@ mod tests {
         figures.token(true, Duration::from_millis(15));
         figures.token(false, Duration::from_millis(3));
         figures.ended("length", Duration::from_secs(1));
+        assert!(!figures.text().contains("expert"));
+        figures.experts = Some(ExpertTraffic {
+            hits: 30,
+            misses: 10,
+            bytes: 700,
+        });
         let text = figures.text();
         let labels = r#"model_name="a \"model\"",engine="0""#;
         for line in [
@@ -280,6 +321,10 @@ mod tests {
             format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"+Inf\"}} 1"),
             format!("vllm:inter_token_latency_seconds_count{{{labels}}} 1"),
             format!("vllm:e2e_request_latency_seconds_sum{{{labels}}} 1"),
+            format!("glimt:expert_cache_queries_total{{{labels}}} 40"),
+            format!("glimt:expert_cache_hits_total{{{labels}}} 30"),
+            format!("glimt:expert_cache_misses_total{{{labels}}} 10"),
+            format!("glimt:expert_bytes_total{{{labels}}} 700"),
         ] {
             assert!(
                 text.lines().any(|found| found == line),

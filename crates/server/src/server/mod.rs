@@ -18,6 +18,7 @@ mod connections;
 mod deliver;
 mod desk;
 mod error;
+mod experts;
 mod fields;
 mod folder;
 #[cfg(feature = "fuzz")]

@@ -98,16 +98,16 @@ impl GpuBackend {
     /// Microseconds that the decoding of the token at `pos` takes alone, several times ([`clock::in_turn`]).
     pub fn time_step(&self, pos: usize, rounds: usize) -> Result<Vec<f64>, GpuError> {
         self.model().distrust_slots();
-        let state = self.greedy(pos);
+        let state = self.choosing(pos, &Sampling::GREEDY);
         let mut times =
             clock::in_turn(self.gpu(), &[(&self.batch.token.decode, &state)], rounds).wait()?;
         Ok(times.remove(0))
     }
 
-    /// The words of a step at `pos` that chooses the best token.
-    fn greedy(&self, pos: usize) -> State {
+    /// The words of a step at `pos` that chooses the next token by `sampling`.
+    fn choosing(&self, pos: usize, sampling: &Sampling) -> State {
         State {
-            sampling: sample::words(&Sampling::GREEDY, (pos + 1) as u64),
+            sampling: sample::words(sampling, (pos + 1) as u64),
             ..self.state(pos, 1)
         }
     }
@@ -117,7 +117,7 @@ impl GpuBackend {
     /// A run that does without one of them spends no time on it. With [`Separation::Stamps`] a dispatch begins when the one
     /// before ended.
     ///
-    /// The cache must hold rows up to `pos`; the token there is whatever the history holds. Where timestamps are missing or turn
+    /// The cache must hold rows up to `pos`; the token there is whatever the history holds, and `sampling` chooses the others. Where timestamps are missing or turn
     /// out to be wrong it is done as with [`Separation::Host`], which takes at most three runs, all at the position in the middle.
     ///
     /// # Errors
@@ -127,13 +127,14 @@ impl GpuBackend {
         pos: usize,
         runs: usize,
         separation: Separation,
+        sampling: &Sampling,
     ) -> Result<Vec<Vec<[f64; 2]>>, BackendError> {
         check_rows(pos + runs, self.n_ctx())?;
         self.next = 0;
         self.model().distrust_slots();
         let stamped = match separation {
             Separation::Host => None,
-            _ => match self.stamp_dispatches(pos, runs, separation) {
+            _ => match self.stamp_dispatches(pos, runs, separation, sampling) {
                 Err(error) if error.is_of_clock() => None,
                 told => Some(told?),
             },
@@ -141,7 +142,7 @@ impl GpuBackend {
         if let Some(times) = stamped {
             return Ok(times);
         }
-        let state = self.greedy(pos + runs / 2);
+        let state = self.choosing(pos + runs / 2, sampling);
         let gpu = self.gpu();
         let run = |_| {
             let whole = &mut || {
@@ -160,6 +161,7 @@ impl GpuBackend {
         pos: usize,
         runs: usize,
         separation: Separation,
+        sampling: &Sampling,
     ) -> Result<Vec<Vec<[f64; 2]>>, GpuError> {
         let gpu = self.gpu();
         let timed = (0..runs)
@@ -167,7 +169,7 @@ impl GpuBackend {
                 Timed::submit(
                     gpu,
                     &self.batch.token.decode,
-                    &self.greedy(pos + run),
+                    &self.choosing(pos + run, sampling),
                     separation,
                 )
             })

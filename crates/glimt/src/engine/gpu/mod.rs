@@ -32,7 +32,7 @@ mod tune;
 mod warm;
 
 pub use memory::MemoryPlan;
-pub use model::GpuModel;
+pub use model::{ExpertTraffic, GpuModel};
 pub use precomposed::{PrecomposeChoice, Precomposed};
 pub use tier_trial::TierTrial;
 

@@ -14,7 +14,7 @@ use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::expert_slots::Table;
 use crate::model::Ffn;
 use crate::models::Model;
-use crate::recipes::{Placed, Residence, Rooms, Weights};
+use crate::recipes::{GpuBlock, Placed, Residence, Rooms, Weights};
 use std::sync::Arc;
 
 /// A model whose weights are on `gpu`, shared by every session.
@@ -132,21 +132,96 @@ impl GpuModel {
         }
     }
 
-    /// How often a token's expert had a slot, and how often it had none, since the model was loaded, in steps of one token of all its
-    /// sessions; `None` where no layer has slots.
+    /// The traffic of experts since the model was loaded, of all its sessions; `None` where no layer has slots.
     ///
     /// # Errors
     /// The error that the device reports.
-    pub async fn hits_and_misses(&self) -> Result<Option<[u64; 2]>, GpuError> {
-        let rooms = self.weights.body.rooms.iter().flatten();
-        let tables: Vec<_> = rooms.filter_map(Rooms::table).collect();
-        let mut sums = [0; 2];
-        for table in &tables {
-            for (sum, n) in sums.iter_mut().zip(table.hits_and_misses(&self.gpu).await?) {
-                *sum += u64::from(n);
-            }
+    pub async fn expert_traffic(&self) -> Result<Option<ExpertTraffic>, GpuError> {
+        let layers = self
+            .weights
+            .body
+            .layers
+            .iter()
+            .zip(&self.weights.body.rooms);
+        let with_slots = layers.filter_map(|(layer, rooms)| {
+            let table = rooms.as_ref()?.table()?;
+            Some((table, expert_bytes(layer)))
+        });
+        let (tables, bytes): (Vec<_>, Vec<_>) = with_slots.unzip();
+        if tables.is_empty() {
+            return Ok(None);
         }
-        Ok((!tables.is_empty()).then_some(sums))
+        let counts = Table::counts(&self.gpu, &tables).await?;
+        let mut sum = ExpertTraffic::default();
+        for (counts, bytes) in counts.iter().zip(bytes) {
+            let [hits, misses, brought] =
+                [counts.hits, counts.misses, counts.brought].map(u64::from);
+            sum.hits += hits;
+            sum.misses += misses;
+            sum.bytes += (misses + brought) * bytes;
+        }
+        Ok(Some(sum))
+    }
+
+    /// Bytes of the experts of a token, in all layers.
+    pub fn expert_bytes_of_token(&self) -> u64 {
+        let experts = self.model.config().experts.as_ref();
+        let used = experts.map_or(0, |experts| experts.used as u64);
+        used * self
+            .weights
+            .body
+            .layers
+            .iter()
+            .map(expert_bytes)
+            .sum::<u64>()
+    }
+}
+
+/// The traffic of experts between host memory and the slots on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExpertTraffic {
+    /// How often a token chose an expert that had a slot, in steps that keep experts there.
+    pub hits: u64,
+    /// How often an expert that was chosen had none, in these steps. One that several tokens of a step chose has none once.
+    pub misses: u64,
+    /// Bytes of experts that were brought to the device by all steps, those of prompts included.
+    pub bytes: u64,
+}
+
+impl ExpertTraffic {
+    /// The traffic since it was `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+
+    /// This traffic and `other`.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// The share of choices whose expert had a slot; `None` where nothing was chosen.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all = self.hits + self.misses;
+        (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+}
+
+/// Bytes of one expert of a layer; 0 of a dense one.
+fn expert_bytes(layer: &GpuBlock) -> u64 {
+    match &layer.ffn {
+        Ffn::Moe(moe) => {
+            let weights = moe.experts.weights().into_iter();
+            weights.map(|w| w.bytes_of_rows(w.rows.into())).sum()
+        }
+        Ffn::Dense(_) => 0,
     }
 }
 

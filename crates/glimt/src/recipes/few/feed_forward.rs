@@ -127,7 +127,7 @@ impl Few<'_> {
         let (config, target) = (self.given.experts(), self.given.target);
         let used = config.used as u32;
         // The places of the experts that the products read.
-        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.most));
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
         let (inside, beside) = match self.one {
             true => (moe.shared.as_ref(), None),
             false => (None, moe.shared.as_ref()),
@@ -226,12 +226,12 @@ impl Few<'_> {
                 size: 4 * values,
                 ..range.clone()
             });
-            let question = rooms.ask_for_sum(self.calls.len(), tells.to_vec());
+            let question = rooms.ask_for_sum(config, self.calls.len(), tells.to_vec());
             self.questions.push(question);
         }
         let brought = match fills {
             Some(fills) => rooms.fill_of_token(host, config, &fills),
-            None => rooms.fill(host, config, ChosenBy::Ids(router.ids.clone()), self.most),
+            None => rooms.fill_of_few(host, config, ChosenBy::Ids(router.ids.clone()), self.most),
         };
         brought.record(&mut self.calls, &mut self.questions);
         Ok(())
@@ -279,15 +279,16 @@ impl Few<'_> {
         next: &Place,
     ) -> Result<Stream, GpuError> {
         let target = self.given.target;
-        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.most));
-        let used = self.given.experts().used as u32;
+        let config = self.given.experts();
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
+        let used = config.used as u32;
         let shared = self.shared_gate_up(moe.shared.as_ref(), stream)?;
         let weights = self.floats("expert weights", used);
         let [by_token, by_slot] = self.choice(moe, logits, &weights)?;
         if let Some(rooms) = rooms {
             let chosen = ChosenBy::Tiles(by_slot.list.clone(), by_slot.places);
             let config = self.given.experts();
-            let fills = rooms.fill(&moe.experts, config, chosen, self.most);
+            let fills = rooms.fill_of_few(&moe.experts, config, chosen, self.most);
             fills.record(&mut self.calls, &mut self.questions);
         }
         let h = self.hidden_values(used * experts.gate.rows);
@@ -347,6 +348,7 @@ impl Few<'_> {
                 Range::words("expert tiles", u64::from(words))
             }),
             places,
+            experts: config.count as u32,
             used: config.used as u32,
             most: self.most,
             by_token: true,

@@ -68,7 +68,7 @@ impl<'a> Prompt<'a> {
         least: u32,
     ) -> Range {
         let (shared, chunk) = (moe.shared.as_ref(), self.chunk);
-        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(self.max_tokens));
+        let experts = rooms.map_or(&moe.experts, |rooms| &rooms.staging);
         let (d, x) = (experts.down.rows, between.x.clone());
         // The router reads floats in every form.
         let input = self.normed(between, norm, d, true);

@@ -19,6 +19,8 @@ pub(crate) const EXPERT_PART_LOADS: u32 = 8;
 pub(crate) const EXPERT_PART_MISSING: u32 = 16;
 /// Workgroups of `expert_part` for experts that have slots.
 pub(crate) const EXPERT_PART_KEEPING: u32 = 16;
+/// `expert_places`, one workgroup. A thread holds an expert, of which there are at most 256.
+pub(crate) const EXPERT_PLACES: u32 = 256;
 /// `expert_rows`, a workgroup for each expert.
 pub(crate) const EXPERT_ROWS: u32 = 256;
 /// Slots of which a thread of `expert_rows` asks for the experts at once.

@@ -56,6 +56,7 @@ fn every_index_lies_in_its_buffer() {
             experts: Some(Tiles {
                 list: Range::words("tiles", u64::from(TILE_WORDS) * tiles),
                 places: MOST_PLACES,
+                experts: groups,
                 used,
                 most: tokens,
                 by_token,

@@ -250,6 +250,7 @@ impl Problem {
         Tiles {
             list: lab.given(&tiles),
             places: self.places,
+            experts: count,
             used,
             most,
             by_token: matches!(self.of.kind, Kind::ByToken(_)),

@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::kernels::batch_experts::{TILE_WORDS, tiles_of};
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::expert_slots::Table;
-use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources, expert_sources};
+use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources, KEPT, expert_sources};
 
 /// Experts of `tokens` tokens, by ids and by tiles, with and without slots.
 fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compared>, GpuError> {
@@ -16,10 +16,6 @@ fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compa
     let slots = 1 + lab.below(count);
     let mut words: Vec<u32> = vec![7; 4 + 2 * count + slots];
     words[4..4 + count].fill_with(|| lab.below(slots + 1) as u32);
-    let table = Table {
-        words: lab.given(&words),
-        slots: slots as u32,
-    };
     let places = [2, 4][lab.below(2)];
     let mut tiles = tiles_of(&ids, count, places).concat();
     let covered = tile_count(tokens as u32, used as u32, places, count as u32);
@@ -29,8 +25,12 @@ fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compa
         tiles.extend(empty);
     }
     let mut all = vec![];
-    for table in [Some(&table), None] {
-        let twin = expert_sources(&ids, count, table.map(|_| &words[..]));
+    for has_table in [true, false] {
+        let table = has_table.then(|| Table {
+            words: lab.given(&words),
+            slots: slots as u32,
+        });
+        let twin = expert_sources(&ids, count, has_table.then_some(&mut words[..]));
         for chosen in [
             ChosenBy::Ids(lab.given(&ids)),
             ChosenBy::Tiles(lab.given(&tiles), places),
@@ -39,11 +39,16 @@ fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compa
                 chosen,
                 experts: count as u32,
                 used: used as u32,
-                table,
+                table: table.as_ref(),
                 fills: lab.words(2 * count),
             };
             lab.run(vec![sources.call()], state(tokens, 0))?;
             all.push(lab.same(&sources.fills, &twin)?);
+        }
+        if let Some(table) = &table {
+            // Both calls have counted.
+            words[3] += twin.iter().filter(|[source, _]| *source < KEPT).count() as u32;
+            all.push(lab.same(&table.words, &words)?);
         }
     }
     Ok(all)

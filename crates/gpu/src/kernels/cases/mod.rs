@@ -13,6 +13,7 @@ pub(crate) mod embed;
 pub(crate) mod expand_kv;
 pub(crate) mod expert_fill;
 pub(crate) mod expert_part;
+pub(crate) mod expert_places;
 pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
@@ -135,6 +136,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
             token_router::cases(),
             token_gate_up::cases(),
             expert_slots::cases(),
+            expert_places::cases(),
             expert_sources::cases(),
             expert_fill::cases(),
             expert_part::cases(),

@@ -1,6 +1,7 @@
 //! Protects experts in host memory and in the file: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
 
 use super::*;
+use crate::engine::gpu::ExpertTraffic;
 use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
@@ -64,7 +65,7 @@ impl Way {
         }))
     }
 
-    /// Compares sessions, and steps of two sequences, whose tokens come one at a time and several at once.
+    /// Compares sessions, and steps of several sequences, whose tokens come one at a time and many at once.
     fn compare(self, rng: &Rng) {
         let Some(models) = self.models() else {
             eprintln!("skipped: {self:?}");
@@ -76,21 +77,28 @@ impl Way {
             (session(model, &mut rng), sequences(model, &mut rng))
         });
         assert!(whole.0 == slots.0, "a session, {self:?}");
-        assert!(whole.1 == slots.1, "two sequences, {self:?}");
+        assert!(whole.1 == slots.1, "several sequences, {self:?}");
         let counted = models
             .each_ref()
-            .map(|model| complete(model.hits_and_misses()).expect("they are there"));
+            .map(|model| complete(model.expert_traffic()).expect("they are there"));
         let experts = models[0].model.config().experts.as_ref();
         let [used, count] = experts.map_or([0; 2], |e| [e.used, e.count].map(|n| n as u32));
         assert_eq!(counted[0], None, "{self:?}");
         match counted[1] {
             None => assert!(self.slots < used, "{self:?}"),
-            Some([hits, misses]) => {
+            Some(ExpertTraffic {
+                hits,
+                misses,
+                bytes,
+            }) => {
                 // At first the slots have the first experts.
                 let (all, half) = (self.slots >= count, self.slots <= count / 2);
                 assert!(misses == 0 || !all, "{misses} misses, {self:?}");
                 assert!(misses > 0 || !half, "no misses, {self:?}");
                 assert_eq!((hits + misses) % u64::from(used), 0, "{self:?}");
+                // Steps that miss bring some, and prompts do.
+                assert!(bytes == 0 || !all, "{bytes} bytes, {self:?}");
+                assert!(bytes > misses || misses == 0, "{bytes} bytes, {self:?}");
                 assert!(hits > 0 || self.slots == used, "{self:?}");
             }
         }
@@ -127,22 +135,33 @@ fn session(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
     all
 }
 
-/// The bits of the logits of two sequences, in steps of one to many tokens.
+/// The bits of the logits of several sequences, in steps of one token to 64 in which some begin and others go on.
 fn sequences(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
-    let prompts = [20, 3].map(|n| tokens(n + rng.below(8))[..].to_vec());
-    let mut run = Run::new(rng, model, &prompts, 16);
+    let prompts = [20, 3, 40, 9].map(|n| tokens(n + rng.below(8))[..].to_vec());
+    let mut run = Run::new(rng, model, &prompts, 64);
     let mut all = vec![];
-    for _ in 0..6 {
-        let counts = [[1, 1], [1, 0], [4, 3], [8, 8], [2, 6], [0, 1]][rng.below(6)];
+    let mut step = |counts: [usize; 4]| {
         for (_, row) in run.step(&counts) {
             all.extend(row.iter().map(|v| v.to_bits()));
         }
+    };
+    for _ in 0..4 {
+        // Most steps are small, and one that has no token for any sequence is none.
+        let most = [1, 2, 4, 16][rng.below(4)];
+        let mut counts = [0; 4].map(|_: usize| rng.below(most + 1));
+        counts[rng.below(4)] += 1;
+        step(counts);
     }
     // Steps that choose, whatever those before were.
-    for counts in [[40, 40], [1, 1], [0, 1], [1, 1]] {
-        for (_, row) in run.step(&counts.map(|n: usize| n.min(8))) {
-            all.extend(row.iter().map(|v| v.to_bits()));
-        }
+    for counts in [
+        [16; 4],
+        [1; 4],
+        [0, 1, 0, 0],
+        [48, 1, 1, 0],
+        [1; 4],
+        [1, 1, 0, 0],
+    ] {
+        step(counts);
     }
     all
 }
@@ -155,7 +174,11 @@ fn ways() -> Vec<Way> {
         (ModelName::TinyDs2, 3, 8),
         (ModelName::TinyGlm, 4, 64),
     ] {
-        for slots in [0, used - 1, used, used + 1, count / 2, count - 1, count + 1] {
+        // Any number, and those at which something changes: as many as two tokens choose, and as many as four do.
+        let any = Rng::fresh().below(count as usize) as u32;
+        let few = [used - 1, used, used + 1, 2 * used, 4 * used];
+        let all_slots = [0, any, count / 2, count - 1, count + 1];
+        for slots in all_slots.into_iter().chain(few) {
             for tier in [Tier::Subgroup, Tier::Int8] {
                 // Experts come only from a file that there is.
                 for flags in (0..32).filter(|flags| flags & 20 != 20) {

@@ -34,6 +34,7 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
 fn brings(call: &Call) -> bool {
     [
         "expert_slots",
+        "expert_places",
         "expert_sources",
         "expert_fill",
         "expert_part",
@@ -66,6 +67,19 @@ fn experts_in_host_memory_take_the_steps_of_a_model_on_the_device_and_what_bring
                 assert_eq!(others, expected, "{what}, up to {:?}", step.most);
             }
             asks_for_experts(target, &model, slots as u32, &steps, &whole_steps);
+            for step in &steps {
+                let calls = |kernel| step.calls.iter().filter(|c| c.kernel == kernel).count();
+                let found = ["expert_places", "expert_sources"].map(calls);
+                let tokens = step.most.tokens as usize;
+                let chosen = (tokens * experts.used).min(experts.count);
+                let of_few = tokens <= target.machine.tuned.few_of_batch as usize;
+                let expected = match () {
+                    () if tokens == 1 || calls("expert_fill") == 0 => [0, 0],
+                    () if of_few && chosen <= slots => [layers, 0],
+                    () => [0, layers],
+                };
+                assert_eq!(found, expected, "{what}, up to {tokens} tokens");
+            }
             // A choice, and three copies that do not wait for each other.
             let [now, before] = [&steps[0], &whole_steps[0]].map(|token| {
                 let works = works(token, &State::default()).expect("it is resolved");
