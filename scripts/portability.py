@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the compilers that scripts/portability fetched on the shaders that crates/lab/tests/portability wrote, and makes a table of what they say.
 
-    python3 scripts/portability.py FOLDER [--sample N] [--kept | --results] [--write]
+    python3 scripts/portability.py FOLDER [--sample N] [--of NAMES] [--kept | --results] [--write]
 """
 
 import argparse
@@ -163,10 +163,22 @@ def table(index, files, results):
     return "\n".join(lines), refusals
 
 
+def write_rows(rows):
+    """Puts these rows of the table in the place of those of the same kernels. Their columns must be those of the document."""
+    of = {row.split("`")[1]: row for row in rows}
+    lines = DOCUMENT.read_text().split("\n")
+    kernel = lambda line: line.split("`")[1] if line.startswith("| `") else None
+    columns = {line.count("|") for line in lines if kernel(line)} | {row.count("|") for row in rows}
+    if len(columns) > 1:
+        sys.exit("the rows have other columns than the document, because other compilers are installed here")
+    DOCUMENT.write_text("\n".join(of.get(kernel(line), line) for line in lines))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--sample", type=int, default=1)
+    parser.add_argument("--of")
     parser.add_argument("--kept", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--results", action="store_true")
@@ -188,7 +200,10 @@ def main():
         print(f"\n{compiler} refuses {len(refused)} of {kernel}, as {refused[0]}: {said}")
     refused = sum(map(len, refusals.values()))
     print(f"\n{len(files)} of {of_all} shaders were read, and there were {refused} refusals")
-    if options.write or len(files) == of_all:
+    if options.of:
+        words = tuple(f"| `{word}" for word in options.of.split(","))
+        write_rows([line for line in text.splitlines() if line.startswith(words)])
+    elif options.write or len(files) == of_all:
         document = DOCUMENT.read_text()
         begin, end = "<!-- written by scripts/portability -->\n", "<!-- end -->"
         before, rest = document.split(begin)

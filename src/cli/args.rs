@@ -235,7 +235,7 @@ pub(super) struct KernelArgs {
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true, help_heading = DEVICE)]
     packed_halves: Option<bool>,
     /// How the CPU multiplies: exact (f32, the reference of the tests and of verify) or quick (activations rounded to bytes) [default:
-    /// quick; of logits: exact]
+    /// quick where the processor has AVX2 or NEON, else exact; of logits: exact]
     #[arg(long, value_name = "PRODUCTS", hide_short_help = true, help_heading = DEVICE)]
     cpu_products: Option<Products>,
     /// Whether products are exact where nothing is asked for.

@@ -10,7 +10,7 @@ use super::{ask, interrupt};
 use crate::engine::{self, EngineOptions, Memory, Place, Site};
 use crate::gguf::Gguf;
 use crate::gpu::wait::Wait;
-use crate::hub::{self, Event, Hub, Name, Offer};
+use crate::hub::{self, Event, Hub, Name, Offer, Other};
 use crate::models;
 use crate::plural::{count, named};
 use crate::quant::GgmlType;
@@ -73,22 +73,50 @@ pub(super) fn may(hub: &Hub<'_>, offer: &Offer, missing: u64) -> Result<bool, Cl
     }
     let mut shown = Shown::new();
     let described = hub.described(offer, &mut |event| shown.take(&event));
-    drop(shown);
-    match described {
-        Ok(Some(gguf)) => {
-            if let Some(verdict) = verdict(gguf) {
-                note(format_args!("{verdict}"));
+    let verdict = described.map(|gguf| gguf.and_then(verdict));
+    match verdict {
+        Ok(Some(Verdict::Runs(how))) => note(format_args!("{how}")),
+        Ok(Some(Verdict::Refused(why))) => {
+            note(format_args!("it would be refused here: {why}"));
+            if let Some(other) = smaller(hub, offer, &mut shown) {
+                let repo = &offer.repo;
+                note(format_args!("{repo} has {other}, which would run here"));
             }
         }
         Ok(None) => {}
         // Fetching the file will tell the error to the user.
         Err(error) => log::info!("how the model would run is not known: {error}"),
     }
+    drop(shown);
     ask::yes(&format!("Fetch {}?", bytes(missing)))
 }
 
+/// The largest model of the repository that is smaller than the offered one and would run here, in words. The files' own tables decide.
+fn smaller(hub: &Hub<'_>, offer: &Offer, shown: &mut Shown) -> Option<String> {
+    let size = |other: &&Other| other.bytes.filter(|bytes| *bytes < offer.bytes());
+    let mut others: Vec<&Other> = offer.others.iter().filter(|o| size(o).is_some()).collect();
+    others.sort_by_key(|other| other.bytes);
+    // What fits is smaller than what does not, so few tables have to be fetched.
+    let runs = |other: &&Other| {
+        let described = hub.described_other(offer, other, &mut |event| shown.take(&event));
+        let found = described.ok().flatten().and_then(verdict);
+        matches!(found, Some(Verdict::Runs(_)))
+    };
+    let fitting = others.partition_point(runs);
+    let largest = others.get(fitting.checked_sub(1)?)?;
+    Some(largest.told.clone())
+}
+
+/// How a model would run.
+enum Verdict {
+    /// The device, and where the model would lie.
+    Runs(String),
+    /// Why it would be refused.
+    Refused(String),
+}
+
 /// How a model would run on the device that `generate` takes; `None` where that cannot be told.
-fn verdict(gguf: Gguf) -> Option<String> {
+fn verdict(gguf: Gguf) -> Option<Verdict> {
     let model = models::load(Arc::new(gguf)).ok()?;
     let adapter = engine::adapter(&EngineOptions::default()).wait().ok()?;
     let (name, site) = match &adapter {
@@ -106,12 +134,12 @@ fn verdict(gguf: Gguf) -> Option<String> {
     };
     let n_ctx = engine::context_length(None, model.config().context_length).ok()?;
     Some(match place.check(n_ctx) {
-        Err(refused) => format!("it would be refused here: {refused}"),
-        Ok(Some(partly)) => format!("it would run on {name}: {partly}"),
-        Ok(None) => match place.computed(n_ctx).ok().flatten() {
+        Err(refused) => Verdict::Refused(refused.to_string()),
+        Ok(Some(partly)) => Verdict::Runs(format!("it would run on {name}: {partly}")),
+        Ok(None) => Verdict::Runs(match place.computed(n_ctx).ok().flatten() {
             Some(speed) => format!("all of it would run on {name}; computed: {speed:.0} tokens/s"),
             None => format!("all of it would run on {name}"),
-        },
+        }),
     })
 }
 
@@ -147,7 +175,10 @@ fn check(hub: &Hub<'_>, offer: &Offer, shown: &mut Shown) -> Result<(), CliError
 fn others(offer: &Offer) -> String {
     match offer.others.is_empty() {
         true => String::new(),
-        false => format!("; it also has {}", named(&offer.others, offer.others.len())),
+        false => {
+            let others = offer.others.iter().map(|other| &other.told);
+            format!("; it also has {}", named(others, offer.others.len()))
+        }
     }
 }
 
@@ -186,7 +217,8 @@ pub(super) fn offer(hub: &Hub<'_>, name: &Name) -> Result<(Offer, u64), CliError
         bytes(all)
     ));
     if !offer.others.is_empty() {
-        note(format_args!("it also has {}", offer.others.join(", ")));
+        let others: Vec<_> = offer.others.iter().map(|o| o.told.as_str()).collect();
+        note(format_args!("it also has {}", others.join(", ")));
     }
     Ok((offer, missing))
 }

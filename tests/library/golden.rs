@@ -375,20 +375,53 @@ pub fn check_synthetic(
     for family in some(&["glm", "ds2", "youtu"], families) {
         for recipe in some(&["q4_0", "q4_k_m", "q8_0"], recipes) {
             let name = format!("tiny-{family}-{recipe}");
-            let golden = Golden::read(&in_repository(&format!("tests/data/golden-{name}.json")));
-            let model = golden.synthetic.as_ref().expect("a synthetic model").load();
-            let longest = golden
-                .prompts
-                .values()
-                .map(|p| p.tokens.len() + p.greedy.len())
-                .max();
             let contrast = if name == "tiny-ds2-q4_k_m" {
                 CONTRAST_WITH_TURNED_EXPERTS.max(contrast)
             } else {
                 contrast
             };
-            let mut backend = backend(&model, longest.expect("a prompt"));
-            check_golden(&mut *backend, &golden, &name, nmse, contrast);
+            check_model(&name, backend, nmse, contrast);
         }
     }
+}
+
+/// The type mixes below 4 bits and of MXFP4. Together they have each of these types.
+const SMALL_FILES: [&str; 7] = [
+    "iq3_xxs",
+    "iq2_m",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq1_s",
+    "iq1_m",
+    "mxfp4_moe",
+];
+
+/// Holds backends of a model in `recipes` of the type mixes of small files against golden values, as [`check_synthetic`] does.
+pub fn check_small_files(
+    recipes: usize,
+    backend: &mut impl FnMut(&Arc<Model>, usize) -> Box<dyn Backend>,
+    nmse: f64,
+    contrast: f64,
+) {
+    for recipe in some(&SMALL_FILES, recipes) {
+        check_model(&format!("tiny-glm-{recipe}"), backend, nmse, contrast);
+    }
+}
+
+/// Holds a backend of a synthetic model against its golden values.
+fn check_model(
+    name: &str,
+    backend: &mut impl FnMut(&Arc<Model>, usize) -> Box<dyn Backend>,
+    nmse: f64,
+    contrast: f64,
+) {
+    let golden = Golden::read(&in_repository(&format!("tests/data/golden-{name}.json")));
+    let model = golden.synthetic.as_ref().expect("a synthetic model").load();
+    let longest = golden
+        .prompts
+        .values()
+        .map(|p| p.tokens.len() + p.greedy.len())
+        .max();
+    let mut backend = backend(&model, longest.expect("a prompt"));
+    check_golden(&mut *backend, &golden, name, nmse, contrast);
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::golden::{
-    FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, in_repository, load,
-    random_below, random_tokens,
+    FIXTURES, Golden, all_logits, check_golden, check_small_files, check_synthetic, fixture,
+    in_repository, load, random_below, random_tokens,
 };
 use glimt::engine::Products;
 use glimt::engine::Wait;
@@ -65,6 +65,16 @@ fn every_tales_fixture_gives_its_golden_values() {
 fn synthetic_models_of_every_family_give_their_golden_values() {
     check_synthetic(
         [3, 1],
+        &mut |model, n_ctx| Box::new(backend(model, n_ctx)),
+        NMSE,
+        CONTRAST,
+    );
+}
+
+#[test]
+fn a_model_of_a_type_below_4_bits_or_mxfp4_gives_its_golden_values() {
+    check_small_files(
+        1,
         &mut |model, n_ctx| Box::new(backend(model, n_ctx)),
         NMSE,
         CONTRAST,

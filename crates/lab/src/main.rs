@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use glimt::gpu::testing::metal::Math;
 use glimt_lab::{matrices, metal, mutants, waves};
 
-const USAGE: &str = "expected: waves SIZE | matrices SIZE LANES forwards|backwards | metal precise|fast | mutant NAME | mutants";
+const USAGE: &str = "expected: waves SIZE | matrices SIZE LANES forwards|backwards | metal precise|fast | mutant NAME | mutants [FILES]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +31,10 @@ fn answer(arguments: &[&str]) -> Result<Vec<u8>, String> {
         }
         ["mutant", name] => name.parse::<mutants::Mutant>()?.made(&text()?),
         ["mutants"] => mutants::list::list(|_| true).0,
+        ["mutants", words] => {
+            let wanted = |name: &str| words.split(',').any(|word| name.starts_with(word));
+            mutants::list::list(wanted).0
+        }
         ["metal", math] => {
             let kinds = [Math::Precise, Math::Fast];
             let math = kinds.into_iter().find(|kind| kind.name() == *math);

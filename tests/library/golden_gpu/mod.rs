@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::golden::{
-    FIXTURES, Golden, all_logits, check_golden, check_synthetic, fixture, greedy, in_repository,
-    load, random_tokens, requantised,
+    FIXTURES, Golden, all_logits, check_golden, check_small_files, check_synthetic, fixture,
+    greedy, in_repository, load, random_tokens, requantised,
 };
 use crate::testing::{drawn, some};
 use glimt::engine::PrecomposeChoice;
@@ -273,6 +273,20 @@ fn synthetic_models_give_their_golden_values() {
 
 #[test]
 #[ignore = "long: scripts/test --all"]
+fn models_of_types_below_4_bits_and_mxfp4_give_their_golden_values() {
+    for gpu in drawn(&tiers(), 1) {
+        let (nmse, contrast) = limits(gpu);
+        check_small_files(
+            2,
+            &mut |model, n_ctx| Box::new(backend(gpu, model, n_ctx)),
+            nmse,
+            contrast,
+        );
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
 fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
     let model = embedded();
     let tokens = random_tokens(5);
@@ -420,6 +434,7 @@ fn tokens_one_by_one_stay_near_the_golden_values_of_synthetic_models() {
         };
         eprintln!("{}", form(gpu));
         check_synthetic([1, 1], &mut one_by_one, *nmse, *contrast);
+        check_small_files(1, &mut one_by_one, *nmse, *contrast);
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Asked {
 struct State {
     /// By repository and name.
     files: BTreeMap<(String, String), Arc<Vec<u8>>>,
+    /// The lengths that the listing tells of files of which the hub has the beginning alone, by name.
+    lengths: BTreeMap<String, u64>,
     manners: Manners,
     asked: Vec<Asked>,
     count: usize,
@@ -141,6 +143,12 @@ impl Server {
     pub fn put(&self, repo: &str, name: &str, bytes: impl Into<Vec<u8>>) {
         let key = (repo.to_owned(), name.to_owned());
         self.state().files.insert(key, Arc::new(bytes.into()));
+    }
+
+    /// Puts the beginning of a file into a repository, whose listing tells the length of all of it.
+    pub fn put_beginning(&self, repo: &str, name: &str, bytes: Vec<u8>, length: u64) {
+        self.put(repo, name, bytes);
+        self.state().lengths.insert(name.to_owned(), length);
     }
 
     /// From now on it behaves so.
@@ -321,8 +329,9 @@ fn listing(state: &State, repo: &str) -> Reply {
         return Reply::new(200, "", text.as_str());
     }
     let sibling = |(name, bytes): &(String, Arc<Vec<u8>>)| {
+        let length = state.lengths.get(name).copied();
+        let size = manners.claim.or(length).unwrap_or(bytes.len() as u64);
         let name = manners.rename.as_ref().unwrap_or(name);
-        let size = manners.claim.unwrap_or(bytes.len() as u64);
         let mut told = json!({ "rfilename": name });
         if !manners.terse {
             told["size"] = size.into();

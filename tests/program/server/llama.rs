@@ -11,7 +11,7 @@ fn ask(more: Value) -> Value {
 }
 
 /// The events of a stream without a mark of its end.
-fn events(server: &Server, body: Value) -> Vec<Value> {
+pub(super) fn events(server: &Server, body: Value) -> Vec<Value> {
     let response = server.post("/completion", &with(body, json!({"stream": true})));
     assert_eq!(response.status, 200, "{response:?}");
     let lines = response

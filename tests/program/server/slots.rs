@@ -1,11 +1,13 @@
 //! Protects conversations that a server saves: the files are those of `generate --session`, the server goes on from either, and a refusal says
 //! why.
 
+use std::fs::File;
 use std::process::Command;
 
 use serde_json::json;
 
 use super::Server;
+use super::llama::events;
 
 #[test]
 fn a_conversation_goes_on_in_the_server_and_on_the_command_line() {
@@ -75,5 +77,85 @@ fn a_conversation_goes_on_in_the_server_and_on_the_command_line() {
     );
     let refused = server.post("/completion", &json!({"prompt": "a", "id_slot": 2}));
     assert_eq!(refused.status, 400, "{refused:?}");
+    server.child.kill().expect("it runs");
+}
+
+#[test]
+fn a_file_in_use_is_a_conflict_and_a_full_cache_is_told_for_later() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("temporary paths are UTF-8");
+    let mut server = Server::start(&[
+        "-c",
+        "256",
+        "--parallel",
+        "2",
+        "--cache-tokens",
+        "256",
+        "--slot-save-path",
+        path,
+    ]);
+    let act = |action: &str| {
+        let route = format!("/slots/1?action={action}");
+        server.post(&route, &json!({"filename": "tale"}))
+    };
+    // The cache has four pages of 64 rows, and this takes two.
+    server.answer(
+        "/completion",
+        &json!({"prompt": vec![300; 100], "n_predict": 1, "id_slot": 1}),
+    );
+    assert_eq!(act("save").status, 200);
+    let file = File::options()
+        .write(true)
+        .open(folder.path().join("tale"))
+        .expect("it was saved");
+    file.lock().expect("nobody else has it");
+    for action in ["save", "restore"] {
+        let refused = act(action);
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert_eq!(refused.error().1, "busy");
+    }
+    drop(file);
+    // Another conversation holds three while it is answered.
+    let long = json!({
+        "prompt": vec![400; 150], "n_predict": 100, "id_slot": 0, "stream": true, "ignore_eos": true,
+    });
+    let mut running = server.begin("/completion", &long);
+    assert_eq!(running.head().0, 200);
+    running.chunk();
+    let refused = act("restore");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(refused.error().1, "cache_full");
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(message.contains("rows of the cache"), "{message}");
+    drop(running);
+    server.until_idle();
+    assert_eq!(act("restore").status, 200);
+    server.child.kill().expect("it runs");
+}
+
+#[test]
+fn an_answer_tells_the_slot_that_it_is_kept_in() {
+    let mut server = Server::start(&["-c", "256", "--parallel", "2"]);
+    let ask = |more: serde_json::Value| {
+        let mut body = json!({"prompt": "Once", "n_predict": 2, "temperature": 0});
+        let more = more.as_object().expect("an object").clone();
+        body.as_object_mut().expect("an object").extend(more);
+        body
+    };
+    for slot in [1, 0] {
+        let said = server.answer("/completion", &ask(json!({"id_slot": slot})));
+        assert_eq!(said["id_slot"], slot, "{said}");
+        let events = events(&server, ask(json!({"id_slot": slot, "stream": true})));
+        assert!(events.len() > 1);
+        for event in events {
+            assert_eq!(event["id_slot"], slot, "{event}");
+        }
+    }
+    // Two answers at once have a slot each.
+    let both = server.answer("/completion", &ask(json!({"prompt": ["One", "Two"]})));
+    let mut slots: Vec<_> = both.as_array().expect("two answers").iter().collect();
+    slots.sort_by_key(|answer| answer["id_slot"].as_u64());
+    let slots: Vec<_> = slots.iter().map(|answer| &answer["id_slot"]).collect();
+    assert_eq!(slots, [0, 1]);
     server.child.kill().expect("it runs");
 }

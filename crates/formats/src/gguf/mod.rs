@@ -14,7 +14,7 @@ mod value;
 mod writer;
 
 pub use error::GgufError;
-pub use planned::PlannedInfo;
+pub use planned::{PlannedInfo, Table};
 pub use reader::TensorInfo;
 pub use split::split_file_name;
 pub use value::{Array, Value};

@@ -81,6 +81,14 @@ pub(super) fn other_shards(path: &Path, first: &Header) -> Result<Vec<PathBuf>, 
     Ok(shards)
 }
 
+/// Checks that the header of a model's first shard tells this number of shards.
+pub(super) fn check_count(path: &Path, header: &Header, count: usize) -> Result<(), GgufError> {
+    match shard_count(path, header)?.max(1) {
+        found if found as usize == count => Ok(()),
+        found => Err(mismatch(path, COUNT, found, count.to_string())),
+    }
+}
+
 /// Checks that the header of shard `no` (from 0) says so, and agrees on the number of shards.
 pub(super) fn check_shard(
     path: &Path,

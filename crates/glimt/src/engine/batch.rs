@@ -85,7 +85,7 @@ pub(super) trait Batch: Send + Sync {
     fn submit<'a>(&'a mut self, step: BatchStep<'a>) -> Answer<'a, ()>;
 
     /// Waits for the oldest step on its way. A step of one prompt that can be broken off tells `on_prompt` meanwhile how many of its tokens are as good as
-    /// computed. `None` is the landing of one that was broken off: it has to be submitted again.
+    /// computed. `None` is the landing of one that was broken off, as it also is where an earlier future of this was dropped: it has to be submitted again.
     fn land<'a>(&'a mut self, on_prompt: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>>;
 
     /// Takes rows of a landing back whose values nobody needs any more.

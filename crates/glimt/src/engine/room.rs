@@ -1,5 +1,7 @@
 //! Whether a model and its context have room in memory, and where its experts lie, told before anything is loaded.
 
+mod smaller;
+
 use super::device::Device;
 use super::elsewhere::{Elsewhere, Memory, Way};
 use super::error::NoRoom;
@@ -20,8 +22,6 @@ const THINKING_CONTEXT: usize = 32768;
 /// The step in which contexts are told, in tokens.
 const STEP: usize = 256;
 
-/// The fewest bits of a weight in files that people publish.
-const LEAST_BITS: f64 = 1.5;
 /// Tokens per second below which experts from the file are of no use.
 const LEAST_SPEED: f64 = 1.0;
 
@@ -86,8 +86,6 @@ enum Room {
     /// It does not fit.
     None {
         whole: MemoryPlan,
-        /// The plan without experts on the device, where that is possible.
-        least: Option<MemoryPlan>,
         /// Why it does not fit without its experts on the device, as a clause.
         but: String,
     },
@@ -113,10 +111,7 @@ impl Place<'_> {
         let Some(has) = self.site.has().filter(|has| whole.total() > *has) else {
             return Ok(Room::Whole);
         };
-        let none = |but| {
-            let least = None;
-            Ok(Room::None { whole, least, but })
-        };
+        let none = |but| Ok(Room::None { whole, but });
         let Site::Gpu(target, memory) = self.site else {
             return none(String::new());
         };
@@ -130,7 +125,7 @@ impl Place<'_> {
                 experts,
                 way,
             },
-            Elsewhere::Nowhere(least, but) => Room::None { whole, least, but },
+            Elsewhere::Nowhere(_, but) => Room::None { whole, but },
         })
     }
 
@@ -176,7 +171,7 @@ impl Place<'_> {
                 experts,
                 way,
             } => self.partly(&whole, experts, way),
-            Room::None { whole, least, but } => Err(self.refusal(&whole, least.as_ref(), but)?),
+            Room::None { whole, but } => Err(self.refusal(&whole, but)?),
         }
     }
 
@@ -202,22 +197,16 @@ impl Place<'_> {
             ..Partly::new(target, experts, &plan, &expected, way)
         };
         match too_slow(&found, memory) {
-            Some(but) => Err(self.no_room(whole, but, self.smaller(whole, None, has)?)),
+            Some(but) => Err(self.no_room(whole, but, self.smaller(whole.ctx)?)),
             None => Ok(Some(found)),
         }
     }
 
     /// The error that names what was needed, what there is, and what would fit.
-    fn refusal(
-        &self,
-        whole: &MemoryPlan,
-        least: Option<&MemoryPlan>,
-        but: String,
-    ) -> Result<EngineError, EngineError> {
-        let has = self.site.has().unwrap_or_default();
+    fn refusal(&self, whole: &MemoryPlan, but: String) -> Result<EngineError, EngineError> {
         let advice = match self.longest(whole.ctx)? {
             Some(fitting) => fitting_context(fitting, self.has_flag),
-            None => self.smaller(whole, least, has)?,
+            None => self.smaller(whole.ctx)?,
         };
         Ok(self.no_room(whole, but, advice))
     }
@@ -241,43 +230,6 @@ impl Place<'_> {
                 None => advice,
             },
         }))
-    }
-
-    /// Advice on the quantisation that would fit, where no context does.
-    fn smaller(
-        &self,
-        whole: &MemoryPlan,
-        least: Option<&MemoryPlan>,
-        has: u64,
-    ) -> Result<String, EngineError> {
-        let parameters: u64 = (self.model.gguf().tensors().iter())
-            .map(|t| t.element_count())
-            .sum();
-        let bits = |bytes: f64| 8.0 * bytes / parameters.max(1) as f64;
-        let shortest = self.plan(Residence::Whole, STEP.min(whole.ctx))?;
-        // Of a file of which all lies on the device.
-        let of_device = has.saturating_sub(shortest.total() - shortest.weights) as f64;
-        // Of a file whose experts lie in the memory of the host: each part has to shrink as much as it lacks.
-        let of_parts = least.map(|least| {
-            let host = match self.site {
-                Site::Gpu(_, memory) => memory.host.for_experts(),
-                Site::Cpu => None,
-            };
-            let rest = has.saturating_sub(least.total() - least.weights);
-            let share = |room: u64, takes: u64| (room as f64 / takes.max(1) as f64).min(1.0);
-            let host = host.map_or(1.0, |host| share(host, least.host));
-            whole.weights as f64 * host.min(share(rest, least.weights))
-        });
-        let left = bits(of_parts.unwrap_or(0.0).max(of_device));
-        let has = bits(whole.weights as f64);
-        Ok(match left < LEAST_BITS {
-            true => format!(
-                "no context does, nor any quantisation, of which this one has {has:.1} bits a weight: a smaller model would"
-            ),
-            false => format!(
-                "no context does; a quantisation of {left:.1} bits a weight would, this one has {has:.1}"
-            ),
-        })
     }
 
     /// The context where none is asked for. A model that may think gets the longest one that has room, up to 32768 tokens. No part

@@ -10,6 +10,7 @@ mod file;
 mod names;
 mod plan;
 mod planned;
+mod retyped;
 mod shape;
 
 pub use crate::random::Random;
@@ -19,6 +20,7 @@ pub use file::{in_memory, write};
 pub use names::{ModelName, Recipe};
 pub use plan::{Plan, PlannedTensor};
 pub use planned::without_matrices;
+pub use retyped::Retyped;
 
 /// The differences from the plain model that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]

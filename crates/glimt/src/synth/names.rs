@@ -61,6 +61,12 @@ named! {
         Q8_0 = "q8_0",
         /// F16.
         F16 = "f16",
+        /// IQ4_XS, head Q6_K.
+        Iq4Xs = "iq4_xs",
+        /// Q3_K, output of the attention and down projections Q4_K, those of the first sixteenth of the layers Q5_K, head Q6_K.
+        Q3KM = "q3_k_m",
+        /// Q2_K, down projections and output of the attention Q3_K, head Q6_K.
+        Q2K = "q2_k",
         /// Q8_0, tensors of three dimensions MXFP4: the experts, and the heads' matrices.
         Mxfp4Moe = "mxfp4_moe",
         /// IQ3_XXS, output of the attention and embeddings IQ3_S, head Q5_K.
@@ -70,14 +76,18 @@ named! {
         Iq2M = "iq2_m",
         /// IQ2_XXS, an eighth of the down projections and embeddings Q2_K, head Q5_K.
         Iq2Xxs = "iq2_xxs",
+        /// IQ2_XS, else as `iq2_xxs`.
+        Iq2Xs = "iq2_xs",
         /// IQ1_S, an eighth of the down projections and embeddings Q2_K, output of the attention IQ2_XXS, head Q5_K.
         Iq1S = "iq1_s",
+        /// IQ1_M, else as `iq1_s`.
+        Iq1M = "iq1_m",
     }
 }
 
 impl Recipe {
     /// The type of most tensors.
-    pub(super) fn base(self) -> GgmlType {
+    fn base(self) -> GgmlType {
         match self {
             Recipe::Q4_0 => GgmlType::Q4_0,
             Recipe::Q4KM | Recipe::Q4KS => GgmlType::Q4_K,
@@ -85,66 +95,105 @@ impl Recipe {
             Recipe::Q6K => GgmlType::Q6_K,
             Recipe::Q8_0 | Recipe::Mxfp4Moe => GgmlType::Q8_0,
             Recipe::F16 => GgmlType::F16,
+            Recipe::Iq4Xs => GgmlType::IQ4_XS,
+            Recipe::Q3KM => GgmlType::Q3_K,
+            Recipe::Q2K => GgmlType::Q2_K,
             Recipe::Iq3Xxs => GgmlType::IQ3_XXS,
             Recipe::Iq2M => GgmlType::IQ2_S,
             Recipe::Iq2Xxs => GgmlType::IQ2_XXS,
+            Recipe::Iq2Xs => GgmlType::IQ2_XS,
             Recipe::Iq1S => GgmlType::IQ1_S,
+            Recipe::Iq1M => GgmlType::IQ1_M,
         }
     }
 
     /// The type of the down projections of a layer.
-    pub(super) fn down(self, layer: usize, layers: usize) -> GgmlType {
+    fn down(self, layer: usize, layers: usize) -> GgmlType {
         match self {
             Recipe::Q4KM | Recipe::Q5KM if uses_more_bits(layer, layers) => GgmlType::Q6_K,
             Recipe::Iq2M => GgmlType::IQ3_S,
-            Recipe::Iq2Xxs | Recipe::Iq1S if layer < layers / 8 => GgmlType::Q2_K,
+            Recipe::Iq2Xxs | Recipe::Iq2Xs | Recipe::Iq1S | Recipe::Iq1M if layer < layers / 8 => {
+                GgmlType::Q2_K
+            }
+            Recipe::Q3KM if layer < layers / 16 => GgmlType::Q5_K,
+            Recipe::Q3KM => GgmlType::Q4_K,
+            Recipe::Q2K => GgmlType::Q3_K,
             _ => self.base(),
         }
     }
 
     /// The type of the attention's output.
-    pub(super) fn attention_output(self) -> GgmlType {
+    fn attention_output(self) -> GgmlType {
         match self {
             Recipe::Iq3Xxs | Recipe::Iq2M => GgmlType::IQ3_S,
-            Recipe::Iq1S => GgmlType::IQ2_XXS,
+            Recipe::Iq1S | Recipe::Iq1M => GgmlType::IQ2_XXS,
+            Recipe::Q3KM => GgmlType::Q4_K,
+            Recipe::Q2K => GgmlType::Q3_K,
             _ => self.base(),
         }
     }
 
     /// The type of the embeddings, if they are not the head, too.
-    pub(super) fn embeddings(self) -> GgmlType {
+    fn embeddings(self) -> GgmlType {
         match self {
             Recipe::Iq3Xxs | Recipe::Iq2M => GgmlType::IQ3_S,
-            Recipe::Iq2Xxs | Recipe::Iq1S => GgmlType::Q2_K,
+            Recipe::Iq2Xxs | Recipe::Iq2Xs | Recipe::Iq1S | Recipe::Iq1M => GgmlType::Q2_K,
             _ => self.base(),
         }
     }
 
     /// The type of the output head.
-    pub(super) fn head(self) -> GgmlType {
+    fn head(self) -> GgmlType {
         match self {
             Recipe::F16 | Recipe::Q8_0 | Recipe::Mxfp4Moe => self.base(),
-            Recipe::Iq3Xxs | Recipe::Iq2M | Recipe::Iq2Xxs | Recipe::Iq1S => GgmlType::Q5_K,
+            Recipe::Iq3Xxs
+            | Recipe::Iq2M
+            | Recipe::Iq2Xxs
+            | Recipe::Iq2Xs
+            | Recipe::Iq1S
+            | Recipe::Iq1M => GgmlType::Q5_K,
             _ => GgmlType::Q6_K,
         }
     }
 
+    /// The type of a tensor with this name and these dimensions, in GGUF order, in a model of `layers` layers. `tied` says whether the head
+    /// is the embedding.
+    pub(super) fn of_tensor(self, name: &str, dims: &[u64], layers: usize, tied: bool) -> GgmlType {
+        let layer = name
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split_once('.'));
+        let (layer, part) = match layer {
+            Some((number, part)) => (number.parse().unwrap_or_default(), part),
+            None => (0, name),
+        };
+        let ty = match part {
+            _ if dims.len() < 2 => return GgmlType::F32,
+            "ffn_gate_inp.weight" => return GgmlType::F32,
+            "token_embd.weight" if !tied => self.embeddings(),
+            "token_embd.weight" | "output.weight" => self.head(),
+            "attn_output.weight" => self.attention_output(),
+            _ if part.starts_with("ffn_down") => self.down(layer, layers),
+            _ => self.base(),
+        };
+        self.fitting(ty, dims)
+    }
+
     /// The type instead of `ty` of a tensor with these dimensions, in GGUF order. llama.cpp's quantiser takes another one where rows are no
     /// whole superblocks.
-    pub(super) fn fitting(self, ty: GgmlType, dims: &[u64]) -> GgmlType {
+    fn fitting(self, ty: GgmlType, dims: &[u64]) -> GgmlType {
         if self == Recipe::Mxfp4Moe && ty == self.base() && dims.len() == 3 {
             return GgmlType::MXFP4;
         }
-        if dims[0].is_multiple_of(ty.block_len() as u64) {
-            return ty;
-        }
-        match ty {
-            GgmlType::Q2_K => GgmlType::Q4_0,
+        let fits = |ty: &GgmlType| dims[0].is_multiple_of(ty.block_len() as u64);
+        let other = match ty {
+            ty if fits(&ty) => ty,
+            GgmlType::Q2_K | GgmlType::Q3_K => GgmlType::Q4_0,
             GgmlType::Q4_K => GgmlType::Q5_0,
             GgmlType::Q5_K => GgmlType::Q5_1,
             GgmlType::Q6_K => GgmlType::Q8_0,
             _ => GgmlType::IQ4_NL,
-        }
+        };
+        Some(other).filter(fits).unwrap_or(GgmlType::F16)
     }
 }
 
@@ -199,12 +248,16 @@ mod tests {
 
     #[test]
     fn recipes_of_small_files_mix_types() {
-        use GgmlType::{IQ1_S, IQ2_S, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, Q2_K, Q4_0, Q8_0};
+        use GgmlType::{
+            IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, Q2_K, Q4_0, Q8_0,
+        };
         for (recipe, base, first_down, last_down, output, embeddings) in [
             (Recipe::Iq3Xxs, IQ3_XXS, IQ3_XXS, IQ3_XXS, IQ3_S, IQ3_S),
             (Recipe::Iq2M, IQ2_S, IQ3_S, IQ3_S, IQ3_S, IQ3_S),
             (Recipe::Iq2Xxs, IQ2_XXS, Q2_K, IQ2_XXS, IQ2_XXS, Q2_K),
+            (Recipe::Iq2Xs, IQ2_XS, Q2_K, IQ2_XS, IQ2_XS, Q2_K),
             (Recipe::Iq1S, IQ1_S, Q2_K, IQ1_S, IQ2_XXS, Q2_K),
+            (Recipe::Iq1M, IQ1_M, Q2_K, IQ1_M, IQ2_XXS, Q2_K),
         ] {
             assert_eq!(recipe.base(), base);
             let down = [recipe.down(4, 47), recipe.down(5, 47)];
@@ -221,6 +274,34 @@ mod tests {
         let moe = Recipe::Mxfp4Moe;
         assert_eq!(moe.fitting(moe.base(), &[1536, 2048, 64]), MXFP4);
         assert_eq!(moe.fitting(moe.base(), &[2048, 1536]), Q8_0);
+    }
+
+    #[test]
+    fn the_name_of_a_tensor_tells_its_type() {
+        use GgmlType::{F32, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_K, Q5_K, Q6_K};
+        let of = |recipe: Recipe, name: &str| {
+            recipe.of_tensor(name, &[2048, 64], 47, name.starts_with("token"))
+        };
+        for (recipe, name, expected) in [
+            (Recipe::Q3KM, "blk.1.ffn_down_exps.weight", Q5_K),
+            (Recipe::Q3KM, "blk.2.ffn_down.weight", Q4_K),
+            (Recipe::Q3KM, "blk.2.attn_output.weight", Q4_K),
+            (Recipe::Q3KM, "blk.2.ffn_up_exps.weight", Q3_K),
+            (Recipe::Q3KM, "blk.2.ffn_gate_inp.weight", F32),
+            (Recipe::Q2K, "blk.46.ffn_down_shexp.weight", Q3_K),
+            (Recipe::Q2K, "blk.46.attn_q_a.weight", Q2_K),
+            (Recipe::Iq4Xs, "blk.46.ffn_down_shexp.weight", IQ4_XS),
+            (Recipe::Iq4Xs, "output.weight", Q6_K),
+            (Recipe::Iq1M, "token_embd.weight", Q5_K),
+        ] {
+            assert_eq!(of(recipe, name), expected, "{recipe} {name}");
+        }
+        let vector = Recipe::Q2K.of_tensor("blk.0.exp_probs_b.bias", &[64], 47, false);
+        assert_eq!(vector, F32);
+        let narrow = Recipe::Q3KM.of_tensor("blk.0.attn_k_b.weight", &[192, 512, 20], 47, false);
+        assert_eq!(narrow, Q4_0);
+        let odd = Recipe::Q8_0.of_tensor("blk.0.attn_q.weight", &[40, 512], 47, false);
+        assert_eq!(odd, GgmlType::F16);
     }
 
     #[test]

@@ -205,33 +205,28 @@ fn vocabulary(size: usize) -> (Vec<String>, Vec<i32>) {
 /// Collects tensors of one recipe.
 struct Tensors {
     recipe: Recipe,
+    layers: usize,
+    tied: bool,
     list: Vec<PlannedTensor>,
 }
 
 impl Tensors {
     /// Dimensions in GGUF order.
-    fn add(&mut self, name: String, ty: GgmlType, dims: &[u64]) {
+    fn add(&mut self, name: String, dims: &[u64]) {
         self.list.push(PlannedTensor {
+            ty: (self.recipe).of_tensor(&name, dims, self.layers, self.tied),
             name,
-            ty: self.recipe.fitting(ty, dims),
             dims: dims.to_vec(),
             ones: false,
         });
     }
 
-    /// A tensor of the recipe's usual type.
-    fn base(&mut self, name: String, dims: &[u64]) {
-        self.add(name, self.recipe.base(), dims);
-    }
-
     /// The weight of a norm.
     fn norm(&mut self, name: String, length: u64) {
-        self.list.push(PlannedTensor {
-            name,
-            ty: GgmlType::F32,
-            dims: vec![length],
-            ones: true,
-        });
+        self.add(name, &[length]);
+        if let Some(norm) = self.list.last_mut() {
+            norm.ones = true;
+        }
     }
 }
 
@@ -239,18 +234,15 @@ impl Tensors {
 fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor> {
     let mut all = Tensors {
         recipe,
+        layers: shape.layers,
+        tied: shape.tied,
         list: Vec::new(),
     };
     let (d, vocab) = (shape.embedding_length, shape.vocab_size);
-    let embedding = if shape.tied {
-        recipe.head()
-    } else {
-        recipe.embeddings()
-    };
-    all.add("token_embd.weight".to_owned(), embedding, &[d, vocab]);
+    all.add("token_embd.weight".to_owned(), &[d, vocab]);
     all.norm("output_norm.weight".to_owned(), d);
     if !shape.tied {
-        all.add("output.weight".to_owned(), recipe.head(), &[d, vocab]);
+        all.add("output.weight".to_owned(), &[d, vocab]);
     }
     for layer in 0..shape.layers {
         add_layer(&mut all, shape, layer, fused_kv_b);
@@ -266,7 +258,6 @@ fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
         shape.qk_rope_head_dim,
         shape.v_head_dim,
     );
-    let down = all.recipe.down(layer, shape.layers);
 
     all.norm(name("attn_norm.weight"), d);
     all.norm(name("ffn_norm.weight"), d);
@@ -274,41 +265,40 @@ fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
     let query = heads * (nope + rope);
     if shape.q_lora_rank > 0 {
         all.norm(name("attn_q_a_norm.weight"), shape.q_lora_rank);
-        all.base(name("attn_q_a.weight"), &[d, shape.q_lora_rank]);
-        all.base(name("attn_q_b.weight"), &[shape.q_lora_rank, query]);
+        all.add(name("attn_q_a.weight"), &[d, shape.q_lora_rank]);
+        all.add(name("attn_q_b.weight"), &[shape.q_lora_rank, query]);
     } else {
-        all.base(name("attn_q.weight"), &[d, query]);
+        all.add(name("attn_q.weight"), &[d, query]);
     }
-    all.base(name("attn_kv_a_mqa.weight"), &[d, latent + rope]);
+    all.add(name("attn_kv_a_mqa.weight"), &[d, latent + rope]);
     if fused_kv_b {
-        all.base(name("attn_kv_b.weight"), &[latent, heads * (nope + value)]);
+        all.add(name("attn_kv_b.weight"), &[latent, heads * (nope + value)]);
     } else {
-        all.base(name("attn_k_b.weight"), &[nope, latent, heads]);
-        all.base(name("attn_v_b.weight"), &[latent, value, heads]);
+        all.add(name("attn_k_b.weight"), &[nope, latent, heads]);
+        all.add(name("attn_v_b.weight"), &[latent, value, heads]);
     }
-    let output = all.recipe.attention_output();
-    all.add(name("attn_output.weight"), output, &[heads * value, d]);
+    all.add(name("attn_output.weight"), &[heads * value, d]);
 
     match shape.experts {
         Some(experts) if layer >= shape.leading_dense => {
             let (count, ff) = (experts.count, experts.feed_forward_length);
-            all.add(name("ffn_gate_inp.weight"), GgmlType::F32, &[d, count]);
+            all.add(name("ffn_gate_inp.weight"), &[d, count]);
             if experts.selection_bias {
-                all.add(name("exp_probs_b.bias"), GgmlType::F32, &[count]);
+                all.add(name("exp_probs_b.bias"), &[count]);
             }
-            all.base(name("ffn_gate_exps.weight"), &[d, ff, count]);
-            all.base(name("ffn_up_exps.weight"), &[d, ff, count]);
-            all.add(name("ffn_down_exps.weight"), down, &[ff, d, count]);
+            all.add(name("ffn_gate_exps.weight"), &[d, ff, count]);
+            all.add(name("ffn_up_exps.weight"), &[d, ff, count]);
+            all.add(name("ffn_down_exps.weight"), &[ff, d, count]);
             let shared = ff * experts.shared;
-            all.base(name("ffn_gate_shexp.weight"), &[d, shared]);
-            all.base(name("ffn_up_shexp.weight"), &[d, shared]);
-            all.add(name("ffn_down_shexp.weight"), down, &[shared, d]);
+            all.add(name("ffn_gate_shexp.weight"), &[d, shared]);
+            all.add(name("ffn_up_shexp.weight"), &[d, shared]);
+            all.add(name("ffn_down_shexp.weight"), &[shared, d]);
         }
         _ => {
             let ff = shape.feed_forward_length;
-            all.base(name("ffn_gate.weight"), &[d, ff]);
-            all.base(name("ffn_up.weight"), &[d, ff]);
-            all.add(name("ffn_down.weight"), down, &[ff, d]);
+            all.add(name("ffn_gate.weight"), &[d, ff]);
+            all.add(name("ffn_up.weight"), &[d, ff]);
+            all.add(name("ffn_down.weight"), &[ff, d]);
         }
     }
 }

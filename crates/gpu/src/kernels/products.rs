@@ -13,18 +13,31 @@ use crate::team::Team;
 
 named! {
     /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way.
-    #[derive(Default)]
     pub enum Products {
         /// By f32, of exactly dequantised weights: the twins of the kernels, to which everything else is compared.
         Exact = "exact",
         /// By integers: activations are rounded to bytes, as in the tier [`Int8`](crate::gpu::Tier::Int8). The result depends on the
         /// instructions that the processor has ([`Instructions`]), but not on the number of threads.
-        #[default]
         Quick = "quick",
     }
 }
 
+impl Default for Products {
+    /// The faster ones on this processor.
+    fn default() -> Self {
+        Self::faster_by(Instructions::best())
+    }
+}
+
 impl Products {
+    /// The faster ones by these instructions. Plain code takes longer for integers than for floats.
+    fn faster_by(instructions: Instructions) -> Self {
+        match instructions.are_plain() {
+            true => Self::Exact,
+            false => Self::Quick,
+        }
+    }
+
     /// The name of the CPU as a device.
     pub fn device(self) -> String {
         match self {

@@ -29,7 +29,7 @@ pub use choice::{is_computed, quantisation};
 pub use error::HubError;
 pub use event::Event;
 pub use name::Name;
-pub use pull::{Hub, Offer};
+pub use pull::{Hub, Offer, Other};
 pub use remove::Removal;
 pub use settings::{Patience, Settings, Token};
 pub use stores::{Found, Store};

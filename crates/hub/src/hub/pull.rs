@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::api::{self, HEAD, Listing, OfferedFile};
+use super::api::{self, HEAD, Listed, Listing, OfferedFile};
 use super::cache::{RepoFolder, length};
-use super::choice::{choose, models};
+use super::choice::{self, File, choose, is_computed, models, quantisation};
 use super::download::Download;
 use super::event::Event;
 use super::http::{Client, Trouble};
 use super::lock::Lock;
 use super::name::no_name;
 use super::{HubError, Name, Settings, space};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Table};
 
 /// Bytes in which the table of a file's tensors is looked for. Behind a vocabulary of 150000 tokens it ends before 10 MB.
 const TABLE: u64 = 32 << 20;
@@ -28,12 +28,38 @@ pub struct Offer {
     pub commit: String,
     /// The quantisation, or the name of the file where that tells none.
     pub label: String,
-    /// The other files of the repository, with their sizes.
-    pub others: Vec<String>,
+    /// The other models of the repository.
+    pub others: Vec<Other>,
     /// The architecture of the repository's models, where the hub has read it from them.
     pub architecture: Option<String>,
     /// The file, or the shards in order.
     pub files: Vec<OfferedFile>,
+}
+
+/// Another model of a repository than the one that is asked for.
+#[derive(Debug, Clone)]
+pub struct Other {
+    /// The quantisation, or the name of the file where that tells none.
+    pub label: String,
+    /// The label in a sentence, with the size, and a word if glimt refuses it.
+    pub told: String,
+    /// The length of all files, where it is known of a model that glimt computes and of which no shard is missing.
+    pub bytes: Option<u64>,
+    files: Vec<Listed>,
+}
+
+impl Other {
+    fn new(model: &choice::Model<Listed>) -> Self {
+        let label = model.label();
+        let may_run = quantisation(label).is_none() || is_computed(label);
+        let bytes = model.files.iter().map(File::bytes).sum::<Option<u64>>();
+        Self {
+            told: model.told(label),
+            bytes: bytes.filter(|_| may_run && model.is_whole()),
+            label: label.to_owned(),
+            files: model.files.clone(),
+        }
+    }
 }
 
 impl Offer {
@@ -90,15 +116,14 @@ impl<'a> Hub<'a> {
         } = self.patiently(told, || api::listing(&self.client, repo))?;
         let there = models(files.into_iter().map(|file| (file.name.clone(), file)));
         let chosen = choose(repo, &there, quantisation)?;
-        let fact = |file: &api::Listed| {
-            self.patiently(told, || api::facts(&self.client, repo, &commit, file))
-        };
+        let fact =
+            |file: &Listed| self.patiently(told, || api::facts(&self.client, repo, &commit, file));
         let files = chosen.files.iter().map(fact).collect::<Result<_, _>>()?;
         let others = there.iter().filter(|other| other.stem != chosen.stem);
         Ok(Offer {
             repo: repo.clone(),
             label: chosen.label().to_owned(),
-            others: others.map(|other| other.told(other.label())).collect(),
+            others: others.map(Other::new).collect(),
             architecture,
             files,
             commit,
@@ -117,13 +142,13 @@ impl<'a> Hub<'a> {
         let Some(first) = offer.files.first() else {
             return Ok(None);
         };
-        let bytes = self.head(offer, first, HEAD, &mut |_| false, told)?;
+        let bytes = self.head(offer, &first.name, HEAD, &mut |_| false, told)?;
         let name = format!("{} of {}", first.name, offer.repo);
         Ok(Gguf::architecture_of(&bytes, &name)?)
     }
 
-    /// The model of an offer without its bytes: what the table of its tensors tells. `None` of a model in several files, or of one whose
-    /// table does not end in its first 32 MiB.
+    /// The model of an offer without its bytes: what the tables of its tensors tell. `None` of a model of which a table does not end in the
+    /// first 32 MiB of its file.
     ///
     /// # Errors
     /// The errors of the connection and of the hub, or [`HubError::Head`].
@@ -132,30 +157,64 @@ impl<'a> Hub<'a> {
         offer: &Offer,
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<Gguf>, HubError> {
-        let [file] = offer.files.as_slice() else {
+        let files = offer.files.iter().map(|file| (&*file.name, file.size));
+        self.described_by(offer, files, told)
+    }
+
+    /// Another model of an offer's repository, as [`described`](Self::described) gives the offer's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn described_other(
+        &self,
+        offer: &Offer,
+        other: &Other,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Gguf>, HubError> {
+        let size = |file: &Listed| Some((file.name.clone(), file.bytes()?));
+        let files: Option<Vec<_>> = other.files.iter().map(size).collect();
+        let Some(files) = files else {
             return Ok(None);
         };
-        let name = format!("{} of {}", file.name, offer.repo);
-        let mut found = Ok(None);
-        let mut enough = |bytes: &[u8]| {
-            found = Gguf::of_start(bytes, file.size, &name);
-            !matches!(found, Ok(None))
-        };
-        self.head(offer, file, TABLE, &mut enough, told)?;
-        Ok(found?)
+        let files = files.iter().map(|(name, size)| (name.as_str(), *size));
+        self.described_by(offer, files, told)
+    }
+
+    /// The model of files of an offer's repository, by names and lengths.
+    fn described_by<'f>(
+        &self,
+        offer: &Offer,
+        files: impl Iterator<Item = (&'f str, u64)>,
+        told: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Gguf>, HubError> {
+        let mut tables = vec![];
+        for (file, size) in files {
+            let (name, shard) = (format!("{file} of {}", offer.repo), tables.len());
+            let mut found = Ok(None);
+            let mut enough = |bytes: &[u8]| {
+                found = Table::of_start(bytes, size, shard, &name);
+                !matches!(found, Ok(None))
+            };
+            self.head(offer, file, TABLE, &mut enough, told)?;
+            match found? {
+                Some(table) => tables.push(table),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Gguf::of_tables(tables)?))
     }
 
     /// The first bytes of a file, at most `most`, until they are `enough`.
     fn head(
         &self,
         offer: &Offer,
-        file: &OfferedFile,
+        file: &str,
         most: u64,
         enough: &mut dyn FnMut(&[u8]) -> bool,
         told: &mut dyn FnMut(Event<'_>),
     ) -> Result<Vec<u8>, HubError> {
         let (repo, commit) = (&offer.repo, &offer.commit);
-        let mut ask = || api::head(&self.client, repo, commit, &file.name, most, enough);
+        let mut ask = || api::head(&self.client, repo, commit, file, most, enough);
         self.patiently(told, &mut ask)
     }
 

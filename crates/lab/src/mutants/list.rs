@@ -15,22 +15,53 @@ use glimt::gpu::shader::{self, Expanded, templates};
 use glimt::gpu::target::profiles;
 use glimt::gpu::testing::mutants::with;
 use glimt::gpu::{GpuError, Target, Tier};
-use glimt::models;
+use glimt::models::{self, Model};
 use glimt::recipes::Residence;
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 
 /// Rows of a context that every form of the attention has a dispatch for.
 const N_CTX: usize = 40_000;
 
+/// Mixes that have all types below 4 bits and MXFP4 together.
+const OF_SMALL_FILES: [Recipe; 6] = [
+    Recipe::Iq3Xxs,
+    Recipe::Iq2M,
+    Recipe::Iq2Xs,
+    Recipe::Iq1S,
+    Recipe::Iq1M,
+    Recipe::Mxfp4Moe,
+];
+/// The beginnings of the names of templates that only these mixes and [`SLOTS`] have. Those of all others stay the mutants of the model in
+/// Q4_K_M with its experts on the device.
+const FURTHER: [&str; 7] = [
+    "expert_fill",
+    "expert_slots",
+    "expert_sources",
+    "shared/iq1",
+    "shared/iq2",
+    "shared/iq3",
+    "shared/mxfp4",
+];
+/// Slots of a layer whose experts lie in host memory.
+const SLOTS: u32 = 20;
+
+fn is_further(file: &str) -> bool {
+    FURTHER.iter().any(|begin| file.starts_with(begin))
+}
+
 /// The pipelines of a session of GLM-4.7-Flash in Q4_K_M in tier `subgroup`, for one token, few tokens and whole chunks, on the GPU that
-/// the kernels were measured on and on a Mac, with halves multiplied one by one and in pairs.
-fn specs() -> Vec<Spec> {
-    let gguf = without_matrices(
-        ModelName::Glm47Flash,
-        Recipe::Q4KM,
-        &SynthOptions::default(),
-    );
-    let model = models::load(Arc::new(gguf.expect("a plan"))).expect("it is supported");
+/// the kernels were measured on and on a Mac, with halves multiplied one by one and in pairs. Behind them are those of the same model with slots, and in
+/// the mixes of small files.
+fn specs() -> [BTreeSet<Spec>; 2] {
+    let of = |recipe, layers| {
+        let options = SynthOptions {
+            layers,
+            ..SynthOptions::default()
+        };
+        let gguf = without_matrices(ModelName::Glm47Flash, recipe, &options);
+        models::load(Arc::new(gguf.expect("a plan"))).expect("it is supported")
+    };
+    let model = of(Recipe::Q4KM, None);
     let targets = profiles().into_iter();
     let targets = targets.filter(|target| {
         let measured = ["NVIDIA", "Apple"]
@@ -38,22 +69,34 @@ fn specs() -> Vec<Spec> {
             .any(|maker| target.name.starts_with(maker));
         target.tier == Tier::Subgroup && measured
     });
-    let mut found = BTreeSet::new();
+    let [mut found, mut further] = [(); 2].map(|()| BTreeSet::new());
+    let take = |found: &mut BTreeSet<Spec>, target: &Target, model: &dyn Model, residence| {
+        let plan = Plan::of_one(target, model, residence, N_CTX, None).expect("it fits");
+        for (_, step) in &plan.steps {
+            let calls = step.resolve().expect("they suit their kernels");
+            found.extend(calls.into_iter().map(|call| call.spec));
+        }
+    };
+    let small = OF_SMALL_FILES.map(|recipe| of(recipe, Some(2)));
     for target in targets {
         for packed_halves in [false, true] {
             let target = Target {
                 packed_halves,
                 ..target.clone()
             };
-            let plan =
-                Plan::of_one(&target, &*model, Residence::Whole, N_CTX, None).expect("it fits");
-            for (_, step) in &plan.steps {
-                let calls = step.resolve().expect("they suit their kernels");
-                found.extend(calls.into_iter().map(|call| call.spec));
+            take(&mut found, &target, &*model, Residence::Whole);
+            if !target.reads_host {
+                continue;
+            }
+            let further = &mut further;
+            take(further, &target, &*model, Residence::Slots(SLOTS));
+            for model in &small {
+                take(further, &target, &**model, Residence::Whole);
             }
         }
     }
-    found.into_iter().collect()
+    further.retain(|spec| !found.contains(spec));
+    [found, further]
 }
 
 /// A pipeline's shader and what is known of it.
@@ -67,10 +110,12 @@ struct Compiled {
     text: String,
     code: String,
     files: BTreeSet<String>,
+    /// Whether only slots or small files have it.
+    further: bool,
 }
 
 impl Compiled {
-    fn of(spec: Spec) -> Self {
+    fn of(spec: Spec, further: bool) -> Self {
         let expanded = expanded(&spec).unwrap_or_else(|e| panic!("{e}"));
         let modules = expanded.modules.iter();
         let mut files: BTreeSet<_> = modules.map(|m| format!("shared/{m}.wgsl")).collect();
@@ -81,6 +126,7 @@ impl Compiled {
             code: code.unwrap_or_else(|e| panic!("{}: {e}", spec.kernel)),
             files,
             spec,
+            further,
         }
     }
 }
@@ -132,7 +178,8 @@ struct Listed {
 
 /// The mutants of a template. A neighbour's index stands in where the next one is refused.
 fn of_template(name: &str, text: &str, all: &[Compiled]) -> Vec<Listed> {
-    let among: Vec<_> = all.iter().filter(|c| c.files.contains(name)).collect();
+    let is_of = |c: &&Compiled| c.files.contains(name) && (!c.further || is_further(name));
+    let among: Vec<_> = all.iter().filter(is_of).collect();
     let mutants = Mutant::all(name, text);
     let listed: Vec<_> = mutants
         .par_iter()
@@ -156,7 +203,10 @@ fn of_template(name: &str, text: &str, all: &[Compiled]) -> Vec<Listed> {
 
 /// The list, of those templates whose names `wanted` takes, and its length.
 pub fn list(wanted: impl Fn(&str) -> bool) -> (String, usize) {
-    let all: Vec<_> = specs().into_par_iter().map(Compiled::of).collect();
+    let [found, further] = specs();
+    let found = found.into_par_iter().map(|spec| Compiled::of(spec, false));
+    let further = further.into_par_iter().map(|spec| Compiled::of(spec, true));
+    let all: Vec<_> = found.chain(further).collect();
     let mut text = String::new();
     let mut count = 0;
     for (name, template) in templates().filter(|(name, _)| wanted(name)) {
@@ -191,4 +241,7 @@ fn mutants_are_listed() {
     // The kernel has one barrier, with a line of its own.
     let barriers = text.lines().filter(|line| line.contains(":barrier\t"));
     assert_eq!(barriers.count(), 1, "{text}");
+    // Kernels for slots, and types of small files, have theirs.
+    let (text, count) = list(|name| ["expert_sources.wgsl", "shared/iq1_s.wgsl"].contains(&name));
+    assert!(count > 10 && text.contains("shared/iq1_s.wgsl:"), "{text}");
 }

@@ -3,29 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use super::{Bench, MARGIN, ROUNDS};
+use super::{Bench, FoundNumber, MARGIN, ROUNDS};
 use crate::gpu::machine::Tunables;
 use crate::gpu::pipeline::Spec;
 use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
 use crate::gpu::{GpuError, Step, Target};
-
-/// The result for a number of [`Tunables`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FoundNumber {
-    /// The name of the number.
-    pub name: String,
-    /// The value that the device starts with.
-    pub default: u32,
-    /// The best one; the default where nothing was clearly faster.
-    pub chosen: u32,
-    /// Microseconds of a whole token with the default.
-    pub default_us: f64,
-    /// Microseconds of a whole token with the chosen one.
-    pub chosen_us: f64,
-}
 
 /// A device with another value of a number, and the step of a token that this makes.
 struct Candidate {

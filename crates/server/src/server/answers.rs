@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 
-use super::desk::{Answering, Told};
+use super::desk::Answering;
 use super::error::ApiError;
 use super::log::Record;
+use super::orders::Told;
 use super::reader::Reader;
 use super::tools::Delta;
 use crate::engine::chooser::{ChooserError, TokenLogProbs};
@@ -18,6 +19,8 @@ use crate::engine::{EngineError, StopReason};
 pub(super) struct Step {
     /// The number of the answer.
     pub(super) choice: usize,
+    /// The slot that its sequence is kept in.
+    pub(super) slot: usize,
     /// The token, unless it is the one that ends the answer.
     pub(super) token: Option<u32>,
     pub(super) deltas: Vec<Delta>,
@@ -52,6 +55,7 @@ struct Choice<'a> {
     reader: Reader<'a>,
     log_probs: Option<TokenLogProbs>,
     generated: usize,
+    slot: usize,
     begun: bool,
     over: bool,
 }
@@ -102,6 +106,7 @@ impl<'a> Answers<'a> {
             reader,
             log_probs: None,
             generated: 0,
+            slot: 0,
             begun: false,
             over: false,
         };
@@ -157,7 +162,8 @@ impl<'a> Answers<'a> {
         match told {
             Told::LogProbs(log_probs) => state.log_probs = Some(log_probs),
             Told::Experts(traffic) => self.record.experts(traffic),
-            Told::Event(Event::Prompt { cached, .. }) => {
+            Told::Event(Event::Prompt { cached, slot, .. }) => {
+                state.slot = slot;
                 self.begun.get_or_insert_with(Instant::now);
                 let first = !std::mem::replace(&mut state.begun, true);
                 // The other answers to a prompt find its rows.
@@ -187,6 +193,7 @@ impl<'a> Answers<'a> {
         }
         Step {
             choice,
+            slot: state.slot,
             token: Some(token),
             deltas,
             log_probs: state.log_probs.take(),
@@ -201,10 +208,11 @@ impl<'a> Answers<'a> {
             StopReason::Limit | StopReason::ContextFull => (false, "length"),
         };
         let mut deltas = vec![];
-        let reader = &mut self.choices[choice].reader;
+        let Choice { reader, slot, .. } = &mut self.choices[choice];
         reader.finish(whole, false, &mut deltas);
         Step {
             choice,
+            slot: *slot,
             token: None,
             deltas,
             log_probs: None,

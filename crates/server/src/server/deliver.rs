@@ -12,12 +12,13 @@ use super::app::{App, number};
 use super::ask::{Ask, check_model};
 use super::blocks::Blocks;
 use super::body::{self, Body, Texts};
-use super::desk::{Answering, Order};
+use super::desk::Answering;
 use super::error::{ApiError, json_response};
 use super::fields::Fields;
 use super::kept::Kept;
 use super::log::Record;
 use super::model::Model;
+use super::orders::Order;
 use super::reader::Reader;
 use super::sse::{Framing, Gone, Stream, stream};
 use crate::engine::chooser::TokenLogProbs;
@@ -95,6 +96,8 @@ pub(super) struct Head {
 /// An answer that is complete.
 #[derive(Default)]
 pub(super) struct Collected {
+    /// The slot that its sequence is kept in.
+    pub(super) slot: usize,
     pub(super) blocks: Blocks,
     pub(super) tokens: Vec<u32>,
     pub(super) log_probs: Vec<TokenLogProbs>,
@@ -105,6 +108,7 @@ pub(super) struct Collected {
 
 impl Collected {
     fn add(&mut self, step: Step) {
+        self.slot = step.slot;
         self.tokens.extend(step.token);
         self.log_probs.extend(step.log_probs);
         self.reason = step.reason.unwrap_or(self.reason);

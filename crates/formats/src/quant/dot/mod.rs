@@ -112,6 +112,11 @@ impl Instructions {
         sets.into_iter().map(Instructions).collect()
     }
 
+    /// Whether there is no code for instructions of the processor.
+    pub fn are_plain(self) -> bool {
+        matches!(self.0, Set::Portable(_))
+    }
+
     /// The set's name.
     pub fn name(self) -> &'static str {
         match self.0 {

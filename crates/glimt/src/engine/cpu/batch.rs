@@ -212,8 +212,9 @@ impl Batch for CpuBatch {
 
     fn land<'a>(&'a mut self, on_prompt: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>> {
         Box::pin(async move {
+            // The one who waited for it before has gone, and its thread has been told to break off.
             let Some(step) = self.step.take() else {
-                return Ok(Some(BatchLanding::default()));
+                return Ok(None);
             };
             let compute =
                 move |work: &mut Work, tell: &mut Heard<'_, usize>| Ok(work.compute(&step, tell));

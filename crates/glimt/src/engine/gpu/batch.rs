@@ -30,6 +30,7 @@ const RING: usize = BATCHES_IN_FLIGHT + 1;
 pub const LEAST_RUN: usize = 129;
 
 /// A step on its way.
+#[derive(Clone)]
 pub struct BatchFlight {
     slot: usize,
     number: u32,

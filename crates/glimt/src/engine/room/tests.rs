@@ -6,7 +6,7 @@ use crate::engine::disk::Disk;
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
 use crate::models;
-use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
+use crate::synth::{ModelName, Plan, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::Rng;
 use std::sync::Arc;
 
@@ -47,8 +47,13 @@ fn a_model_that_thinks_gets_what_has_room() {
 
 /// A small model with experts.
 fn tiny() -> Arc<dyn Model> {
+    tiny_of(Recipe::Q4_0)
+}
+
+/// The small model in another mix of types.
+fn tiny_of(recipe: Recipe) -> Arc<dyn Model> {
     let options = SynthOptions::default();
-    let gguf = without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options).expect("a plan");
+    let gguf = without_matrices(ModelName::TinyGlm, recipe, &options).expect("a plan");
     models::load(Arc::new(gguf)).expect("it is supported")
 }
 
@@ -156,18 +161,30 @@ fn refusals_tell_what_is_missing() {
     assert!(told.contains(&expected), "{expected}: {told}");
     let told = refused(&at(1 << 20, CARD, host));
     assert!(told.contains("a smaller model would"), "{told}");
-    let short = at(0, CARD, host)
-        .plan(Residence::Whole, STEP)
-        .expect("a plan");
-    let told = refused(&at(
-        short.total() - short.weights / 2,
-        Behind::Unified,
-        host,
-    ));
-    assert!(
-        told.contains("a quantisation of 2."),
-        "half of its bits: {told}"
+    // Half of the weights fit, with the shortest context.
+    let short = at(0, CARD, host).plan(Residence::Whole, STEP);
+    let short = short.expect("a plan");
+    let half = short.total() - short.weights / 2;
+    let told = refused(&at(half, Behind::Unified, host));
+    let plan = |recipe| {
+        let plan = Plan::new(ModelName::TinyGlm, recipe, &SynthOptions::default());
+        plan.expect("a plan").byte_len()
+    };
+    let fits = |recipe: &Recipe| {
+        let model = tiny_of(*recipe);
+        let place = place(&*model, &target, half, Behind::Unified, host);
+        place.check(STEP).is_ok()
+    };
+    let fitting = Recipe::ALL.into_iter().filter(fits);
+    let largest = fitting.max_by_key(|recipe| plan(*recipe));
+    let largest = largest.expect("some have half of the bits");
+    let expected = format!(
+        "a file of {}, which has about {}, fits with a context of {STEP} tokens; this one has {}",
+        largest.name().to_uppercase(),
+        size(plan(largest)),
+        size(plan(Recipe::Q4_0))
     );
+    assert!(told.contains(&expected), "{expected}: {told}");
     let told = refused(&at(whole.total() - 1, Behind::Browser, host));
     assert!(told.contains("a browser's shaders"), "{told}");
     let plain = Target {

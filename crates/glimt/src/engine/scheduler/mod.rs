@@ -91,7 +91,8 @@ impl Scheduler {
     }
 
     /// Does the next piece of work, if there are requests, and tells its outcome. A break for a request cancels it: nothing more
-    /// is told of it. Its future is to be driven to its end: a request whose turn is dropped is lost.
+    /// is told of it. If its future is dropped, the next call goes on with the step that was on its way: the CPU computes it again. On a GPU
+    /// a future is to be driven to its end all the same, since a request whose step is dropped while it is handed to the device is lost.
     ///
     /// # Errors
     /// The error that the device reports where it can compute nothing any more. No request is answered then, and none was told.

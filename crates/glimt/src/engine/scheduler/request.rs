@@ -41,6 +41,8 @@ pub enum Event {
         done: usize,
         /// The number of these tokens that were there already.
         cached: usize,
+        /// The slot that the sequence is [kept](super::SlotAction) in.
+        slot: usize,
     },
     /// The next token of the answer. Stop tokens are not told.
     Token(u32),

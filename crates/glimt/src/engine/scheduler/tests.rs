@@ -119,7 +119,7 @@ fn answers_are_what_they_are_alone_and_common_rows_are_computed_once() {
             panic!("{events:?}");
         };
         assert_eq!(ended.stop, stats.expect("it fits").stop);
-        let Some(Event::Prompt { done, cached }) = events.first() else {
+        let Some(Event::Prompt { done, cached, .. }) = events.first() else {
             panic!("{events:?}");
         };
         assert_eq!(done, cached);

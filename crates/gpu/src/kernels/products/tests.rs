@@ -227,3 +227,12 @@ fn quick_products_of_a_batch_have_the_bits_of_single_tokens() {
         assert_eq!(summed(t, 1), all[t * 70..][..70]);
     }
 }
+
+#[test]
+fn integers_are_multiplied_only_where_the_processor_has_code_for_them() {
+    let all = Instructions::all();
+    assert_eq!(Products::faster_by(all[0]), Products::Exact);
+    for instructions in &all[1..] {
+        assert_eq!(Products::faster_by(*instructions), Products::Quick);
+    }
+}

@@ -50,8 +50,9 @@ const SILENT: [&str; 5] = [
 const LIMITS: [&str; 3] = ["n_predict", "max_tokens", "max_completion_tokens"];
 
 /// The answer to a request whose limit is 0.
-fn nothing() -> Collected {
+fn nothing(slot: usize) -> Collected {
     Collected {
+        slot,
         reason: "length",
         ..Collected::default()
     }
@@ -126,7 +127,7 @@ impl Form for Continued {
     fn whole(&self, head: &Head, answers: Vec<Collected>, usage: &Usage) -> Value {
         let answers = answers.into_iter().enumerate().map(|(index, answer)| {
             let answer = match self.nothing {
-                true => nothing(),
+                true => nothing(answer.slot),
                 false => answer,
             };
             let mut whole = self.last(head, index, &answer, usage);
@@ -187,7 +188,7 @@ impl Continued {
             "index": index,
             "content": "",
             "tokens": [],
-            "id_slot": 0,
+            "id_slot": answer.slot,
             "stop": true,
             "model": head.model.name,
             "tokens_predicted": usage.generated,
@@ -265,11 +266,16 @@ impl deliver::Events for Events<'_> {
         }
         if let Some(reason) = step.reason {
             let ended = Collected {
+                slot: step.slot,
                 reason,
                 stopped_by: step.stopped_by,
                 ..Collected::default()
             };
-            let ended = if self.form.nothing { nothing() } else { ended };
+            let ended = if self.form.nothing {
+                nothing(step.slot)
+            } else {
+                ended
+            };
             self.ended.push((step.choice, ended));
         }
         if self.form.nothing || text.is_empty() && step.token.is_none() {
@@ -280,7 +286,7 @@ impl deliver::Events for Events<'_> {
             "content": text,
             "tokens": step.token.as_slice(),
             "stop": false,
-            "id_slot": 0,
+            "id_slot": step.slot,
             "tokens_predicted": usage.generated,
             "tokens_evaluated": usage.prompt,
         });

@@ -59,10 +59,13 @@ impl Batch for GpuBatch {
 
     fn land<'a>(&'a mut self, _: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>> {
         Box::pin(async move {
-            Ok(Some(match self.flights.pop_front() {
-                Some(flight) => GpuBatch::land(self, flight).await?,
-                None => BatchLanding::default(),
-            }))
+            // It stays the oldest one where this future is dropped.
+            let Some(flight) = self.flights.front().cloned() else {
+                return Ok(Some(BatchLanding::default()));
+            };
+            let landing = GpuBatch::land(self, flight).await;
+            self.flights.pop_front();
+            Ok(Some(landing?))
         })
     }
 

@@ -15,6 +15,7 @@ pub(super) struct Rows {
 }
 
 /// The rows of a step in flight.
+#[derive(Clone)]
 pub(super) struct FlyingRows {
     pub(super) staging: wgpu::Buffer,
     bytes: u64,

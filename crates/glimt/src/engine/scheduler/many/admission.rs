@@ -133,11 +133,14 @@ impl Many {
     fn take_up(&mut self, mut answer: Answer, table: Table, cached: usize, told: &mut Told<'_>) {
         if answer.begun.is_none() {
             answer.begun = Some(Instant::now());
+            // It keeps the number where it is taken up again with another seat.
+            let seat = self.seats.last().copied().unwrap_or_default();
+            let slot = *answer.slot.get_or_insert(seat as usize);
             (answer.cached, answer.told) = (cached, cached);
             self.prefix_asked += answer.prompt as u64;
             self.prefix_found += cached as u64;
             let done = cached;
-            if told(answer.id, Event::Prompt { done, cached }).is_break() {
+            if told(answer.id, Event::Prompt { done, cached, slot }).is_break() {
                 return self.pages.release(table.pages);
             }
             if answer.limit == 0 {

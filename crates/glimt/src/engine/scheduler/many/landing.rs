@@ -17,7 +17,8 @@ const LISTEN: Duration = Duration::from_millis(2);
 impl Many {
     /// Waits for the oldest step, and tells what came of it.
     pub(super) async fn land(&mut self, told: &mut Told<'_>) -> Result<(), EngineError> {
-        let Some(flight) = self.flights.pop_front() else {
+        // It stays the oldest one where this future is dropped: the next call waits for it again.
+        let Some(flight) = self.flights.front() else {
             return Ok(());
         };
         let index = flight.watched.and_then(|run| self.find(run));
@@ -33,18 +34,23 @@ impl Many {
             let Some(sequence) = index.map(|index| &mut running[index]) else {
                 return ControlFlow::Continue(());
             };
+            let slot = sequence.name();
             let answer = &mut sequence.answer;
             let (done, cached) = (sequence.landed + computed, answer.cached);
             if done > answer.told {
                 answer.told = done;
-                left = told(answer.id, Event::Prompt { done, cached }).is_break();
+                left = told(answer.id, Event::Prompt { done, cached, slot }).is_break();
             }
             match left || may_share && bell.load(Ordering::Relaxed) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         };
-        let landing = batch.land(on_prompt).await?;
+        let landing = batch.land(on_prompt).await;
+        let Some(flight) = self.flights.pop_front() else {
+            return Ok(());
+        };
+        let landing = landing?;
         self.let_go(flight.number);
         let Flight { draws, parts, .. } = &flight;
         match landing {
@@ -104,6 +110,7 @@ impl Many {
     fn computed(&mut self, index: usize, end: usize, told: &mut Told<'_>) {
         let sequence = &mut self.running[index];
         sequence.landed = end;
+        let slot = sequence.name();
         let answer = &mut sequence.answer;
         let (seat, id, prompt) = (sequence.seat, answer.id, answer.prompt);
         let rows = &answer.tokens[..end.min(answer.tokens.len())];
@@ -117,7 +124,7 @@ impl Many {
             self.batch.write_pages(seat, index, new.as_slice());
             self.depart(vec![old]);
         }
-        if is_news && told(id, Event::Prompt { done, cached }).is_break() {
+        if is_news && told(id, Event::Prompt { done, cached, slot }).is_break() {
             self.remove(index);
         }
     }

@@ -16,7 +16,7 @@ pub(super) struct Answer {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) choice: Choice,
-    /// The slot that it is kept in, if the request names one.
+    /// The slot that it is kept in, if the request names one or it has begun.
     pub(super) slot: Option<usize>,
     /// The most tokens of the answer, and what it means to reach them.
     pub(super) limit: usize,

@@ -233,7 +233,7 @@ fn text(events: &[Event]) -> Vec<u32> {
     let mut tokens = vec![];
     for (i, event) in events.iter().enumerate() {
         match event {
-            Event::Prompt { done, cached } => {
+            Event::Prompt { done, cached, .. } => {
                 assert!(tokens.is_empty() && *done >= cached_at && (i > 0 || done == cached));
                 cached_at = *done + 1;
             }

@@ -1,6 +1,8 @@
 //! Protects who shares the CPU: each answer is exactly that of a session, and whoever comes waits for no long step.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
 use super::*;
 use crate::gpu::wait::Wait;
@@ -111,4 +113,47 @@ fn who_goes_away_during_a_long_step_leaves_nothing_behind() {
     assert!(found[1].len() <= 2, "{found:?}");
     let found = run(&mut many, &[long()]);
     assert_eq!(text(&found[0]), by_session(&engine, &long()));
+}
+
+#[test]
+fn a_step_whose_future_is_dropped_is_computed_again() {
+    let engine = engine(None, 4 * N_CTX).expect("there is a CPU");
+    let mut rng = Rng::fresh();
+    let with_chooser = Job {
+        on_host: true,
+        ..random_job(&mut rng, 40)
+    };
+    for jobs in [vec![long()], vec![long(), with_chooser]] {
+        let mut many = many(&engine);
+        for (which, job) in jobs.iter().enumerate() {
+            let id = RequestId(which as u64);
+            many.submit(id, job.request()).expect("it fits");
+        }
+        let mut found: Vec<Vec<Event>> = jobs.iter().map(|_| vec![]).collect();
+        let mut dropped = 0;
+        for step in 0.. {
+            if many.is_idle() {
+                break;
+            }
+            assert!(step < 1000, "it goes on: {:?}", many.counts());
+            let told = &mut |id: RequestId, event| {
+                found[id.0 as usize].push(event);
+                ControlFlow::Continue(())
+            };
+            match step % 3 {
+                // As an event loop polls it, so that a thread of its own computes.
+                0 => {
+                    let mut context = Context::from_waker(Waker::noop());
+                    dropped += usize::from(pin!(many.step(told)).poll(&mut context).is_pending());
+                }
+                _ => complete(many.step(told)).expect("the device works"),
+            }
+            check(&many);
+        }
+        assert!(dropped > 1);
+        for (job, found) in jobs.iter().zip(&found) {
+            assert_eq!(text(found), by_session(&engine, job), "{job:?}");
+        }
+        assert_eq!(many.pages.held(), 0);
+    }
 }
