@@ -145,7 +145,13 @@ fn joining(spec: &Spec) -> Steps {
 
 fn joining_alone() -> Steps {
     let latents = Range::prepared("any", activation(), 32);
-    let call = attention_merge::call(None, &[floats(), floats()], GLM, &latents, activation());
+    let call = attention_merge::call(
+        (None, false),
+        &[floats(), floats()],
+        GLM,
+        &latents,
+        activation(),
+    );
     joining(&spec(&call))
 }
 

@@ -1,5 +1,6 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
+mod as_one;
 mod slots;
 
 use super::*;
