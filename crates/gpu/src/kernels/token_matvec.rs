@@ -150,6 +150,8 @@ impl<'a> GpuTokenMatvec<'a> {
     pub fn of_slices(mut self, [least, most]: [u32; 2]) -> Self {
         if let Some(several) = &mut self.several {
             several.slices = Some([least, most]);
+            // The tokens of a workgroup would have different numbers.
+            several.columns = 1;
         }
         self
     }

@@ -23,6 +23,8 @@ struct Way {
     precompose: PrecomposeChoice,
     /// Units of an input that pass through workgroup memory at least.
     staged: u32,
+    /// Whether one sequence is longer, so that its context has more slices and pages.
+    long: bool,
 }
 
 impl Way {
@@ -76,10 +78,18 @@ impl Way {
         };
         let made = GpuBackend::with_chunk(Arc::clone(&model), N_CTX, Some(16));
         let mut session = made.wait().expect("it fits");
-        let prompts = [1, 3 + rng.below(20), 2 + rng.below(4)];
+        let longest = if self.long {
+            60 + rng.below(70)
+        } else {
+            3 + rng.below(20)
+        };
+        let prompts = [1, longest, 2 + rng.below(4)];
         let prompts = prompts.map(|n| (0..n).map(|_| rng.below(500) as u32).collect());
         let mut run = Run::new(rng, &model, &prompts, 8);
         let mut found = vec![vec![]; prompts.len()];
+        while run.sequences[1].1 + 16 < longest {
+            run.step(&[0, 5 + rng.below(4), 0]);
+        }
         for _ in 0..10 {
             // At least two tokens of a step.
             let mut counts = [1, 1, 0].map(|least| least + rng.below(3));
@@ -149,6 +159,7 @@ fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
         joined: [0, 1, 2, 144][one_of(4)],
         precompose: precompose[one_of(precompose.len())],
         staged: [1, 48][one_of(2)],
+        long: false,
     }
 }
 
@@ -169,6 +180,8 @@ fn a_step_of_several_tokens_does_so_in_every_way() {
         PrecomposeChoice::Both,
     ];
     for _ in drawn(&[(); 24], 24) {
-        way(&mut rng, &choices).compare(&mut rng);
+        let way = way(&mut rng, &choices);
+        let long = rng.below(3) == 0;
+        Way { long, ..way }.compare(&mut rng);
     }
 }
