@@ -1,21 +1,20 @@
 // Computes what attention.wgsl does for one token over a short context, in f32, for slices of up to ROWS rows.
 //
-// Division: grid (slices, heads). SHARE neighbouring threads share a row and keep their columns of it in registers. They multiply them by
+// Division: grid (slices, heads, tokens), or the list of shared/own_slice.wgsl. A slice has at most ROWS rows. SHARE neighbouring threads share a row and keep their columns of it in registers. They multiply them by
 // the query, and then add them up over the rows, times the rows' weights: two rows in a subgroup, the others in workgroup memory.
 // Bound by: latency. A workgroup requests all of its rows at once. Every head reads the same rows again from the second-level cache, so
 // this is for short contexts.
 #number KV_LORA ROPE ROWS SHARE  // width of a latent, rotated values of a head, rows of a workgroup, threads that share a row
 #number LATENT_LOADS ROTATED_LOADS  // vectors of the latent that a thread loads, vectors of the rotated part of a thread
 #number OUTS OTHERS  // pairs of columns that a thread leaves, pairs of rows but the first
-#import sequences
-#word slices: u32
-#word slice_rows: u32  // at most ROWS
+#number HEADS  // query heads
+#import own_slice
 #word scale: f32
-#read q_lat: array<vec4<f32>> @floats(GRID_Y * KV_LORA)              // (heads, KV_LORA / 4)
-#read q_pe: array<vec4<f32>> @floats(GRID_Y * ROPE)                  // (heads, ROPE / 4)
+#read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
+#read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
 #read cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))  // (rows, (KV_LORA + ROPE) / 8) of 8 f16
-#write slice_sums: array<vec2<f32>> @floats(SLICES * GRID_Y * KV_LORA)    // (heads, slices, KV_LORA / 2)
-#write stats: array<vec2<f32>> @floats(SLICES * GRID_Y * 2)          // (heads, slices) of (max, sum)
+#write slice_sums: array<vec2<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 2)
+#write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 const WG = ROWS * SHARE;
 const LATENT = KV_LORA / 8u;         // vectors of 8 values in the latent
 const ROTATED = ROPE / 8u;           // vectors of 8 values in the rotated key
@@ -35,13 +34,14 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
 
 #main
 #fetch
-  let head = wid.y;
+  if (!is_own(wid)) { return; }
+  let own = own_slice(wid);
+  let head = own.token * HEADS + wid.y;
   let row = t / SHARE;
   let lane = t & (SHARE - 1u);
-  let first = wid.x * p.slice_rows;
-  let count = min(p.slice_rows, position(0u) + 1u - first);
+  let count = own.end - own.begin;
   // Threads behind the last row load it again and give it no weight.
-  let at = cache_row_at(first_page(0u), first + min(row, count - 1u)) * (LATENT + ROTATED);
+  let at = cache_row_at(own.page, own.begin + min(row, count - 1u)) * (LATENT + ROTATED);
 #for i LATENT_LOADS
   let k$i = cache[at + lane + $iu * SHARE];
   let qa$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u];
@@ -91,7 +91,7 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   }
 #endfor
   workgroupBarrier();
-  let slice = head * p.slices + wid.x;
+  let slice = own.place + wid.y * own.count;
 #for i OUTS
   {
     let pair = t + $iu * WG;

@@ -1,5 +1,5 @@
 // h = silu(G x) * (U x) of one token, for its chosen experts and the shared expert in one grid. A dense block is the shared expert alone. With
-// SEVERAL it is for several tokens (shared/own_token.wgsl), without a shared expert.
+// SEVERAL it is for several tokens (shared/own_token.wgsl).
 // x comes prepared (shared/token_store.wgsl) with its sums of squares. h is left prepared.
 //
 // G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (tokens, USED * ROWS + shared_rows): the values
@@ -21,6 +21,11 @@
 #word shared_u_sub?: u32
 #flag RAW_LOGITS
 #length INPUT_UNITS TOKENS * UNITS
+#ifdef SEVERAL
+#number TOKEN_ROWS  // values of a token of h
+#else
+const TOKEN_ROWS = 0u;
+#endif
 const TILE = WG / LANES;
 #import own_token
 #import rms_in_runs
@@ -66,12 +71,19 @@ const ROUTED_TILES = 0u;
 #import SHARED_UP as su
 #import SHARED_UP_TIMES as su
 #import gate_up_walk as s
-#length OUT_ROWS p.shared_first + p.shared_rows
 // The workgroup that writes the choice. It is one of the shared expert if there is one, since its product need not wait for the choice.
 const CHOOSER = ROUTED_TILES;
 #else
-#length OUT_ROWS TOKENS * USED * ROWS
 const CHOOSER = 0u;
+#endif
+#ifdef SEVERAL
+#length OUT_ROWS TOKENS * TOKEN_ROWS
+#else
+#ifdef shared_rows
+#length OUT_ROWS p.shared_first + p.shared_rows
+#else
+#length OUT_ROWS USED * ROWS
+#endif
 #endif
 #ifdef ids
 fn weights_scale() -> f32 { return p.scale; }
@@ -132,9 +144,8 @@ fn token_rows_at(first: u32) -> vec4<f32> {
     // An expert that precedes this piece wraps around to a large number.
     let expert = slot_expert - p.first_expert;
     if (expert < p.experts) {
-      let place = own_token * USED + slot;
-      first = place * ROWS + tile;
-      end = place * ROWS + ROWS;
+      first = own_token * TOKEN_ROWS + slot * ROWS + tile;
+      end = own_token * TOKEN_ROWS + slot * ROWS + ROWS;
       let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
       sums = e_walk(row * UNITS, lane, p.g_sub, p.u_sub);
     }
@@ -143,8 +154,8 @@ fn token_rows_at(first: u32) -> vec4<f32> {
 #ifdef shared_rows
   if (tile_no >= ROUTED_TILES) {
     let tile = (tile_no - ROUTED_TILES) * TILE;
-    first = p.shared_first + tile;
-    end = p.shared_first + p.shared_rows;
+    first = own_token * TOKEN_ROWS + p.shared_first + tile;
+    end = own_token * TOKEN_ROWS + p.shared_first + p.shared_rows;
     sums = s_walk(min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif

@@ -1,7 +1,6 @@
 // y = residual + sum over slots s of weights[s] * D[ids[s]] h[s] + S h_shared, of one token: the end of a layer with experts. h comes
 // prepared (shared/token_store.wgsl). y is left as f32, and prepared for the next layer's first products. With SEVERAL it is for several tokens
-// (shared/own_token.wgsl), without a shared expert. With `share` the host multiplied some experts: their ids are those of no expert, and their
-// sum is added.
+// (shared/own_token.wgsl). With `share` the host multiplied some experts: their ids are those of no expert, and their sum is added.
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (tokens, USED * UNITS + SHARED_UNITS) units, residual and y (tokens, ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics. With TWO_RUNS they are 64:
@@ -65,7 +64,7 @@ fn take(nth: u32, first_unit: u32) -> Taken {
 
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.
 fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
-  let product = weights[own_token * USED + taken.slot] * w_add(0.0, w, h_unit(h_row(USED * UNITS) + taken.unit));
+  let product = weights[own_token * USED + taken.slot] * w_add(0.0, w, h_unit(h_row(TOKEN_UNITS) + taken.unit));
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 

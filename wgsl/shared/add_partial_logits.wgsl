@@ -3,7 +3,8 @@
 // multiple of 4.
 #number RUNS RUN_LOADS LOGIT_SUMMED LOGIT_FOLDS  // runs of rows, runs of a thread, sums of such a column, exchanges of a subgroup
 #number LOGIT_PHASES  // threads that share a column of 4 experts
-#read logits: array<vec4<f32>> @floats(RUNS * EXPERTS)      // (RUNS, EXPERTS / 4)
+#import own_token
+#read logits: array<vec4<f32>> @floats(TOKENS * RUNS * EXPERTS)      // (tokens, RUNS, EXPERTS / 4)
 #flag RAGGED_RUNS   // the last threads have fewer runs, or none
 #each i RUN_LOADS
 #each s LOGIT_SUMMED
@@ -26,7 +27,7 @@ alias Logits = array<vec4<f32>, RUN_LOADS>;
 // these.
 fn logits_ask(t: u32, chooses: bool) -> Logits {
   return Logits(
-    logits[select(0u, logit_at($iu, t), chooses)],
+    logits[own_token * (RUNS * LOGIT_COLUMNS) + select(0u, logit_at($iu, t), chooses)],
   );
 }
 

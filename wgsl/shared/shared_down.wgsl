@@ -2,7 +2,8 @@
 #number SHARED_AHEAD SHARED_UNITS  // units requested ahead, units of a row of the shared expert
 #read s_q: array<vec4<u32>> @codes(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
 #read s_s: array<s_Scales> @scales(SHARED_WEIGHT, p.shared_rows * SHARED_UNITS)   // (shared_rows, SHARED_UNITS) units
-#length INPUT_UNITS USED * UNITS + SHARED_UNITS
+#length INPUT_UNITS TOKENS * (USED * UNITS + SHARED_UNITS)
+const TOKEN_UNITS = USED * UNITS + SHARED_UNITS;
 #import SHARED_WEIGHT as s
 #import SHARED_TIMES as s
 #each k SHARED_AHEAD
@@ -28,11 +29,11 @@ fn shared_ask(row: u32, lane: u32) -> Shared {
 
 fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
   var sum = 0.0;
-  if (lane + $ku * LANES < SHARED_UNITS) { sum = s_add(sum, asked[$k], h_unit(USED * UNITS + lane + $ku * LANES)); }
+  if (lane + $ku * LANES < SHARED_UNITS) { sum = s_add(sum, asked[$k], h_unit(h_row(TOKEN_UNITS) + USED * UNITS + lane + $ku * LANES)); }
   var b = lane + SHARED_AHEAD * LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
-    sum = s_add(sum, s_load(shared_unit(row) + b, p.shared_sub), h_unit(USED * UNITS + b));
+    sum = s_add(sum, s_load(shared_unit(row) + b, p.shared_sub), h_unit(h_row(TOKEN_UNITS) + USED * UNITS + b));
     b += LANES;
   }
   return select(0.0, sum, ONE_PIECE || shared_row(row) < p.shared_rows);

@@ -34,6 +34,9 @@ pub trait AttentionWeights: Send + Sync {
     /// Bytes of the largest binding that the attention needs for a step of this size, of `several` sequences or of one.
     fn widest(&self, size: ChunkSize, several: bool) -> u64;
 
+    /// The most slices that one token cuts a context of up to `n_ctx` rows into.
+    fn most_slices(&self, target: &Target, n_ctx: usize) -> u32;
+
     /// The attention with its buffers for these sizes. Steps of up to `chunk` tokens share those of prompts.
     fn sized(&self, target: &Target, chunk: ChunkSize, sizes: BatchSizes) -> Arc<dyn Attention>;
 }
@@ -64,6 +67,6 @@ pub trait Attention: Send + Sync {
     /// The words of a replay over `tokens` tokens of one sequence from `pos` on: its slices, and which dispatches it takes.
     fn state(&self, context: &Context, machine: Machine, pos: usize, tokens: usize) -> State;
 
-    /// The slices that the contexts of tokens of several sequences are cut into.
-    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut;
+    /// The slices that the contexts of tokens of several sequences are cut into: with `as_one` those that each token has alone.
+    fn cut(&self, target: &Target, tokens: &[Seen], as_one: bool) -> Cut;
 }

@@ -68,12 +68,21 @@ impl BatchSizes {
     }
 }
 
+/// Room for the places of tokens in steps of several.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// The most tokens.
+    pub tokens: u32,
+    /// The most slices that their contexts are cut into.
+    pub slices: usize,
+}
+
 /// The buffers that every step shares, and what steps are recorded with.
 #[derive(Clone)]
 pub struct Context {
     /// Positions of a sequence.
     pub rows: u32,
-    /// The places of tokens that belong to several sequences. Then the caches have pages.
+    /// The places of the tokens of steps of several, which may belong to several sequences if the caches have pages.
     pub sequences: Option<Sequences>,
     /// Token ids by position, (sequences, n_ctx + 1) u32.
     pub history: Range,
@@ -93,6 +102,7 @@ impl Context {
         [layers, cache_row]: [usize; 2],
         products: Form,
         sizes: BatchSizes,
+        room: Room,
     ) -> Result<Self, GpuError> {
         let ids = u64::from(sizes.sequences) * (sizes.n_ctx as u64 + 1);
         let bytes = (sizes.rows() * cache_row * 2) as u64;
@@ -108,22 +118,23 @@ impl Context {
         let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
         Ok(Self {
             rows: sizes.n_ctx as u32,
-            sequences: (sizes.pages > 0).then(|| sequences(sizes, ids)),
+            sequences: (room.tokens > 0).then(|| sequences(sizes, room, ids)),
             history: Range::words("token histories", ids),
             cache: (0..layers).map(cache).collect(),
             products,
         })
     }
 
-    /// The context for steps whose tokens all belong to one sequence of a batch: a token alone, or a chunk of its prompt.
+    /// The context for steps whose tokens all belong to one sequence and follow each other: a token alone, or a chunk of a prompt.
     pub fn alone(&self) -> Self {
+        let in_pages = self.sequences.as_ref().filter(|s| s.pages.is_some());
         Self {
-            sequences: self.sequences.as_ref().map(|s| s.of_steps(1)),
+            sequences: in_pages.map(|s| s.of_steps(1)),
             ..self.clone()
         }
     }
 
-    /// Whether the tokens of a step may belong to several sequences.
+    /// Whether the tokens of a step have a table of their places, so that they may belong to several sequences.
     pub fn has_several(&self) -> bool {
         self.sequences.as_ref().is_some_and(|s| !s.alone)
     }
@@ -138,13 +149,14 @@ impl Context {
 }
 
 /// The places of tokens of several sequences, which have `ids` ids in all.
-fn sequences(sizes: BatchSizes, ids: u64) -> Sequences {
+fn sequences(sizes: BatchSizes, room: Room, ids: u64) -> Sequences {
     let per_sequence = sizes.n_ctx.div_ceil(PAGE as usize) as u64;
-    let table = u64::from(sizes.tokens) * RECORD as u64;
+    let table = u64::from(room.tokens) * RECORD as u64;
+    let entries = u64::from(sizes.sequences) * per_sequence;
     Sequences {
         table: Range::words("where tokens stand", table),
-        pages: Range::words("pages", u64::from(sizes.sequences) * per_sequence),
-        work: Range::words("slices of tokens", (sizes.slices() * SLICE) as u64),
+        pages: (sizes.pages > 0).then(|| Range::words("pages", entries)),
+        work: Range::words("slices of tokens", (room.slices * SLICE) as u64),
         page: PAGE,
         rows: sizes.pages * PAGE,
         ids: ids as u32,

@@ -1,6 +1,8 @@
 //! The recipe of few tokens: one, some of one sequence, or those of a batch, in which each may belong to another one. Every product leaves its
-//! output prepared for the next, so that no kernel begins with a norm of its own. A product takes its kernel by the number of tokens.
+//! output prepared for the next, so that no kernel begins with a norm of its own. Up to [`most_as_one`] tokens take the kernels of a decoded
+//! token, and each gets what it gets alone, to the bit. More take kernels that read a weight once for several of them.
 
+mod buffers;
 mod feed_forward;
 mod product;
 
@@ -18,8 +20,8 @@ use crate::kernels::{embed, token_embed};
 use crate::model::Ffn;
 use crate::model::pairs::Pair;
 use crate::quant::activation::Activation;
+use buffers::Buffers;
 use feed_forward::RouterLogits;
-use std::collections::HashMap;
 
 /// Values before a norm, as one product leaves them for the next.
 #[derive(Clone)]
@@ -60,22 +62,30 @@ pub(super) fn hidden(target: &Target, body: &Body, tokens: u32) -> BeforeNorm {
     }
 }
 
-/// Whether a step of up to `most` tokens takes the kernels of a decoded token.
-pub(super) fn is_one(target: &Target, most: u32) -> bool {
-    most == 1 && target.tier.has_subgroups()
+/// The most tokens of a step that takes the kernels of a decoded token; 0 where the tier has none.
+pub fn most_as_one(target: &Target) -> u32 {
+    match target.tier.has_subgroups() {
+        true => target.machine.tuned.apart_of_batch.max(1),
+        false => 0,
+    }
 }
 
-/// The step from the hidden states `x` of up to `most` tokens to their logits (tokens, vocab).
+/// Whether a step of up to `most` tokens takes the kernels of a decoded token.
+pub(super) fn is_as_one(target: &Target, most: u32) -> bool {
+    most <= most_as_one(target)
+}
+
+/// The step from the hidden states `x` of up to `most` tokens to their logits (tokens, vocab), by the kernels of a decoded token or not.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
 pub(super) fn head(
     given: Given<'_>,
-    most: u32,
+    (most, as_one): (u32, bool),
     x: &TokenInput,
     logits: &Range,
 ) -> Result<Step, GpuError> {
-    let mut step = Few::new(given, most);
+    let mut step = Few::new(given, most, as_one);
     step.record(&Product {
         y: Some(logits.clone()),
         ..Product::of(&given.body.output, x)
@@ -95,7 +105,8 @@ pub(super) fn head_of_floats(
     hidden: &BeforeNorm,
 ) -> Result<Step, GpuError> {
     let norm = combine(given, floats, &hidden.norm, &hidden.values);
-    let head = head(given, most, &TokenInput::of(hidden.values.clone()), logits)?;
+    let x = TokenInput::of(hidden.values.clone());
+    let head = head(given, (most, false), &x, logits)?;
     Ok(Step::of(head.most, [norm.call()]).then(&head.calls))
 }
 
@@ -143,21 +154,20 @@ pub struct Few<'a> {
     pub given: Given<'a>,
     /// The most tokens.
     pub most: u32,
-    /// Whether the step takes the kernels of a decoded token.
-    pub one: bool,
+    /// Whether the step takes the kernels of a decoded token, with more of their workgroups if there are more tokens.
+    pub as_one: bool,
     /// The format of what products leave for each other.
     pub activation: Activation,
     /// The dispatches that were recorded so far.
     pub calls: Vec<Call>,
     /// The questions to the host.
     questions: Vec<Question>,
-    /// The buffers that layers share, by name; nothing where each layer has its own.
-    shared: Option<HashMap<&'static str, Range>>,
+    buffers: Buffers,
 }
 
 impl<'a> Few<'a> {
-    pub(super) fn new(given: Given<'a>, most: u32) -> Self {
-        // Few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
+    pub(super) fn new(given: Given<'a>, most: u32, as_one: bool) -> Self {
+        // Other steps of few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match given.context.sequences {
             Some(_) => most <= given.target.machine.tuned.own_buffers_of_batch,
             None => most == 1,
@@ -165,11 +175,19 @@ impl<'a> Few<'a> {
         Self {
             given,
             most,
-            one: is_one(given.target, most),
+            as_one,
             activation: given.target.activation(),
             calls: vec![],
             questions: vec![],
-            shared: (!own).then(HashMap::new),
+            buffers: Buffers::new(own),
+        }
+    }
+
+    /// The step in the buffers of another one, which has more tokens and is the same otherwise.
+    pub(super) fn within(self, others: &[Range]) -> Self {
+        Self {
+            buffers: Buffers::of(others),
+            ..self
         }
     }
 
@@ -177,25 +195,20 @@ impl<'a> Few<'a> {
         Step::of(self.given.context.most(self.most), self.calls).asking(self.questions)
     }
 
-    /// Whether each token has workgroups of its own for its queries, its heads' values and its experts. They repeat small work to save
-    /// dispatches, as those of a decoded token do. They also read an expert once for each of its tokens, but few tokens share experts.
-    pub fn is_apart(&self) -> bool {
-        let target = self.given.target;
-        target.tier.has_subgroups() && self.most <= target.machine.tuned.apart_of_batch
+    /// The buffers that were made for the step so far, in order.
+    pub(super) fn made(&self) -> &[Range] {
+        self.buffers.made()
     }
 
-    /// The weight that stands for a pair of layer `i`. None but steps of one token read such.
+    /// The weight that stands for a pair of layer `i`. Only steps by the kernels of a decoded token read such.
     pub fn product_of(&self, pair: Pair, i: usize) -> Option<&'a GpuWeight> {
         let product = self.given.body.products[pair as usize].get(i);
-        product.filter(|_| self.most == 1)
+        product.filter(|_| self.as_one || self.most == 1)
     }
 
     /// A buffer of this name, which layers share unless each has its own.
     fn buffer(&mut self, name: &'static str, new: impl FnOnce() -> Range) -> Range {
-        match &mut self.shared {
-            Some(shared) => shared.entry(name).or_insert_with(new).clone(),
-            None => new(),
-        }
+        self.buffers.of_layer(name, new)
     }
 
     /// A row of `width` f32 for each token.
@@ -208,8 +221,10 @@ impl<'a> Few<'a> {
 
     /// A row of `width` f32 for each token, for an output that is written beside another one. Its first use in a step waits for nothing, so
     /// that no layer needs a pass of its own (`gpu/levels.rs`).
-    pub fn floats_beside(&self, name: &'static str, width: u32) -> Range {
-        Range::floats(name, u64::from(self.most) * u64::from(width))
+    pub fn floats_beside(&mut self, name: &'static str, width: u32) -> Range {
+        let most = self.most;
+        let new = || Range::floats(name, u64::from(most) * u64::from(width));
+        self.buffers.own(new)
     }
 
     /// A row of `width` prepared values for each token.
@@ -219,8 +234,9 @@ impl<'a> Few<'a> {
     }
 
     /// A row of `width` prepared values for each token, for an output that is written beside another one.
-    fn values_beside(&self, name: &'static str, width: u32) -> Range {
-        Range::prepared(name, self.activation, self.most * width)
+    fn values_beside(&mut self, name: &'static str, width: u32) -> Range {
+        let (activation, n) = (self.activation, self.most * width);
+        self.buffers.own(|| Range::prepared(name, activation, n))
     }
 
     /// A row of `width` prepared values for each token, before the norm with this weight.
@@ -253,9 +269,9 @@ impl<'a> Few<'a> {
         let (token_embd, activation) = (&given.body.token_embd, self.activation);
         let place = self.place(["embedding", "embedding values", "embedding squares"], norm);
         let x = &place.x;
-        if self.one {
-            let output = place.prepared.output();
-            let calls = token_embed::calls(sequences, token_embd, history, x, &output, activation);
+        if self.as_one {
+            let (output, of) = (place.prepared.output(), (sequences, self.most));
+            let calls = token_embed::calls(of, token_embd, history, x, &output, activation);
             self.calls.extend(calls);
             return place.stream(given.eps());
         }

@@ -8,18 +8,18 @@ use crate::gpu::call::{Call, Sublayer, belong};
 use crate::gpu::{GpuError, Step};
 use crate::kernels::token::unsupported;
 
-/// The step over up to `most` tokens, which leaves their `hidden` states: prepared for a head, and in f32 before the last norm (tokens, d)
-/// where that has a place.
+/// The step that `step` begins, which leaves the `hidden` states of its tokens: prepared for a head, and in f32 before the last norm
+/// (tokens, d) where that has a place.
 ///
 /// # Errors
 /// [`GpuError::TierUnsupported`] where the tier has no kernel for a size.
-pub(super) fn few(
-    given: Given<'_>,
+pub(super) fn few<'a>(
+    mut step: Few<'a>,
     attention: &dyn Attention,
-    most: u32,
     hidden: &BeforeNorm,
     floats: Option<&Range>,
-) -> Result<Step, GpuError> {
+) -> Result<Few<'a>, GpuError> {
+    let given = step.given;
     attention.check(given.target)?;
     let width = given.width();
     if !width.is_multiple_of(32) {
@@ -29,7 +29,6 @@ pub(super) fn few(
     let layers = &given.body.layers;
     let norms = layers.iter().map(|layer| &layer.attn_norm);
     let norms: Vec<&Range> = norms.chain([&given.body.output_norm]).collect();
-    let mut step = Few::new(given, most);
     let mut stream = step.embedding(norms[0]);
     for (i, layer) in layers.iter().enumerate() {
         let begin = step.calls.len();
@@ -47,7 +46,7 @@ pub(super) fn few(
         stream = step.feed_forward(i, &after, logits, &next)?;
         belong_to_layer(&mut step.calls, i, begin, middle);
     }
-    Ok(step.done())
+    Ok(step)
 }
 
 /// The step over `least` to `most` tokens, which leaves hidden states in the chunk's `after_ffn`.

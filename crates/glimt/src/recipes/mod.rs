@@ -20,7 +20,7 @@ pub use attention::{Attention, AttentionWeights, Chosen};
 pub(crate) use body::check_sizes;
 pub use body::{Body, GpuBlock};
 pub use chunk::{Chunk, ChunkSize, RowsBuffer};
-pub use context::{BatchSizes, Context};
+pub use context::{BatchSizes, Context, Room};
 pub use places::{Made, Places};
 pub use residence::{HostShare, Residence, Rooms, Slots};
 pub use steps::Steps;

@@ -1,9 +1,9 @@
 //! The steps of one sequence or of several, with the buffers that they share.
 
-use super::few::{self, BeforeNorm};
+use super::few::{self, BeforeNorm, Few};
 use super::{
-    Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, frame,
-    prompt,
+    Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, Room,
+    frame, prompt,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
@@ -14,13 +14,13 @@ use crate::kernels::gemm::Form;
 use crate::kernels::sequences::Sequences;
 use crate::kernels::token::TokenInput;
 use crate::model::Ffn;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The steps of one sequence or of several, for any device that takes their kernels, and the buffers that they share.
 pub struct Steps {
     pub(crate) body: Body,
     pub(crate) attention: Arc<dyn Attention>,
-    /// The context of steps whose tokens belong to any sequences.
+    /// The context of steps whose tokens have a table of their places.
     pub(crate) context: Context,
     /// The context of steps whose tokens belong to one sequence and follow each other.
     pub(crate) alone: Context,
@@ -31,6 +31,10 @@ pub struct Steps {
     /// The buffers of other steps, whose output is in f32. A device makes them if it records such a step.
     chunk: Chunk,
     sizes: BatchSizes,
+    /// The most tokens of a step of several by the kernels of a decoded token.
+    as_one: u32,
+    /// The buffers of such steps, which all of them share.
+    of_layers: OnceLock<Vec<Range>>,
 }
 
 impl Steps {
@@ -46,7 +50,13 @@ impl Steps {
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let rows = [body.config.block_count, attention.cache_row()];
-        let context = Context::new(target, rows, products, sizes)?;
+        let as_one = as_one(target, sizes);
+        let slices = as_one * attention.most_slices(target, sizes.n_ctx);
+        let room = Room {
+            tokens: sizes.of_several().max(as_one),
+            slices: sizes.slices().max(slices as usize),
+        };
+        let context = Context::new(target, rows, products, sizes, room)?;
         let size = ChunkSize {
             machine: target.machine,
             products,
@@ -55,7 +65,7 @@ impl Steps {
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
         let hidden = |tokens| few::hidden(target, body, tokens);
         Ok(Self {
-            hidden: hidden(few.max(sizes.most_drawn())),
+            hidden: hidden(few.max(sizes.most_drawn()).max(as_one)),
             last: hidden(1),
             chunk: Chunk::new(size, &body.config, attention.values()),
             attention: attention.sized(target, size, sizes),
@@ -63,7 +73,21 @@ impl Steps {
             context,
             body: body.clone(),
             sizes,
+            as_one,
+            of_layers: OnceLock::new(),
         })
+    }
+
+    /// The most tokens of a step of several that takes the kernels of a decoded token, and so leaves for each what it has alone, to the bit
+    /// ([`several_equal_one`](Self::several_equal_one)); 0 where there is none.
+    pub fn as_one(&self) -> u32 {
+        self.as_one
+    }
+
+    /// Whether each token of such a step gets what it gets alone, to the bit. With serial passes a token alone takes other kernels, which add up in
+    /// another order.
+    pub fn several_equal_one(&self, target: &Target) -> bool {
+        self.as_one > 1 && !target.machine.serial_passes
     }
 
     /// The input of recipes for steps of up to `most` tokens of any sequences, or for one token or others of one sequence.
@@ -78,9 +102,17 @@ impl Steps {
         }
     }
 
-    /// The tables that tell where tokens stand, which the host writes before a step. `None` for a single sequence without pages.
+    /// The tables that tell where tokens stand, which the host writes before a step of several. `None` if there are no such steps.
     pub fn sequences(&self) -> Option<&Sequences> {
         self.context.sequences.as_ref()
+    }
+
+    /// What tells a step of up to `most` tokens where these stand. `None` for a token of a single sequence without pages.
+    pub fn sequences_of(&self, most: u32) -> Option<&Sequences> {
+        match most {
+            1 => self.alone.sequences.as_ref(),
+            _ => self.context.sequences.as_ref(),
+        }
     }
 
     /// Token ids, (sequences, n_ctx + 1) u32, which the host writes before a step reads them.
@@ -101,14 +133,39 @@ impl Steps {
     pub fn step(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
         let given = self.given(target, most);
         let attention = &*self.attention;
-        match is_few(target, most) {
-            true => frame::few(given, attention, most, self.hidden_of(target, most), None),
-            false => frame::prompt(given, attention, &self.chunk, 1, most),
+        let hidden = self.hidden_of(target, most);
+        if most > 1 && self.is_as_one(target, most) {
+            return self.few_as_one(target, most);
         }
+        if !is_few(target, most) {
+            return frame::prompt(given, attention, &self.chunk, 1, most);
+        }
+        let step = Few::new(given, most, few::is_as_one(target, most));
+        Ok(frame::few(step, attention, hidden, None)?.done())
+    }
+
+    /// The step of up to `most` tokens, of several, by the kernels of a decoded token. All such steps share their buffers.
+    fn few_as_one(&self, target: &Target, most: u32) -> Result<Step, GpuError> {
+        let record = |most: u32, others: &[Range]| {
+            let step = Few::new(self.given(target, most), most, true).within(others);
+            frame::few(step, &*self.attention, &self.hidden, None)
+        };
+        if let Some(buffers) = self.of_layers.get() {
+            return Ok(record(most, buffers)?.done());
+        }
+        let largest = record(self.as_one, &[])?;
+        let buffers = self.of_layers.get_or_init(|| largest.made().to_vec());
+        Ok(record(most, buffers)?.done())
+    }
+
+    /// Whether a step of up to `most` tokens takes the kernels of a decoded token.
+    fn is_as_one(&self, target: &Target, most: u32) -> bool {
+        most <= self.as_one.max(1) && few::is_as_one(target, most)
     }
 
     /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
-    /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater.
+    /// tokens, and up to `most` of them get logits. If `of` is 1, `most` must be 1. Else `most` must be greater, unless the step takes the kernels
+    /// of a decoded token.
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
@@ -125,12 +182,13 @@ impl Steps {
         }
         let last = self.body.layers.last();
         let ends_with_experts = last.is_none_or(|layer| matches!(layer.ffn, Ffn::Moe(_)));
-        // The experts of several tokens norm what the last layer leaves.
-        let x = match ends_with_experts && !few::is_one(target, of) {
+        let as_one = self.is_as_one(target, of);
+        // The experts of many tokens norm what the last layer leaves.
+        let x = match ends_with_experts && !as_one {
             true => TokenInput::of(hidden.values.clone()),
             false => hidden.input(given.eps()),
         };
-        few::head(given, most, &x, logits)
+        few::head(given, (most, as_one), &x, logits)
     }
 
     /// The step from one token to its logits (vocab).
@@ -152,7 +210,8 @@ impl Steps {
             return frame::prompt(given, attention, &self.chunk, least, most);
         }
         let hidden = few::hidden(target, &self.body, most);
-        frame::few(given, attention, most, &hidden, Some(self.hidden()))
+        let step = Few::new(given, most, false);
+        Ok(frame::few(step, attention, &hidden, Some(self.hidden()))?.done())
     }
 
     /// The hidden states that [`prompt`](Self::prompt) leaves, (chunk, embedding_length).
@@ -182,9 +241,10 @@ impl Steps {
         prompt::logits_of_slices(given, &self.chunk, tokens, slices, logits)
     }
 
-    /// The slices that the attention of tokens of several sequences is cut into.
-    pub fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
-        self.attention.cut(machine, tokens)
+    /// The slices that the attention of tokens of several sequences is cut into, in a step of up to `most` tokens.
+    pub fn cut(&self, target: &Target, most: u32, tokens: &[Seen]) -> Cut {
+        self.attention
+            .cut(target, tokens, self.is_as_one(target, most))
     }
 
     /// The words of a replay over `tokens` tokens of the first sequence from `pos` on.
@@ -194,10 +254,19 @@ impl Steps {
 
     /// The prepared hidden states of a step of up to `most` tokens.
     fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
-        match few::is_one(target, most) {
+        match most == 1 && few::is_as_one(target, most) {
             true => &self.last,
             false => &self.hidden,
         }
+    }
+}
+
+/// The most tokens of steps of several, of such sizes, that take the kernels of a decoded token.
+fn as_one(target: &Target, sizes: BatchSizes) -> u32 {
+    match (few::most_as_one(target), sizes.pages) {
+        (most @ 2.., 0) => most,
+        (most @ 2.., _) => most.min(sizes.tokens),
+        _ => 0,
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Call {
     pub shape: String,
     /// The sublayer, for profiles.
     pub sublayer: Sublayer,
+    /// The most slices that the contexts of a replay's tokens are cut into, if it is known.
+    pub slices: Option<u32>,
     /// Repeated for each block of the context. Neighbours cut alike are repeated together, in order.
     pub blocks: Option<Blocks>,
     /// A template of a test, in place of the kernel of that name.

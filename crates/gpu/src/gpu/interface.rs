@@ -297,9 +297,10 @@ impl Scope<'_> {
         match name {
             "TOKENS" => Ok(u64::from(tokens)),
             "CONTEXT" => Ok(u64::from(context)),
-            "SLICES" => Ok(match self.call.bound("table") {
-                Some(_) => u64::from(tokens) + MAX_SLICES as u64,
-                None => u64::from(tokens).max(MAX_SLICES as u64),
+            "SLICES" => Ok(match (self.call.slices, self.call.bound("table")) {
+                (Some(slices), _) => u64::from(slices),
+                (None, Some(_)) => u64::from(tokens) + MAX_SLICES as u64,
+                (None, None) => u64::from(tokens).max(MAX_SLICES as u64),
             }),
             "GRID_X" => self.workgroups(self.call.grid[0]),
             "GRID_Y" => self.workgroups(self.call.grid[1]),

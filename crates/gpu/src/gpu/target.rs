@@ -155,9 +155,13 @@ impl Target {
     /// The geometry of a product: the one chosen, or the default; `None` where the device allows none. A choice that
     /// the device or the kernel does not allow is named in the log, once, and left.
     pub fn geometry(&self, site: &Site) -> Option<Geometry> {
-        self.choices
-            .allowed(site, self.machine, &self.name)
-            .or_else(|| site.default_geometry(self.machine))
+        let chosen = self.chosen(site);
+        chosen.or_else(|| site.default_geometry(self.machine))
+    }
+
+    /// The geometry that was chosen for a product in place of the default, if the device and the kernel allow it.
+    pub fn chosen(&self, site: &Site) -> Option<Geometry> {
+        self.choices.allowed(site, self.machine, &self.name)
     }
 }
 

@@ -8,6 +8,7 @@ use super::MlaDims;
 use super::attention_coop::Shape;
 use super::linear::dot;
 use super::sequences::Sequences;
+use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Flops, When};
 use crate::gpu::machine::attention::{
@@ -78,7 +79,7 @@ pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
 #[cfg(any(test, feature = "testing"))]
 pub use form::untried_forms;
-pub use form::{Cut, Form, Seen, cut_context, cut_sequences};
+pub use form::{Cut, Form, OfOne, Seen, cut_context, cut_sequences};
 pub use quick::attend;
 
 /// Rows of a tile: a slice is a multiple of it.
@@ -143,6 +144,28 @@ impl GpuAttention {
     /// If `kv_lora` and `rope` are not multiples of 8 with `kv_lora` at most 2048, or if the sizes do not suit the form.
     pub fn calls(&self) -> Vec<Call> {
         self.calls_above(0)
+    }
+
+    /// The dispatches for one token, of which a replay takes one: [`attention_short`](super::attention_short) up to `short` rows, then those of
+    /// the form.
+    pub fn calls_of_one(&self, target: &Target, short: u32) -> Vec<Call> {
+        let few = (short > 0).then(|| self.short_call(target).only(When::Rows(0, short)));
+        few.into_iter().chain(self.calls_above(short)).collect()
+    }
+
+    /// The dispatches for tokens of which each attends as [`calls_of_one`](Self::calls_of_one) does for one. A replay takes those that some
+    /// token needs, and its slices are cut by [`OfOne::cut`].
+    pub fn calls_of_each(&self, target: &Target, short: u32) -> Vec<Call> {
+        let calls = self.calls_of_one(target, short);
+        if calls.len() == 1 {
+            return calls;
+        }
+        let call = |(call, number): (Call, u32)| {
+            call.number("KERNEL", number)
+                .flag("OWN_KERNEL", true)
+                .only(When::Kernel(number))
+        };
+        calls.into_iter().zip(0..).map(call).collect()
     }
 
     /// The dispatches of [`calls`](Self::calls) for replays over more rows than `above`.

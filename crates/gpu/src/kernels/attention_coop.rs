@@ -73,15 +73,20 @@ impl Shapes {
         }
     }
 
+    /// The rows above which there is another shape, among contexts of more rows than `above`.
+    pub(super) fn bound_above(self, above: u32) -> Option<u32> {
+        (self.long != self.short && above < self.short_rows).then_some(self.short_rows)
+    }
+
     /// Each shape with the replays that take it, those over more rows than `above`.
     pub(super) fn each_above(self, above: u32) -> Vec<(Shape, When)> {
-        if self.long == self.short || above >= self.short_rows {
-            return vec![(self.long, When::rows(above, u32::MAX))];
+        match self.bound_above(above) {
+            None => vec![(self.long, When::rows(above, u32::MAX))],
+            Some(bound) => vec![
+                (self.short, When::rows(above, bound)),
+                (self.long, When::rows(bound, u32::MAX)),
+            ],
         }
-        vec![
-            (self.short, When::rows(above, self.short_rows)),
-            (self.long, When::rows(self.short_rows, u32::MAX)),
-        ]
     }
 }
 

@@ -9,14 +9,15 @@ use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
-/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences.
+/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences. With
+/// `as_one` each is joined as one token alone is.
 ///
 /// The output `out`, (max_tokens, heads, kv_lora), is in the format `output`. Bytes and halves need a tier with subgroups.
 ///
 /// # Panics
 /// If `kv_lora` is not a multiple of 4. For bytes and halves it has to be a multiple of 32.
 pub fn call(
-    sequences: Option<&Sequences>,
+    (sequences, as_one): (Option<&Sequences>, bool),
     partials: &[Range; 2],
     dims: MlaDims,
     out: &Range,
@@ -40,7 +41,7 @@ pub fn call(
         Some(table) => call.bind("table", table),
         None => call.word("slices", Word::Slices),
     };
-    let phases = PHASES[usize::from(table.is_some())];
+    let phases = PHASES[usize::from(table.is_some() && !as_one)];
     call.number("WG", phases * COLUMNS)
         .number("COLUMNS", COLUMNS)
         .number("PHASES", phases)

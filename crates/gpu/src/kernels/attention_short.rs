@@ -1,5 +1,5 @@
-//! [`attention`](super::attention) of one token over a short context, a workgroup per head and slice: where the other form has
-//! workgroups that take many heads and so are few there.
+//! [`attention`](super::attention) of tokens over short contexts, a workgroup per head and slice: where the other form has workgroups that take
+//! many heads and so are few there.
 
 use super::attention::{Form, GpuAttention};
 use super::{MAX_GRID, MlaDims};
@@ -27,6 +27,7 @@ fn kernel(dims: MlaDims, lanes: u32) -> Option<Call> {
         Call::new("attention_short")
             .number("ROWS", ROWS)
             .number("SHARE", share)
+            .number("HEADS", dims.heads as u32)
             .number("KV_LORA", dims.kv_lora as u32)
             .number("ROPE", dims.rope as u32)
             .number("LATENT_LOADS", latent / share)
@@ -67,7 +68,7 @@ fn worthwhile(machine: Machine) -> u32 {
 impl GpuAttention {
     /// The dispatch over a short context, where [`most_rows`] is not 0.
     ///
-    /// A replay must have one token, and slices of up to [`ROWS`] rows.
+    /// A replay must have slices of up to [`ROWS`] rows.
     ///
     /// # Panics
     /// Panics like [`calls`](Self::calls), or if the sizes do not suit.

@@ -73,7 +73,7 @@ pub fn rope_cache(
     }
 }
 
-/// The rotation at the end of a product on the device, for one token.
+/// The rotation at the end of a product on the device.
 #[derive(Debug, Clone)]
 pub struct Rotation {
     /// Cosine and sine, (n_ctx, rope / 2).
@@ -85,12 +85,16 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Binds it as `rotated.wgsl` names it.
-    pub(super) fn bind(&self, call: Call) -> Call {
-        call.number("ROTATED", self.first_row)
+    /// Binds it as `rotated.wgsl` names it. Several tokens, their most, have a table of the places where they stand.
+    pub(super) fn bind(&self, call: Call, several: Option<(u32, &Range)>) -> Call {
+        let call = call
+            .number("ROTATED", self.first_row)
             .number("ROPE", self.rope)
-            .bind("angles", &self.table)
-            .word("pos", Word::Pos)
+            .bind("angles", &self.table);
+        match several {
+            Some((most, table)) => call.number("STEP_TOKENS", most).bind("table", table),
+            None => call.word("pos", Word::Pos),
+        }
     }
 }
 

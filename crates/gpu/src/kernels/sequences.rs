@@ -17,8 +17,9 @@ pub const CHOICE: usize = 12;
 pub struct Sequences {
     /// The place of each token, (max_tokens, [`RECORD`]) words: [`Record`].
     pub table: Range,
-    /// The pages of each sequence in the order of its positions, numbers of pages of the cache.
-    pub pages: Range,
+    /// The pages of each sequence in the order of its positions, numbers of pages of the cache. Without them, the row of a token is its
+    /// position.
+    pub pages: Option<Range>,
     /// The record of each slice of the attention, (slices, [`SLICE`]) words, as `own_slice.wgsl` names them.
     pub work: Range,
     /// Rows of a page, a power of two.
@@ -118,11 +119,14 @@ impl Sequences {
 
     /// Binds the list of pages, with the sizes of the cache.
     fn bind_pool(&self, call: Call) -> Call {
+        let Some(pages) = &self.pages else {
+            return call;
+        };
         call.number("PAGE", self.page)
             .number("POOL_ROWS", self.rows)
-            .number("PAGE_ENTRIES", (self.pages.size / 4) as u32)
+            .number("PAGE_ENTRIES", (pages.size / 4) as u32)
             .word("last_page", (self.rows / self.page).max(1) - 1)
-            .bind("pages", &self.pages)
+            .bind("pages", pages)
     }
 
     /// Binds what tells a workgroup its slice of a context, as `own_slice.wgsl` names it.

@@ -114,6 +114,17 @@ pub(super) fn staged(
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
+/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in
+/// workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
+pub(super) fn alike(target: &Target, site: &Site, one: Geometry, suggested: Geometry) -> Geometry {
+    let is_alike = |g: &Geometry| {
+        let shares = [g.lanes, g.threads()] == [one.lanes, one.threads()];
+        shares && site.allows(g, target.machine)
+    };
+    let mut all = target.chosen(site).into_iter().chain([suggested]);
+    all.find(is_alike).unwrap_or(one)
+}
+
 /// The geometry of a product.
 pub fn geometry(target: &Target, site: &Site) -> Result<Geometry, GpuError> {
     target
@@ -150,6 +161,14 @@ pub trait Divided {
     /// The site that a geometry is chosen for.
     fn site(&self) -> Site;
 
+    /// The geometry that the device takes.
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] if no geometry suits the shape on this device.
+    fn geometry(&self, target: &Target) -> Result<Geometry, GpuError> {
+        geometry(target, &self.site())
+    }
+
     /// The dispatches in an allowed geometry, not yet at their site: one for each piece of the weights.
     ///
     /// # Errors
@@ -176,7 +195,7 @@ pub trait Divided {
     /// # Errors
     /// The errors of [`calls_with`](Self::calls_with), also if no geometry suits the shape on this device.
     fn calls(&self, target: &Target) -> Result<Vec<Call>, GpuError> {
-        self.calls_with(target, &geometry(target, &self.site())?)
+        self.calls_with(target, &self.geometry(target)?)
     }
 }
 
@@ -237,12 +256,19 @@ pub(super) fn weight(
     call.module(name, shader_module(ty)).module(times, by)
 }
 
-/// The grid of `tiles` workgroups for each of up to `tokens` tokens: `shared/own_token.wgsl`. That of one is continued along y where one
-/// dimension does not hold it.
+/// The grid of `tiles` workgroups for each of up to `tokens` tokens: `shared/own_token.wgsl`. It is continued along the next dimension where one
+/// does not hold it.
 pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
+    tiles_by(tokens, 1, tiles)
+}
+
+/// The grid of `tiles` workgroups for each `by` of up to `tokens` tokens.
+pub(super) fn tiles_by(tokens: u32, by: u32, tiles: u32) -> [Extent; 3] {
     let width = tiles.min(MAX_GRID);
-    match tokens {
-        1 => [width, tiles.div_ceil(width), 1].map(Extent::N),
-        _ => [Extent::Tokens, Extent::N(tiles), Extent::N(1)],
+    let [along, further] = [width, tiles.div_ceil(width)].map(Extent::N);
+    match (tokens, by) {
+        (1, _) => [along, further, Extent::N(1)],
+        (_, 1) => [Extent::Tokens, along, further],
+        _ => [Extent::TokensBy(by), along, further],
     }
 }

@@ -1,4 +1,4 @@
-//! [`embed()`] of one token: the row as f32 and prepared for the first layer.
+//! [`embed()`] of each token: its row as f32 and prepared for the first layer.
 
 use super::embed::{self, embed};
 use super::sequences::Sequences;
@@ -9,13 +9,13 @@ use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
 use crate::quant::activation::{Activation, squares};
 
-/// The row history\[pos\], or that of a token of one of several `sequences`, as f32 in `y` and as `activation` in `prepared`, which must have
-/// a norm; one dispatch per piece.
+/// The row history\[pos\], or those of up to `tokens` tokens of several `sequences`, as f32 in `y` and as `activation` in `prepared`, which
+/// must have a norm; one dispatch per piece.
 ///
 /// # Panics
 /// If `prepared` has no norm, or rows are no whole units.
 pub fn calls(
-    sequences: Option<&Sequences>,
+    (sequences, tokens): (Option<&Sequences>, u32),
     token_embd: &GpuWeight,
     history: &Range,
     y: &Range,
@@ -27,6 +27,10 @@ pub fn calls(
     let norm = prepared.norm.as_ref();
     let (norm, squares) = norm.expect("the first layer begins with a norm");
     let units = w.cols / 32;
+    let along_tokens = match tokens {
+        1 => Extent::N(1),
+        _ => Extent::Tokens,
+    };
     let call = |piece: &Piece| {
         let call = kernel("token_embed", activation).number("UNITS", units);
         embed::row(call, sequences, w, piece, history)
@@ -34,7 +38,7 @@ pub fn calls(
             .bind("y", y)
             .bind("squares_out", squares)
             .bind("prepared", &prepared.values)
-            .grid([units.div_ceil(64), 1, 1].map(Extent::N))
+            .grid([Extent::N(units.div_ceil(64)), along_tokens, Extent::N(1)])
     };
     w.pieces.iter().map(call).collect()
 }
@@ -87,7 +91,7 @@ mod tests {
                 )),
             };
             let (history, y) = (Range::words("history", 8), Range::floats("y", 256));
-            calls(None, &weight, &history, &y, &output, Activation::Bytes)
+            calls((None, 1), &weight, &history, &y, &output, Activation::Bytes)
         };
         let refused = |calls: Vec<Call>, binding| {
             assert_refused(&calls, 1, "token_embed", binding);

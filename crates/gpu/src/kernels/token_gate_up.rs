@@ -11,7 +11,6 @@ use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
-use crate::gpu::machine::geometries::GATE_UP_OF_SEVERAL;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -37,7 +36,7 @@ pub struct GpuTokenGateUp<'a> {
     pub x: TokenInput,
     /// The output, (tokens, used * rows + shared rows) values.
     pub h: Range,
-    /// The most tokens of a step. Several have no shared expert here.
+    /// The most tokens of a step.
     pub tokens: u32,
 }
 
@@ -82,6 +81,11 @@ impl GpuTokenGateUp<'_> {
         self.experts.as_ref().map_or(0, routed)
     }
 
+    /// Values of a token of the output.
+    fn rows(&self) -> u32 {
+        self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows)
+    }
+
     /// Partial sums that each logit comes as.
     fn partial_sums(&self) -> u32 {
         self.experts
@@ -102,30 +106,20 @@ impl Divided for GpuTokenGateUp<'_> {
         }
         shapes.extend(self.shared.map(|[g, _]| format!("{}x{cols}", g.rows)));
         let weights: Vec<_> = self.pairs().flatten().collect();
-        let kernel = match self.tokens {
-            1 => "token_gate_up",
-            _ => "token_gate_up+several",
-        };
         Site {
             shape: shapes.join("+"),
-            rows: self.routed_rows() + self.shared.map_or(0, |[g, _]| g.rows),
+            rows: self.rows(),
             prepared: true,
-            pair: self.tokens == 1,
+            pair: true,
             threads,
             shares_work: (self.partial_sums() > 1).then_some(SharedWork::RouterSums),
-            suggested: (self.tokens > 1).then_some(GATE_UP_OF_SEVERAL),
-            ..site(kernel, &weights, self.activation)
+            ..site("token_gate_up", &weights, self.activation)
         }
     }
 
     /// One call per piece of the experts or of the shared expert, whichever are more.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
-        assert!(
-            self.tokens == 1 || self.shared.is_none() && self.partial_sums() == 1,
-            "{} tokens",
-            self.tokens
-        );
         for [g, u] in self.pairs() {
             let form = |w: &GpuWeight| {
                 let cuts = w.pieces.iter().map(|p| (p.first_row, p.rows));
@@ -232,6 +226,9 @@ impl GpuTokenGateUp<'_> {
             tiles += g.rows.div_ceil(geometry.tile);
         }
         assert!(tiles <= MAX_GRID, "{tiles} workgroups");
+        if self.tokens > 1 {
+            call = call.number("TOKEN_ROWS", self.rows());
+        }
         call.grid(tiles_of(self.tokens, tiles))
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))

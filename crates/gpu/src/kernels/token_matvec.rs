@@ -1,17 +1,18 @@
-//! [`matvec`](Products::matvec) of one token: the product before prepared its input, and it prepares its output for the next.
+//! [`matvec`](Products::matvec) of one token or of each of several: the product before prepared its input, and it prepares its output for the
+//! next.
 
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, check_rows, divided, kernel, site, staged, tiles_of,
-    unsupported, weight, with_rms,
+    Divided, TokenInput, TokenOutput, alike, check_rows, divided, geometry, kernel, site, staged,
+    tiles_by, unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, SharedWork, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::machine::geometries::values_of_several;
+use crate::gpu::machine::geometries::{TOKENS_AT_ONCE, WORKGROUPS_OF_CORE};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
@@ -24,8 +25,8 @@ use crate::quant::activation::Activation;
 pub enum Input {
     /// Prepared values. Group g reads them from unit g * n on, where n is the second field.
     Prepared(TokenInput, u32),
-    /// The residual stream in f32 (cols), the weight of its norm (cols), its sums of squares (cols / 16) and the epsilon. It is for
-    /// products that must not read rounded values.
+    /// The residual stream in f32 (tokens, cols), the weight of its norm (cols), its sums of squares (tokens, cols / 16) and the epsilon. It is
+    /// for products that must not read rounded values.
     Stream(Range, Range, Range, f32),
     /// The slices that [`GpuAttention`](super::attention::GpuAttention) left in the same step. The product merges them as
     /// [`attention_merge`](super::attention_merge) does. W is `attn_v_b`, (heads, rows, kv_lora).
@@ -48,10 +49,24 @@ pub struct GpuTokenMatvec<'a> {
     pub prepared: Option<TokenOutput>,
     /// The partial sums of the experts' logits. With them the output must be prepared for a norm.
     pub router: Option<PartialLogits<'a>>,
-    /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32.
+    /// The rotation of the output, if it is queries. The product must have one group, a prepared input and an output in f32. Of several tokens, the
+    /// rows that are not rotated then precede the others: (tokens, first row), then (tokens, other rows).
     pub rotation: Option<Rotation>,
-    /// The tokens of a step at most and where they stand, if the product is for several: of slices, with neither router nor rotation.
-    pub several: Option<(u32, Range)>,
+    /// The tokens, if there are several.
+    pub several: Option<OfTokens>,
+}
+
+/// The tokens of a step, of which each has the product that it has alone, to the bit.
+#[derive(Clone)]
+pub struct OfTokens {
+    /// The most tokens.
+    pub most: u32,
+    /// Tokens that a workgroup takes, so that it reads a weight once for these: a power of two.
+    pub columns: u32,
+    /// The table of the places where they stand. A rotation and slices need it.
+    pub table: Option<Range>,
+    /// The fewest and the most slices of a token that the product is for. Other tokens are left out.
+    pub slices: Option<[u32; 2]>,
 }
 
 /// Partial sums of the experts' logits, one for each [`ROUTER_ROWS`] rows of a product's output. Each is `weight` times those rows, after
@@ -116,11 +131,44 @@ impl<'a> GpuTokenMatvec<'a> {
         self
     }
 
-    /// The product for each of up to `tokens` tokens, if these have a table.
-    pub fn of_tokens(mut self, tokens: u32, sequences: &Sequences) -> Self {
-        self.several = sequences.table().map(|table| (tokens, table.clone()));
+    /// The product of each of up to `most` tokens, which stand in `sequences`.
+    pub fn of_tokens(mut self, machine: Machine, most: u32, sequences: Option<&Sequences>) -> Self {
+        let by_columns = matches!(self.x, Input::Prepared(..));
+        self.several = (most > 1).then(|| OfTokens {
+            most,
+            columns: match by_columns {
+                true => columns(machine, self.weight.total_rows(), most),
+                false => 1,
+            },
+            table: sequences.and_then(Sequences::table).cloned(),
+            slices: None,
+        });
         self
     }
+
+    /// The product for tokens with no less slices than the first of these numbers, and no more than the second. One token is not asked.
+    pub fn of_slices(mut self, [least, most]: [u32; 2]) -> Self {
+        if let Some(several) = &mut self.several {
+            several.slices = Some([least, most]);
+            // The tokens of a workgroup would have different numbers.
+            several.columns = 1;
+        }
+        self
+    }
+
+    /// Tokens of a workgroup.
+    fn columns(&self) -> u32 {
+        self.several.as_ref().map_or(1, |several| several.columns)
+    }
+}
+
+/// Tokens that a workgroup takes of up to `tokens`, of a weight with `rows` rows: the fewest that do not make more workgroups than the device
+/// runs at once.
+fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
+    let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
+    let at_once = (WORKGROUPS_OF_CORE * machine.cores).max(1);
+    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
+    (workgroups / at_once).next_power_of_two().clamp(1, most)
 }
 
 impl Divided for GpuTokenMatvec<'_> {
@@ -132,10 +180,12 @@ impl Divided for GpuTokenMatvec<'_> {
             Input::Prepared(..) if rotates => "token_matvec+rotate",
             Input::Prepared(..) => "token_matvec",
             Input::Stream(..) => "token_matvec+x_times_norm",
-            Input::Slices(..) if self.several.is_some() => "token_matvec+merge+several",
             Input::Slices(..) => "token_matvec+merge",
         };
-        let site = site(kernel, &[w], self.activation);
+        let mut site = site(kernel, &[w], self.activation);
+        if let Some(several) = &self.several {
+            site.shape = format!("{} by {} tokens", site.shape, several.columns);
+        }
         Site {
             prepared: self.prepared.is_some(),
             together: if rotates { 2 } else { 1 },
@@ -149,13 +199,29 @@ impl Divided for GpuTokenMatvec<'_> {
             // A thread requests all its weights before the slices are merged.
             one_block: merge,
             shares_work: merge.then_some(SharedWork::Slices),
-            suggested: self
-                .several
-                .as_ref()
-                .filter(|_| merge)
-                .map(|(tokens, _)| values_of_several(*tokens, self.activation.is_halves())),
             ..site
         }
+    }
+
+    fn geometry(&self, target: &Target) -> Result<Geometry, GpuError> {
+        if self.several.is_none() {
+            return geometry(target, &self.site());
+        }
+        let of_one = Self {
+            several: None,
+            ..self.clone()
+        };
+        let one = geometry(target, &of_one.site())?;
+        // Registers hold the sums of each token, so a thread requests less ahead.
+        let tall = self.weight.total_rows() >= target.machine.tuned.tall_rows;
+        let suggested = match self.columns() {
+            1 => one,
+            _ => Geometry {
+                unroll: one.unroll.min(if tall { 1 } else { 2 }),
+                ..one
+            },
+        };
+        Ok(alike(target, &self.site(), one, suggested))
     }
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
@@ -164,15 +230,20 @@ impl Divided for GpuTokenMatvec<'_> {
             let missing = format!("a kernel for rows of {} in {}", w.cols, w.name);
             return Err(unsupported(target, &missing));
         }
-        let merges = matches!(self.x, Input::Slices(..));
-        assert!(
-            self.several.is_none() || merges && self.router.is_none() && self.rotation.is_none(),
-            "{} for several tokens",
-            w.name
-        );
+        if let Some(OfTokens { most, .. }) = &self.several
+            && self.prepared.is_some()
+            && !w.total_rows().is_multiple_of(32)
+        {
+            let rows = w.total_rows();
+            let missing = format!(
+                "a kernel for {rows} prepared rows of {} of {most} tokens",
+                w.name
+            );
+            return Err(unsupported(target, &missing));
+        }
         let call = self.input(self.whole(target, geometry));
         let experts = self.router.as_ref().map_or(0, |router| router.weight.rows);
-        let tokens = self.several.as_ref().map_or(1, |(tokens, _)| *tokens);
+        let tokens = self.several.as_ref().map_or(1, |several| several.most);
         let of_piece = |piece: &Piece| {
             if self.prepared.is_some() {
                 check_rows(target, piece.rows, &w.name)?;
@@ -188,7 +259,7 @@ impl Divided for GpuTokenMatvec<'_> {
                 .word("first_row", piece.first_row)
                 .word("sub", piece.sub)
                 .word("row_tiles", tiles.min(MAX_GRID))
-                .grid(tiles_of(tokens, tiles))
+                .grid(tiles_by(tokens, self.columns(), tiles))
                 .with_bytes(piece.quants.size + piece.scales.size + 4 * router)
                 .with_flops(super::once(2 * weights)))
         };
@@ -211,10 +282,12 @@ impl GpuTokenMatvec<'_> {
         let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
         let mut call = with_rms(target, divided(call, geometry, units), geometry, units)
             .number("UNITS", units)
+            .number("COLS", self.columns())
             .number("AT_ONCE", geometry.at_once);
-        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 {
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
-            call = staged(target, call, geometry, activation, [1, units], beside);
+            let tokens = self.several.as_ref().map_or(1, |several| several.most);
+            call = staged(target, call, geometry, activation, [tokens, units], beside);
         }
         for (name, range) in &self.bound {
             call = call.bind(name, range);
@@ -234,10 +307,43 @@ impl GpuTokenMatvec<'_> {
                 .number("ROUTER_LOADS", share(4))
                 .number("ROUTER_STORES", share(ROUTER_ROWS));
         }
-        if let Some(rotation) = &self.rotation {
-            call = rotation.bind(call);
+        self.of_each(call)
+    }
+
+    /// The call with what tells the tokens apart, and the rotation of each.
+    fn of_each(&self, mut call: Call) -> Call {
+        let Some(several) = &self.several else {
+            return match &self.rotation {
+                Some(rotation) => rotation.bind(call, None),
+                None => call,
+            };
+        };
+        let (w, table) = (self.weight, several.table.as_ref());
+        let units = match self.x {
+            Input::Prepared(_, x_units) if w.groups > 1 => w.groups * x_units,
+            Input::Prepared(..) | Input::Stream(..) => w.cols / 32,
+            Input::Slices(..) => 0,
+        };
+        call = call
+            .flag("SEVERAL", true)
+            .number("TOKEN_ROWS", w.total_rows())
+            .number("TOKEN_UNITS", units)
+            .word("tokens", Word::Tokens);
+        let by_slices = matches!(self.x, Input::Slices(..)) || several.slices.is_some();
+        let table = || table.expect("several tokens have a table");
+        if by_slices {
+            call = call.number("HEADS", w.groups).bind("table", table());
         }
-        call
+        if let Some([least, most]) = several.slices {
+            call = call
+                .flag("SLICES_LEAST", true)
+                .number("SLICES_LEAST", least)
+                .number("SLICES_MOST", most);
+        }
+        match &self.rotation {
+            Some(rotation) => rotation.bind(call, Some((several.most, table()))),
+            None => call,
+        }
     }
 
     /// The call with its input.
@@ -262,16 +368,12 @@ impl GpuTokenMatvec<'_> {
             Input::Slices([sums, stats], _) => {
                 let threads = call.variant.consts["WG"];
                 let call = match &self.several {
-                    Some((_, table)) => call
-                        .flag("SEVERAL", true)
-                        .number("TOKEN_ROWS", w.total_rows())
-                        .bind("table", table),
-                    None => call.word("slices", Word::Slices),
+                    Some(_) => call,
+                    None => call.number("HEADS", w.groups).word("slices", Word::Slices),
                 };
                 call.module("INPUT", "x_slices")
                     .bind("slice_sums", sums)
                     .bind("stats", stats)
-                    .number("HEADS", w.groups)
                     .number("ROWS_PER_GROUP", w.rows)
                     .number("X_UNITS", 0)
                     .number("PHASES", threads / (units * 8))

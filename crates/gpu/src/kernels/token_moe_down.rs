@@ -9,7 +9,6 @@ use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
-use crate::gpu::machine::geometries::DOWN_OF_SEVERAL;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -39,7 +38,7 @@ pub struct GpuTokenMoeDown<'a> {
     pub y: Range,
     /// The output prepared for the next layer, with its norm.
     pub prepared: TokenOutput,
-    /// The most tokens of a step. Several have no shared expert here.
+    /// The most tokens of a step.
     pub tokens: u32,
 }
 
@@ -60,10 +59,6 @@ impl Divided for GpuTokenMoeDown<'_> {
     fn site(&self) -> Site {
         let (d, used) = (self.down, self.used);
         let weights: Vec<_> = [d].into_iter().chain(self.shared).collect();
-        let kernel = match self.tokens {
-            1 => "token_moe_down",
-            _ => "token_moe_down+several",
-        };
         let routed = format!("{used}x{}x{}", d.rows, d.cols);
         Site {
             shape: match self.shared {
@@ -75,8 +70,7 @@ impl Divided for GpuTokenMoeDown<'_> {
             units: used * d.cols / 32,
             prepared: true,
             two_runs: true,
-            suggested: (self.tokens > 1).then_some(DOWN_OF_SEVERAL),
-            ..site(kernel, &weights, self.activation)
+            ..site("token_moe_down", &weights, self.activation)
         }
     }
 
@@ -85,12 +79,6 @@ impl Divided for GpuTokenMoeDown<'_> {
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let d = self.down;
         check_rows(target, d.rows, &d.name)?;
-        assert!(
-            self.tokens == 1 || self.shared.is_none(),
-            "{} tokens of {}",
-            self.tokens,
-            d.name
-        );
         assert!(
             self.shared
                 .is_none_or(|s| s.rows == d.rows && s.groups == 1),
@@ -148,8 +136,8 @@ impl GpuTokenMoeDown<'_> {
                 .number("SLOT_FACTOR", factor)
                 .number("SLOT_SHIFT", SLOT_SHIFT);
         }
-        let input = used * units + shared.map_or(0, |(s, _)| s.cols / 32);
-        let input = [self.tokens, input];
+        let h_units = used * units + self.shared.map_or(0, |s| s.cols / 32);
+        let input = [self.tokens, h_units];
         call = staged(target, call, geometry, activation, input, 0)
             .planes(["w_q", "w_s"], piece)
             .bind("h", &self.h)
@@ -163,7 +151,9 @@ impl GpuTokenMoeDown<'_> {
         let mut bytes = d.bytes_of_rows(u64::from(rows));
         let mut weights = u64::from(rows) * u64::from(d.cols);
         call = match shared {
-            None => call.module("SHARED", "shared_none"),
+            None => call
+                .module("SHARED", "shared_none")
+                .number("H_UNITS", h_units),
             Some((s, piece)) => {
                 bytes += piece.quants.size + piece.scales.size;
                 weights += u64::from(piece.rows) * u64::from(s.cols);
@@ -214,7 +204,9 @@ mod tests {
     use super::*;
     use crate::gpu::testing::{some_waves, token_gpus, token_gpus_with_binding};
     use crate::kernels::cases::token_moe_down::{Down, cases, of_several};
-    use crate::kernels::testing::{agree, agree_everywhere, agree_long, assert_in_pieces, lab};
+    use crate::kernels::testing::{
+        Rng, agree, agree_everywhere, agree_long, assert_in_pieces, lab,
+    };
     use crate::quant::GgmlType;
 
     #[test]
@@ -247,8 +239,16 @@ mod tests {
     #[test]
     fn the_gpu_agrees_in_larger_subgroups() {
         let (ty, sizes) = (GgmlType::Q4_0, [64, 4, 64, 1536]);
-        let both = [Some((ty, 1536)), None].map(|shared| down(ty, sizes, shared));
-        agree_everywhere(&some_waves(), |_| both.map(Down::case).into());
+        let all = [
+            (Some((ty, 1536)), false),
+            (None, true),
+            (Some((ty, 1536)), true),
+        ];
+        let all = all.map(|(shared, several)| Down {
+            several,
+            ..down(ty, sizes, shared)
+        });
+        agree_everywhere(&some_waves(), |_| all.map(Down::case).into());
     }
 
     #[test]
@@ -261,7 +261,10 @@ mod tests {
                 ([1, 1, 160, 256], q8_0(768)),
                 ([8, 3, 96, 256], None),
             ] {
-                let down = down(GgmlType::Q4_K, sizes, shared);
+                let down = Down {
+                    several: Rng::fresh().below(2) == 0,
+                    ..down(GgmlType::Q4_K, sizes, shared)
+                };
                 let lab = lab(gpu, format!("{sizes:?}, {shared:?}"));
                 let [experts, _, rows, cols] = sizes;
                 if experts > 1 {

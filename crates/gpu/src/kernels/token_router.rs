@@ -1,4 +1,4 @@
-//! The product whose rows are the experts' logits, of one token: [`token_matvec`](super::token_matvec) in f32 throughout, for few
+//! The product whose rows are the experts' logits, of each token: [`token_matvec`](super::token_matvec) in f32 throughout, for few
 //! rows.
 
 use super::token_matvec::token_matvec;
@@ -14,16 +14,20 @@ use crate::quant::repack::shader_module;
 pub struct GpuTokenRouter<'a> {
     /// W, (experts, d).
     pub weight: &'a GpuWeight,
-    /// x, (d) f32.
+    /// x, (tokens, d) f32.
     pub x: Range,
     /// The norm's weight, (d), where x is still to be multiplied by it.
     pub norm: Option<Range>,
-    /// Sums of squares of 16 values before the norm's weight, (d / 16).
+    /// Sums of squares of 16 values before the norm's weight, (tokens, d / 16).
     pub squares: Range,
     /// The norm's epsilon.
     pub eps: f32,
-    /// The logits, (experts) f32.
+    /// The logits, (tokens, stride) f32, of which all experts are.
     pub y: Range,
+    /// Values from the logits of one token to those of the next.
+    pub stride: u32,
+    /// The most tokens of a step.
+    pub tokens: u32,
 }
 
 /// The most columns that the threads of a workgroup load at once, 4 numbers each.
@@ -43,6 +47,10 @@ impl GpuTokenRouter<'_> {
         let w = self.weight;
         assert!(fits(w.ty, w.cols) && w.groups == 1, "{}", w.name);
         let columns = w.cols / 4;
+        let along_tokens = match self.tokens {
+            1 => Extent::N(1),
+            _ => Extent::Tokens,
+        };
         let call = |piece: &Piece| {
             let weights = u64::from(piece.rows) * u64::from(w.cols);
             Call::new("token_router")
@@ -51,6 +59,7 @@ impl GpuTokenRouter<'_> {
                 .number("COLUMNS", columns)
                 .number("LOADS", columns.div_ceil(WG))
                 .number("SQUARES", (columns / 4).div_ceil(WG))
+                .number("STRIDE", self.stride)
                 .bind("w", &piece.quants)
                 .bind("x", &self.x)
                 .bind_some("norm", self.norm.as_ref())
@@ -58,7 +67,7 @@ impl GpuTokenRouter<'_> {
                 .bind("y", &self.y)
                 .word("first_row", piece.first_row)
                 .word("eps", self.eps)
-                .grid([Extent::N(piece.rows), Extent::N(1), Extent::N(1)])
+                .grid([Extent::N(piece.rows), along_tokens, Extent::N(1)])
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(super::once(2 * weights))
@@ -96,6 +105,8 @@ mod tests {
                 squares: Range::floats("squares", squares),
                 eps: 1e-5,
                 y: Range::floats("y", y),
+                stride: 64,
+                tokens: 1,
             };
             assert_refused(&call.calls(), 1, "token_router", binding);
         }

@@ -58,6 +58,8 @@ fn router() -> Steps {
             norm: None,
             squares: floats(),
             eps: 1e-5,
+            stride: 0,
+            tokens: 1,
             y: floats(),
         };
         let spec = spec(&router.calls()[0]);
@@ -145,7 +147,13 @@ fn joining(spec: &Spec) -> Steps {
 
 fn joining_alone() -> Steps {
     let latents = Range::prepared("any", activation(), 32);
-    let call = attention_merge::call(None, &[floats(), floats()], GLM, &latents, activation());
+    let call = attention_merge::call(
+        (None, false),
+        &[floats(), floats()],
+        GLM,
+        &latents,
+        activation(),
+    );
     joining(&spec(&call))
 }
 

@@ -16,7 +16,7 @@ use crate::gpu::{Gpu, GpuError, Most, Step, Target};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample;
 use crate::kernels::sequences::{CHOICE, PAGE};
-use crate::recipes::{BatchSizes, Sessions, Steps};
+use crate::recipes::{BatchSizes, Sessions, Steps, few};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use wgpu::SubmissionIndex;
@@ -132,6 +132,13 @@ pub(super) struct Token {
     pub sites: Vec<Site>,
 }
 
+/// Writes words of a buffer, for steps that are submitted from now on.
+fn write_words(gpu: &Gpu, range: &Range, at: usize, words: &[u32]) {
+    let bytes = bytemuck::cast_slice(words);
+    let offset = range.offset + 4 * at as u64;
+    gpu.queue.write_buffer(range.buffer.made(), offset, bytes);
+}
+
 /// The most tokens of each of the steps of several tokens that a batch of such sizes may compile.
 pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
     let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
@@ -144,6 +151,7 @@ pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
 /// The kind of step that a head follows. All steps of one kind leave their hidden states in the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum After {
+    AsOne,
     Few,
     Many,
 }
@@ -151,9 +159,10 @@ pub(super) enum After {
 impl After {
     /// A step of up to `most` tokens.
     pub(super) fn of(target: &Target, most: u32) -> Self {
-        match most <= target.machine.tuned.few_of_batch {
-            true => Self::Few,
-            false => Self::Many,
+        match most {
+            _ if most <= few::most_as_one(target) => Self::AsOne,
+            _ if most <= target.machine.tuned.few_of_batch => Self::Few,
+            _ => Self::Many,
         }
     }
 }
@@ -187,10 +196,8 @@ pub(super) struct Chosen<'a> {
 impl Chosen<'_> {
     /// The choice of a token after each of up to `most` tokens of a step of up to `of`.
     pub(super) fn calls(&self, of: u32, most: u32) -> Vec<Call> {
-        let sequences = self.recipes.sequences();
-        let sequences = sequences.map(|sequences| sequences.of_steps(of));
         let rows = sample::Rows {
-            sequences: sequences.as_ref(),
+            sequences: self.recipes.sequences_of(of),
             choices: self.choices,
             biases: self.biases,
             most,
@@ -229,8 +236,9 @@ impl GpuBatch {
         let recipes = sessions.steps(&gpu, prompt::with_room(sizes))?;
         // The host writes to these before any step does.
         let sequences = recipes.sequences();
-        let told = sequences.map(|known| [&known.table, &known.pages, &known.work]);
-        let told = told.into_iter().flatten();
+        let told =
+            sequences.map(|known| [Some(&known.table), known.pages.as_ref(), Some(&known.work)]);
+        let told = told.into_iter().flatten().flatten();
         for range in told.chain([recipes.history()]).chain(recipes.cache()) {
             gpu.realise(&range.buffer).await?;
         }
@@ -249,7 +257,7 @@ impl GpuBatch {
             biases: &biases.range,
             results: &results.ring,
         };
-        let mut prompt = Prompt::new(&model, sizes.chunk);
+        let mut prompt = Prompt::new(&model, sizes.chunk, recipes.as_one());
         prompt.reserve(&model, &recipes, sizes.pages == 0).await?;
         Ok(Self {
             token: Token::new(&gpu, &chosen, sizes).await?,
@@ -301,7 +309,7 @@ impl GpuBatch {
             "ids of sequence {sequence} at {position}"
         );
         let at = self.place(sequence).first_id as usize + position;
-        self.write_words(self.recipes.history(), at, ids);
+        write_words(self.gpu(), self.recipes.history(), at, ids);
     }
 
     /// Tells which pages hold the rows of a sequence, from its page number `first` on, for steps that are submitted from now on.
@@ -315,10 +323,11 @@ impl GpuBatch {
             sequence < self.sizes.sequences && first + pages.len() <= all && known,
             "pages {pages:?} of sequence {sequence} from {first}"
         );
-        if let Some(sequences) = self.recipes.sequences() {
+        let sequences = self.recipes.sequences();
+        if let Some(all) = sequences.and_then(|sequences| sequences.pages.as_ref()) {
             let at = self.place(sequence).first_page as usize + first;
             self.pages[at..at + pages.len()].copy_from_slice(pages);
-            self.write_words(&sequences.pages, at, pages);
+            write_words(&self.model.gpu, all, at, pages);
         }
     }
 
@@ -336,20 +345,12 @@ impl GpuBatch {
             .state(&self.recipes, self.gpu(), pos, tokens)
     }
 
-    fn write_words(&self, range: &Range, at: usize, words: &[u32]) {
-        let bytes = bytemuck::cast_slice(words);
-        let offset = range.offset + 4 * at as u64;
-        self.gpu()
-            .queue
-            .write_buffer(range.buffer.made(), offset, bytes);
-    }
-
     /// Writes what is added to the logits of the first choices of steps that are submitted from now on. Whether there is something.
     pub(super) fn write_biases(&mut self, biases: &[Biases]) -> bool {
         self.biases.write(&self.model.gpu, biases.len(), biases)
     }
 
-    /// The most tokens of the step that suits `tokens`.
+    /// The most tokens of the step of any sequences that suits `tokens`.
     fn class(&self, tokens: usize) -> u32 {
         self.sizes.class(tokens as u32)
     }
@@ -462,6 +463,7 @@ mod warm_up;
 use biases::BiasRows;
 use copies::Copies;
 use rows::{FlyingRows, Rows};
+pub(super) use submit::write_table;
 
 #[cfg(test)]
 mod tests;

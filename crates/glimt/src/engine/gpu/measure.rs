@@ -1,6 +1,7 @@
 //! Measurements for `bench` and `profile`: what a step reads, and when its parts ran.
 
 use super::pace::{Kind, Pace, Took};
+use super::prompt::Piece;
 use super::{GpuBackend, HostTime};
 use crate::engine::backend::{Backend, BackendError, check_rows};
 use crate::gpu::call::{Call, State, Taken};
@@ -248,21 +249,27 @@ impl GpuBackend {
         let mut all = vec![];
         let mut done = 0;
         for piece in tokens.chunks(at_once) {
-            let state = place.state(recipes, gpu, pos + done, piece.len());
+            let begin = pos + done;
             done += piece.len();
             if piece.len() == 1 {
+                let state = place.state(recipes, gpu, begin, 1);
                 let (pace, single) = (batch.paces.of(Kind::Single), &batch.token.single);
                 append(gpu, pace, single, &state, separation, &mut all)?;
                 continue;
             }
-            let step = batch.prompt.step(&model, recipes, piece.len());
-            let step = step.wait()?;
+            let part = Piece {
+                sequence: 0,
+                place,
+                pos: begin,
+                tokens: piece.len(),
+                ends: done == tokens.len(),
+            };
+            let parts = batch
+                .prompt
+                .recordings(&model, recipes, &part, &batch.logits);
             let pace = batch.paces.of(Kind::Several);
-            append(gpu, pace, &step, &state, separation, &mut all)?;
-            if done == tokens.len() {
-                let head = batch.prompt.head(&model, recipes, &batch.logits);
-                let head = head.wait()?;
-                append(gpu, pace, &head, &state, separation, &mut all)?;
+            for (recording, state) in parts.wait()? {
+                append(gpu, pace, &recording, &state, separation, &mut all)?;
             }
         }
         self.next = pos + done;

@@ -102,6 +102,12 @@ impl Plan {
             // Few tokens of one of several sequences take the steps of any.
             if sizes.pages == 0 {
                 steps.push(("few tokens", recipes.prompt(target, 2, FEW)?));
+                let most = recipes.as_one();
+                if most > 1 {
+                    let head = recipes.head(target, most, 1, &logits)?;
+                    let step = recipes.step(target, most)?;
+                    steps.push(("few as one", step.then(&head.calls)));
+                }
             }
             if room > FEW {
                 steps.push(("chunk", recipes.prompt(target, FEW + 1, room)?));

@@ -1,7 +1,9 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
+use super::batch::{BatchToken, Place, write_table};
 use super::model::GpuModel;
 use crate::gpu::buffer::{Buffer, Range, Role};
+use crate::gpu::call::State;
 use crate::gpu::machine::tiles::{LOWEST, STEPS};
 use crate::gpu::record::Recording;
 use crate::gpu::{GpuError, Step, Target};
@@ -93,14 +95,35 @@ pub(super) struct Slices {
     pub tokens: usize,
 }
 
+/// A piece of a prompt.
+pub(super) struct Piece {
+    /// The sequence, and its place in the buffers of a batch.
+    pub sequence: u32,
+    pub place: Place,
+    /// The position of its first token.
+    pub pos: usize,
+    pub tokens: usize,
+    /// Whether the prompt ends with it.
+    pub ends: bool,
+}
+
 /// The steps of the prompt of one sequence.
 pub(super) struct Prompt {
     /// Tokens that the buffers are made for; 0 where there are no such steps.
     chunk: u32,
     /// The most tokens of a step: fewer where a dispatch over a chunk took too long.
     at_most: u32,
-    /// Tokens of a prompt up to which they are computed one by one ([`Tunables::short_prompt`](crate::gpu::machine::Tunables)).
-    short_prompt: usize,
+    /// Tokens of a prompt up to which they are computed one by one, and in steps of few by the kernels of a decoded token
+    /// ([`Tunables`](crate::gpu::machine::Tunables)).
+    short: [usize; 2],
+    /// Whether some prompt was computed token by token.
+    was_short: bool,
+    /// The most tokens of a step by the kernels of a decoded token; 0 where there are none of several.
+    as_one: usize,
+    /// The recordings of such steps, by the most tokens.
+    few_as_one: BTreeMap<u32, Arc<Recording>>,
+    /// The logits of the first token of such a step.
+    head_as_one: Option<Arc<Recording>>,
     /// The recordings from token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
     /// The step over a few tokens, whose buffers are there already, until it is compiled.
@@ -112,12 +135,17 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    /// The steps of chunks of up to `chunk` tokens, not compiled yet.
-    pub(super) fn new(model: &GpuModel, chunk: u32) -> Self {
+    /// The steps of chunks of up to `chunk` tokens, and of up to `as_one` by the kernels of a decoded token, not compiled yet.
+    pub(super) fn new(model: &GpuModel, chunk: u32, as_one: u32) -> Self {
+        let tuned = model.gpu.machine.tuned;
         Self {
             chunk,
             at_most: chunk,
-            short_prompt: model.gpu.machine.tuned.short_prompt as usize,
+            short: [tuned.short_prompt, tuned.prompt_as_one].map(|tokens| tokens as usize),
+            was_short: false,
+            as_one: as_one as usize,
+            few_as_one: BTreeMap::new(),
+            head_as_one: None,
             steps: BTreeMap::new(),
             few: None,
             head: None,
@@ -140,7 +168,11 @@ impl Prompt {
             false => None,
         };
         let chunk = recipes.prompt(&model.gpu, 1, capacity(self.chunk))?;
-        for step in self.few.iter().chain([&chunk]) {
+        let as_one = match few && self.as_one > 1 {
+            true => Some(recipes.step(&model.gpu, recipes.as_one())?),
+            false => None,
+        };
+        for step in self.few.iter().chain([&chunk]).chain(&as_one) {
             for buffer in step.buffers().into_iter().filter(|b| !b.is_counts()) {
                 model.gpu.realise(buffer).await?;
             }
@@ -166,11 +198,26 @@ impl Prompt {
 
     /// Tokens of each piece of a prompt of `tokens`, the first ones of which may be computed one by one.
     pub(super) fn at_once(&self, tokens: usize) -> usize {
-        if self.steps.is_empty() && tokens <= self.short_prompt {
-            1
-        } else {
-            self.piece(tokens)
+        let [one_by_one, in_steps] = self.short;
+        let is_first = self.steps.is_empty() && self.few_as_one.is_empty();
+        if is_first && tokens <= one_by_one && (self.as_one < 2 || !self.was_short) {
+            return 1;
         }
+        let most = self.as_one.min(self.at_most as usize);
+        if most > 1 && tokens <= in_steps.max(self.as_one) {
+            return tokens.div_ceil(tokens.div_ceil(most).max(1)).max(1);
+        }
+        self.piece(tokens)
+    }
+
+    /// Has the next short prompt be computed in steps of several tokens, though these are still to be compiled.
+    pub(super) fn was_short(&mut self) {
+        self.was_short = true;
+    }
+
+    /// Whether a piece of several tokens takes the kernels of a decoded token.
+    fn is_as_one(&self, tokens: usize) -> bool {
+        (2..=self.as_one).contains(&tokens)
     }
 
     /// Tokens of each piece of a prompt of `tokens`: as even as they can be, since a short rest takes nearly as long as a
@@ -185,6 +232,56 @@ impl Prompt {
             .div_ceil(pieces)
             .next_multiple_of(LEAST_CHUNK as usize)
             .min(chunk)
+    }
+
+    /// The recordings of a piece of several tokens, the last of which leaves the `logits` of its last token if the prompt ends with it; and the
+    /// words of each. What they read of the host is written.
+    pub(super) async fn recordings(
+        &mut self,
+        model: &GpuModel,
+        recipes: &Steps,
+        piece: &Piece,
+        logits: &Range,
+    ) -> Result<Vec<(Arc<Recording>, State)>, GpuError> {
+        let (gpu, tokens) = (&model.gpu, piece.tokens);
+        if !self.is_as_one(tokens) {
+            let state = piece.place.state(recipes, gpu, piece.pos, tokens);
+            let mut all = vec![(self.step(model, recipes, tokens).await?, state)];
+            if piece.ends {
+                all.push((self.head(model, recipes, logits).await?, state));
+            }
+            return Ok(all);
+        }
+        let most = (tokens as u32).next_power_of_two().min(recipes.as_one());
+        if let Entry::Vacant(place) = self.few_as_one.entry(most) {
+            let step = recipes.step(gpu, most)?;
+            place.insert(Arc::new(Recording::new(gpu, &step).await?));
+        }
+        let step = Arc::clone(&self.few_as_one[&most]);
+        let token = |position: usize| {
+            let token = BatchToken {
+                sequence: piece.sequence,
+                position: position as u32,
+            };
+            (token, piece.place)
+        };
+        // The head is that of the first ones.
+        let last = piece.pos + tokens - 1;
+        let all = [last].into_iter().chain(piece.pos..last).map(token);
+        let state = write_table(gpu, recipes, most, &all.collect::<Vec<_>>());
+        let mut all = vec![(step, state)];
+        if piece.ends {
+            let head = match self.head_as_one.take() {
+                Some(head) => head,
+                None => {
+                    let step = recipes.head(gpu, recipes.as_one(), 1, logits)?;
+                    Arc::new(Recording::new(gpu, &step).await?)
+                }
+            };
+            let of_last = State { tokens: 1, ..state };
+            all.push((Arc::clone(self.head_as_one.insert(head)), of_last));
+        }
+        Ok(all)
     }
 
     /// The step over `tokens` tokens, which leaves hidden states for [`head`](Self::head) or [`slices`](Self::slices).

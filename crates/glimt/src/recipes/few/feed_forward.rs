@@ -53,9 +53,7 @@ impl Few<'_> {
                     Some(logits) => logits,
                     None => self.router_logits(&moe.ffn_gate_inp, &layer.ffn_norm, stream)?,
                 };
-                // The last layer leaves its output in one form for all steps of several, because they share their heads.
-                let is_last = i + 1 == body.layers.len();
-                if !self.one && (is_last || !self.is_apart()) {
+                if !self.as_one {
                     return self.experts_in_tiles((moe, rooms), stream, logits.logits, next);
                 }
                 self.experts_apart((moe, rooms), stream, logits, next)?;
@@ -64,12 +62,12 @@ impl Few<'_> {
         Ok(next.stream(self.given.eps()))
     }
 
-    /// Room for hidden values: of several tokens for any layer, of one for a layer that has `of_layer`.
+    /// Room for hidden values: by the kernels of a decoded token for a layer that has `of_layer`, else for any layer.
     fn hidden_values(&mut self, of_layer: u32) -> Range {
         let config = self.given.config();
         let routed = config.experts.as_ref();
         let routed = routed.map_or(0, |e| e.used * e.feed_forward_length);
-        let width = match self.one {
+        let width = match self.as_one {
             true => of_layer,
             false => config.feed_forward_length.max(routed) as u32,
         };
@@ -85,13 +83,13 @@ impl Few<'_> {
     ) -> Result<RouterLogits, GpuError> {
         let rms = stream.values.rms.as_ref();
         let (squares, eps) = rms.expect("the attention leaves sums of squares").clone();
-        let width = match self.one {
-            true => weight.rows,
-            false => weight.rows.next_multiple_of(4),
+        let width = match (self.as_one, self.most) {
+            (true, 1) => weight.rows,
+            _ => weight.rows.next_multiple_of(4),
         };
         let y = self.floats("router logits", width);
         let (x, norm) = (stream.x.clone(), norm.clone());
-        if self.one && token_router::fits(weight.ty, weight.cols) {
+        if self.as_one && token_router::fits(weight.ty, weight.cols) {
             let router = GpuTokenRouter {
                 weight,
                 x,
@@ -99,6 +97,8 @@ impl Few<'_> {
                 squares,
                 eps,
                 y: y.clone(),
+                stride: width,
+                tokens: self.most,
             };
             self.calls.extend(router.calls());
         } else {
@@ -115,8 +115,8 @@ impl Few<'_> {
         })
     }
 
-    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. The shared expert of one token is
-    /// in the same grids.
+    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. The shared expert is in the same
+    /// grids. An expert is read once for each of its tokens, but few tokens share experts.
     fn experts_apart(
         &mut self,
         (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
@@ -128,11 +128,7 @@ impl Few<'_> {
         let used = config.used as u32;
         // The places of the experts that the products read.
         let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
-        let (inside, beside) = match self.one {
-            true => (moe.shared.as_ref(), None),
-            false => (None, moe.shared.as_ref()),
-        };
-        let beside = self.shared_gate_up(beside, stream)?;
+        let shared = moe.shared.as_ref();
         let slots = u64::from(self.most * used);
         let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
         let weights = self.floats("expert weights", used);
@@ -145,7 +141,7 @@ impl Few<'_> {
             ids: ids.clone(),
             weights: weights.clone(),
         };
-        let shared_rows = inside.map_or(0, |mlp| mlp.gate.rows);
+        let shared_rows = shared.map_or(0, |mlp| mlp.gate.rows);
         let h = self.hidden_values(used * experts.gate.rows + shared_rows);
         let gate_up = GpuTokenGateUp {
             tokens: self.most,
@@ -153,33 +149,36 @@ impl Few<'_> {
             experts: Some(([&experts.gate, &experts.up], router)),
             given: rooms.is_some(),
             raw_logits: logits.raw,
-            shared: inside.map(|mlp| [&mlp.gate, &mlp.up]),
+            shared: shared.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
             h: h.clone(),
         };
         // A share of the host is for one sequence alone, so that text does not depend on others.
         let share = rooms.and_then(|rooms| rooms.share.as_ref());
-        let share = share.filter(|_| self.one && self.given.context.sequences.is_none());
+        let share = share.filter(|_| self.most == 1 && self.given.context.sequences.is_none());
         if let Some(rooms) = rooms {
             self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?;
         }
-        self.calls.extend(gate_up.calls(target)?);
+        let mut calls = gate_up.calls(target)?;
+        if let Some(last) = calls.pop_if(|_| self.most > 1) {
+            calls.push(last.listing(&ids, 1));
+        }
+        self.calls.extend(calls);
         if let (Some(_), Some(question)) = (share, self.questions.last_mut()) {
             // The bus brings experts, and these are multiplied, while the host multiplies others.
             question.due = self.calls.len();
         }
-        let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
             share: share.map(|share| share.sum.clone()),
             tokens: self.most,
             activation: self.activation,
             down: &experts.down,
-            shared: inside.map(|mlp| &mlp.down),
+            shared: shared.map(|mlp| &mlp.down),
             h,
             ids,
             weights,
             used,
-            residual,
+            residual: stream.x.clone(),
             y: next.x.clone(),
             prepared: next.prepared.output(),
         };
@@ -198,9 +197,9 @@ impl Few<'_> {
     ) -> Result<(), GpuError> {
         let config = self.given.experts();
         let used = config.used as u64;
-        let fills = self
-            .one
-            .then(|| self.buffer("fills", || Range::words("fills of experts", 2 * used)));
+        let one = self.most == 1;
+        let fills =
+            one.then(|| self.buffer("fills", || Range::words("fills of experts", 2 * used)));
         let share = share.map(|share| Share {
             split: share.split.clone(),
             asked: self.buffer("experts of the host", || {
@@ -209,8 +208,8 @@ impl Few<'_> {
         });
         let chosen = GpuExpertSlots {
             gate_up,
-            table: rooms.table().filter(|_| self.one),
-            routing: rooms.routing.as_ref().filter(|_| self.one),
+            table: rooms.table().filter(|_| one),
+            routing: rooms.routing.as_ref().filter(|_| one),
             fills: fills.clone(),
             share: share.as_ref(),
         };

@@ -1,4 +1,4 @@
-//! The products of few tokens: each takes the kernel of a decoded token or that of several.
+//! The products of few tokens: each takes the kernel of a decoded token or that for many of them.
 
 use super::Few;
 use super::feed_forward::RouterLogits;
@@ -7,7 +7,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_matvec::{GpuBatchMatvec, Input};
 use crate::kernels::rope_cache::Rotation;
-use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
+use crate::kernels::token::{Divided, TokenInput, TokenOutput};
 use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_matvec::{
     self, GpuTokenMatvec, PartialLogits, ROUTER_ROWS, leaves_partial_logits,
@@ -28,8 +28,10 @@ pub struct Product<'w> {
     pub y: Option<Range>,
     /// The output prepared for the next product.
     pub prepared: Option<TokenOutput>,
-    /// The rotation of the output of one token, if it is queries.
+    /// The rotation of the output by the kernels of a decoded token, if it is queries.
     pub rotation: Option<Rotation>,
+    /// The fewest and the most slices of the tokens that have the product, if there are several by these kernels.
+    pub slices: Option<[u32; 2]>,
 }
 
 impl<'w> Product<'w> {
@@ -55,6 +57,7 @@ impl<'w> Product<'w> {
             y: None,
             prepared: None,
             rotation: None,
+            slices: None,
         }
     }
 }
@@ -66,16 +69,16 @@ impl Few<'_> {
     /// [`GpuError::TierUnsupported`] where the tier has no kernel for its sizes.
     pub fn record(&mut self, product: &Product<'_>) -> Result<(), GpuError> {
         let target = self.given.target;
-        let calls = match self.one {
-            true => self.of_one(product).calls(target)?,
+        let calls = match self.as_one {
+            true => self.of_each(product).calls(target)?,
             false => self.of_several(product).calls(target)?,
         };
         self.calls.extend(calls);
         Ok(())
     }
 
-    /// The product of one token.
-    fn of_one<'w>(&self, product: &Product<'w>) -> GpuTokenMatvec<'w> {
+    /// The product of one token, or of each of several as of one.
+    fn of_each<'w>(&self, product: &Product<'w>) -> GpuTokenMatvec<'w> {
         let x = match product.x.clone() {
             Input::Prepared(x) => token_matvec::Input::Prepared(x, product.head),
             Input::Stream(x, norm, squares, eps) => {
@@ -86,17 +89,21 @@ impl Few<'_> {
             .bind("residual", product.residual.as_ref())
             .bind("y", product.y.as_ref())
             .prepared(product.prepared.clone());
-        GpuTokenMatvec {
+        let sequences = self.given.context.sequences.as_ref();
+        let new = GpuTokenMatvec {
             rotation: product.rotation.clone(),
             ..new
+        };
+        let new = new.of_tokens(self.given.target.machine, self.most, sequences);
+        match product.slices {
+            Some(slices) => new.of_slices(slices),
+            None => new,
         }
     }
 
-    /// The product of several tokens.
+    /// The product of several tokens, whose weight is read once for some of them.
     fn of_several<'w>(&self, product: &Product<'w>) -> GpuBatchMatvec<'w> {
         let (weight, x) = (product.weight, product.x.clone());
-        // Only the router reads the stream itself.
-        let is_router = matches!(x, Input::Stream(..));
         let new = GpuBatchMatvec::new(self.given.target, weight, self.most, x);
         GpuBatchMatvec {
             x_stride: match product.head {
@@ -104,10 +111,6 @@ impl Few<'_> {
                 head => weight.groups * head,
             },
             x_group: product.head,
-            columns: match is_router && self.is_apart() {
-                true => 1,
-                false => new.columns,
-            },
             residual: product.residual.clone(),
             y: product.y.clone(),
             prepared: product.prepared.clone(),
@@ -123,9 +126,9 @@ impl Few<'_> {
         h: &Range,
     ) -> Result<(), GpuError> {
         let target = self.given.target;
-        let calls = match self.one {
+        let calls = match self.as_one {
             true => GpuTokenGateUp {
-                tokens: 1,
+                tokens: self.most,
                 activation: self.activation,
                 experts: None,
                 given: false,
@@ -153,7 +156,7 @@ impl Few<'_> {
         let target = self.given.target;
         let logits = [moe.ffn_gate_inp.rows, self.given.width() / ROUTER_ROWS];
         let more = token_gate_up::repeated(target.machine, self.activation, rows, logits);
-        self.one && target.repeats_work(more)
+        self.as_one && target.repeats_work(more)
     }
 
     /// Records a product that leaves the stream, and the logits of `router` beside it where the kernel can.
@@ -163,8 +166,8 @@ impl Few<'_> {
         router: &GpuWeight,
     ) -> Result<Option<RouterLogits>, GpuError> {
         let target = self.given.target;
-        let mut call = self.of_one(product);
-        let geometry = token::geometry(target, &call.site())?;
+        let mut call = self.of_each(product);
+        let geometry = call.geometry(target)?;
         let mut logits = None;
         if leaves_partial_logits(target.machine, router, geometry.tile) {
             let partial_sums = product.weight.total_rows() / ROUTER_ROWS;

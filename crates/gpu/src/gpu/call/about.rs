@@ -40,7 +40,8 @@ pub struct Flops {
     pub per_pair: u64,
 }
 
-/// Tiles of experts that a dispatch leaves. The first word of a tile is the expert, the third one the number of its slots.
+/// Tiles of experts that a dispatch leaves. The first word of a tile is the expert, the third one the number of its slots. Tiles of one word are
+/// the experts of each token.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// The tiles.

@@ -20,6 +20,8 @@ pub struct State {
     pub slot: usize,
     /// Whether dispatches [for few tokens](When::Few) are encoded, or those for many.
     pub few: bool,
+    /// The kernels that some token of the step takes, if its tokens take different ones: the bits of their [numbers](When::Kernel).
+    pub kernels: u32,
     /// Whether dispatches that add [biases](When::Biased) to logits are encoded.
     pub biased: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
@@ -189,6 +191,8 @@ pub enum When {
     Many,
     /// If [`State::biased`] holds.
     Biased,
+    /// If [`State::kernels`] has the bit of this number.
+    Kernel(u32),
 }
 
 impl When {
@@ -215,6 +219,7 @@ impl When {
             Self::Few => state.few,
             Self::Many => !state.few,
             Self::Biased => state.biased,
+            Self::Kernel(number) => state.kernels >> number & 1 == 1,
         }
     }
 }

@@ -47,19 +47,9 @@ pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
     units.next_multiple_of(lanes) * 8 <= units * 9
 }
 
-/// Gate and up of the experts of several tokens, with subgroups of 32. Each token has workgroups of its own.
-pub(crate) const GATE_UP_OF_SEVERAL: Geometry = geometry(16, 16, 1, 2);
-/// Down of the experts of several tokens.
-pub(crate) const DOWN_OF_SEVERAL: Geometry = geometry(16, 32, 1, 1);
-
-/// `attn_v_b` in a step of `tokens` tokens. Each token has workgroups of its own, which also join the slices of its attention.
-pub(crate) const fn values_of_several(tokens: u32, halves: bool) -> Geometry {
-    match tokens {
-        ..=4 => geometry(8, 64, 2, 2),
-        _ if halves => geometry(16, 64, 2, 1),
-        _ => geometry(4, 64, 2, 4),
-    }
-}
+/// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more, a
+/// workgroup takes more tokens, so that weights are read less often from the second-level cache. Reckoned.
+pub(crate) const WORKGROUPS_OF_CORE: u32 = 4;
 
 /// The fewest and the most of several tokens that a workgroup takes at once. Both are powers of two. Registers hold the sums of each token.
 pub(crate) const TOKENS_AT_ONCE: [u32; 2] = [2, 8];

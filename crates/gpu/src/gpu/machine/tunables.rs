@@ -72,7 +72,7 @@ pub struct Tunables {
     pub batch_tokens: u32,
     /// Tokens of such a step up to which its products read each weight for a few tokens at a time. More take the products of prompts. Reckoned.
     pub few_of_batch: u32,
-    /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts.
+    /// Tokens of such a step up to which it takes the kernels of a decoded token, in which each has workgroups of its own.
     pub apart_of_batch: u32,
     /// Tokens of such a step up to which a tile of an expert has two slots. With more tokens it has four.
     pub short_tiles_of_batch: u32,
@@ -82,9 +82,11 @@ pub struct Tunables {
     /// Workgroups of a core from which on the products of such a step take more tokens at once. Fewer take fewer tokens, so that more workgroups
     /// read the weight again.
     pub workgroups_of_batch: u32,
-    /// Tokens of a prompt up to which it runs token by token where nothing longer came before: compiling the steps over chunks
-    /// takes longer than it saves.
+    /// Tokens of a prompt up to which it runs token by token where no other prompt came before: compiling steps of several takes longer than it
+    /// saves.
     pub short_prompt: u32,
+    /// Tokens of a prompt up to which it is computed in steps of few tokens by the kernels of a decoded token. Reckoned.
+    pub prompt_as_one: u32,
     /// Tokens of a chunk that leave the attention absorbed in any context: launching more kernels costs more than it saves.
     pub few_tokens: u32,
     /// The number of flops by cooperative matrices that cost as much as one of the absorbed attention in f32. Reckoned.
@@ -143,6 +145,7 @@ impl Tunables {
         own_buffers_of_batch: 8,
         workgroups_of_batch: 8,
         short_prompt: 16,
+        prompt_as_one: 32,
         few_tokens: 8,
         matrix_speed: 4,
         block_rows: 2048,
@@ -160,6 +163,7 @@ impl Tunables {
     const SOFTWARE: Self = Self {
         short_attention_rows: 0,
         chunk: 512,
+        prompt_as_one: 8,
         batch_tokens: 128,
         product_split_k: 1,
         float_tiles_percent: 0,
@@ -208,12 +212,13 @@ impl Tunables {
 /// The largest value of a number that is tuned.
 const MOST: u32 = 1 << 20;
 /// Numbers whose 0 means never, or any.
-const MAY_BE_ZERO: [&str; 8] = [
+const MAY_BE_ZERO: [&str; 9] = [
     "float_tiles_percent",
     "few_tokens",
     "matrix_tiles_percent",
     "merged_slices",
     "pair_tiles_percent",
+    "prompt_as_one",
     "short_attention_rows",
     "short_prompt",
     "short_shape_rows",

@@ -6,7 +6,7 @@ use crate::gpu::machine::Machine;
 use crate::gpu::machine::attention::{FLOATS_OF_CORE, MATRICES_OF_CORE, SHARING_TOKENS};
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::SLICE;
-use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
+use crate::kernels::{MlaDims, attention_coop, attention_heads, attention_short, coop};
 
 /// The kernel that attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +150,76 @@ pub struct Seen {
     pub position: u32,
 }
 
+/// The attention of steps of one token: the form, and the rows of a context up to which [`attention_short`] takes its place.
+#[derive(Debug, Clone, Copy)]
+pub struct OfOne {
+    /// The form.
+    pub form: Form,
+    /// The rows, or 0.
+    pub short: u32,
+}
+
+impl OfOne {
+    /// The number of slices of a context of `rows` rows, and the rows of each.
+    pub fn slices(self, machine: Machine, rows: usize, heads: usize) -> (u32, u32) {
+        if rows <= self.short as usize {
+            return (
+                (rows as u32).div_ceil(attention_short::ROWS),
+                attention_short::ROWS,
+            );
+        }
+        cut_context(self.form, machine, rows, 1, heads)
+    }
+
+    /// The most slices of a context of up to `n_ctx` rows.
+    pub fn most_slices(self, machine: Machine, n_ctx: usize, heads: usize) -> u32 {
+        // Tiles are multiples of 8 rows, and the number of slices changes behind a tile.
+        let rows = (1..=n_ctx.max(1)).step_by(8);
+        let slices = rows.map(|rows| self.slices(machine, rows, heads).0);
+        slices.max().unwrap_or(1)
+    }
+
+    /// The number of the kernel, in the order of [`calls_of_one`](super::GpuAttention::calls_of_one), for a context of `rows` rows.
+    fn kernel(self, rows: usize) -> u32 {
+        let bound = match self.form {
+            Form::Matrix(shapes) => shapes.bound_above(self.short),
+            Form::Vector | Form::Heads(_) => None,
+        };
+        let bounds = [(self.short > 0).then_some(self.short), bound];
+        let below = bounds
+            .iter()
+            .flatten()
+            .filter(|bound| rows > **bound as usize);
+        below.count() as u32
+    }
+
+    /// The slices of `tokens` as each has them alone.
+    pub fn cut(self, machine: Machine, tokens: &[Seen], heads: usize) -> Cut {
+        let mut cut = Cut {
+            work: vec![],
+            slices: vec![],
+            rows: 0,
+            kernels: 0,
+        };
+        let mut first = 0;
+        for (token, seen) in tokens.iter().enumerate() {
+            let rows = seen.position as usize + 1;
+            let (count, slice_rows) = self.slices(machine, rows, heads);
+            let kernel = self.kernel(rows);
+            cut.work.extend((0..count).map(|nth| {
+                let begin = nth * slice_rows;
+                let end = (begin + slice_rows).min(rows as u32);
+                [token as u32, begin, end, nth, 0, heads as u32, kernel, 0]
+            }));
+            cut.slices.push([first, count]);
+            cut.rows = cut.rows.max(rows as u32);
+            cut.kernels |= 1 << kernel;
+            first += count;
+        }
+        cut
+    }
+}
+
 /// The slices of the contexts of several tokens.
 pub struct Cut {
     /// The record of each slice, as [`Sequences::work`](crate::kernels::sequences::Sequences::work) has it.
@@ -158,6 +228,8 @@ pub struct Cut {
     pub slices: Vec<[u32; 2]>,
     /// The rows of the longest context, by which a replay chooses among kernels ([`When::Rows`](crate::gpu::call::When::Rows)).
     pub rows: u32,
+    /// The bits of the kernels that some slice is for, if the kernels of one token attend ([`OfOne`]).
+    pub kernels: u32,
 }
 
 /// Tokens of a sequence that follow each other and share workgroups: the first, the rows that it sees, and how many they are.
@@ -224,6 +296,7 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
         work: vec![],
         slices: vec![],
         rows: longest as u32,
+        kernels: 1,
     };
     let mut slices = 0;
     for run in &runs {

@@ -97,7 +97,7 @@ fn merged(
         ..state(tokens, 0)
     };
     let out = lab.room(twin.len());
-    let floats = call(None, &partials, dims, &out, Activation::Floats);
+    let floats = call((None, false), &partials, dims, &out, Activation::Floats);
     lab.run(vec![floats], state)?;
     let mut all = vec![lab.floats(&out, twin, 1e-11)?];
     // Tiers without subgroups have f32 only.
@@ -112,7 +112,10 @@ fn merged(
     for form in forms {
         let words = form.bytes((found.len() / 32) as u64) as usize / 4;
         let out = lab.room(words).holding(Role::prepared(form));
-        lab.run(vec![call(None, &partials, dims, &out, form)], state)?;
+        lab.run(
+            vec![call((None, false), &partials, dims, &out, form)],
+            state,
+        )?;
         all.extend(lab.left_in(form, &out, None, &found)?);
         all.push(as_rounded_here(lab, form, &out, &found)?);
     }

@@ -104,7 +104,7 @@ impl Pages {
         pages[0] = u32::MAX;
         Sequences {
             table: lab.given(&table.collect::<Vec<u32>>()),
-            pages: lab.given(&pages),
+            pages: Some(lab.given(&pages)),
             work: lab.given(work.as_flattened()),
             page: self.page as u32,
             rows: self.rows as u32,
@@ -186,7 +186,7 @@ pub(crate) fn standing(
     let table: Vec<u32> = positions.iter().zip(slices).flat_map(record).collect();
     Sequences {
         table: lab.given(&table),
-        pages: lab.words(4),
+        pages: Some(lab.words(4)),
         work: lab.words(4),
         page: 64,
         rows: 64,
@@ -211,13 +211,32 @@ impl Several {
         Self { here, most }
     }
 
+    /// Such tokens, or one.
+    pub fn or_one(lab: &Lab<'_>) -> Self {
+        match lab.below(3) {
+            0 => Self { here: 1, most: 1 },
+            _ => Self::new(lab),
+        }
+    }
+
     /// Runs `calls` once, after up to `context` rows of the cache, and waits.
     pub fn run(self, lab: &Lab<'_>, calls: Vec<Call>, context: usize) -> Result<(), GpuError> {
+        self.run_from(lab, calls, context, 0)
+    }
+
+    /// The same from position `pos` on, at which a token alone stands.
+    pub fn run_from(
+        self,
+        lab: &Lab<'_>,
+        calls: Vec<Call>,
+        context: usize,
+        pos: u32,
+    ) -> Result<(), GpuError> {
         let most = Most {
             tokens: self.most as u32,
             context: context as u32,
         };
-        lab.run_of(calls, most, state(self.here, 0))
+        lab.run_of(calls, most, state(self.here, pos as usize))
     }
 
     /// Experts of each token, `used` different ones of `count`. Two tokens share one.

@@ -177,6 +177,8 @@ pub(crate) struct OfSeveral {
     pub used: usize,
     /// Experts, rows and columns.
     pub sizes: [usize; 3],
+    /// Rows of the shared expert.
+    pub shared: Option<usize>,
     /// Whether the case is compared in many geometries.
     pub many: bool,
 }
@@ -184,6 +186,29 @@ pub(crate) struct OfSeveral {
 impl OfSeveral {
     pub fn weights(self, lab: &Lab<'_>) -> [Weight; 2] {
         self.types.map(|ty| lab.weight(ty, self.sizes))
+    }
+
+    /// The experts' logits of each of `here` tokens, in `parts`, with room for `most`.
+    fn logits(
+        lab: &Lab<'_>,
+        logits: &[f32],
+        choice: &Choice,
+        [parts, most]: [usize; 2],
+    ) -> Vec<f32> {
+        let count = choice.config.count;
+        let (mut all, width) = match parts {
+            1 => (
+                strided(logits, &choice.config),
+                logit_stride(&choice.config) as usize,
+            ),
+            _ => {
+                let tokens = logits.chunks_exact(count);
+                let all = tokens.flat_map(|own| in_parts(lab, own, parts)).collect();
+                (all, parts * count)
+            }
+        };
+        all.resize(most * width, f32::NAN);
+        all
     }
 
     /// Each token chooses other experts, or in another order, than the ones before. The second one shares one with the first.
@@ -217,23 +242,33 @@ impl OfSeveral {
         let ([count, rows, cols], used) = (self.sizes, self.used);
         let x = Normed::new(lab, most, cols);
         let choice = self.choose(lab, here);
+        let shared = self
+            .shared
+            .map(|rows| self.types.map(|ty| lab.weight(ty, [1, rows, cols])));
         let raw_logits = lab.below(2) == 0;
+        let parts = match raw_logits && count.is_multiple_of(4) && lab.below(2) == 0 {
+            true => 2 + lab.below(140),
+            false => 1,
+        };
         let (mut logits, mut twin) = (choice.logits.clone(), vec![]);
         for t in 0..here {
             let (values, rms) = x.token(t);
             let chosen = Some((pair.each_ref(), &choice.ids[t * used..][..used]));
-            twin.extend(token_gate_up(chosen, None, values, rms));
+            let shared = shared.as_ref().map(<[_; 2]>::each_ref);
+            twin.extend(token_gate_up(chosen, shared, values, rms));
             if raw_logits {
                 let own = &mut logits[t * count..][..count];
                 own.iter_mut().for_each(|logit| *logit *= x.root(t));
             }
         }
-        let mut logits = strided(&logits, &choice.config);
-        logits.resize(most * logit_stride(&choice.config) as usize, f32::NAN);
+        let logits = Self::logits(lab, &logits, &choice, [parts, most]);
         let on_gpu = lab.load_alike(&pair.each_ref())?;
+        let load = |pair: &[Weight; 2]| lab.load_alike(&pair.each_ref());
+        let shared = shared.as_ref().map(load).transpose()?;
         let given = lab.below(3) == 0;
         let router = || {
             let mut router = choice.given(lab, &logits, most);
+            router.partial_sums = parts as u32;
             if given {
                 let behind = vec![u32::MAX; (most - here) * used];
                 router.ids = lab.given(&[&choice.ids[..], &behind].concat());
@@ -244,7 +279,7 @@ impl OfSeveral {
             experts: Some(([&on_gpu[0], &on_gpu[1]], router())),
             given,
             raw_logits,
-            shared: None,
+            shared: shared.as_ref().map(|w| [&w[0], &w[1]]),
             activation: lab.form(),
             x: x.input(lab),
             h,
@@ -253,7 +288,7 @@ impl OfSeveral {
         let mut all = vec![];
         let site = gate_up(lab.room(0)).site();
         for geometry in lab.geometries(&site, self.many)? {
-            let h = lab.output(most * used * rows, None);
+            let h = lab.output(most * (used * rows + self.shared.unwrap_or(0)), None);
             let gate_up = gate_up(h.values.clone());
             several.run(lab, gate_up.calls_with(lab.gpu, &geometry)?, most)?;
             all.extend(lab.left(&h, None, &twin)?);
@@ -268,7 +303,13 @@ impl OfSeveral {
 
     pub fn case(self) -> Case {
         let ([ty, _], [count, rows, cols]) = (self.types, self.sizes);
-        let name = format!("{ty} {} of {count}x{rows}x{cols}, tokens", self.used);
+        let shared = self
+            .shared
+            .map_or(String::new(), |rows| format!(", shared {rows}"));
+        let name = format!(
+            "{ty} {} of {count}x{rows}x{cols}{shared}, tokens",
+            self.used
+        );
         Case::new(name, move |lab| self.compare(lab, &self.weights(lab)))
     }
 }
@@ -351,10 +392,17 @@ fn of_several() -> Vec<Case> {
         types,
         used,
         sizes,
+        shared: None,
         many: false,
+    };
+    let with = |rows, of: OfSeveral| OfSeveral {
+        shared: Some(rows),
+        ..of
     };
     vec![
         of([Q4_0; 2], 4, [64, 32, 2048]).case().verified(),
+        with(96, of([Q4_0; 2], 4, [64, 32, 2048])).case().verified(),
+        with(80, of([Q8_0, Q4_0], 3, [8, 48, 1152])).case(),
         // So many that all threads choose.
         of([Q4_0; 2], 8, [256, 16, 256]).case(),
         of([Q4_K, Q6_K], 6, [64, 16, 256]).case(),

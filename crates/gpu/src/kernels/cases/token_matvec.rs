@@ -91,6 +91,70 @@ impl Product {
     }
 }
 
+/// A product of each of several tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct OfTokens {
+    pub product: Product,
+    /// Tokens of a workgroup.
+    pub columns: u32,
+}
+
+impl OfTokens {
+    pub fn case(self) -> Case {
+        let Product { ty, shape, .. } = self.product;
+        let [groups, rows, cols] = shape;
+        let name = format!("{ty} {groups}x{rows}x{cols}, tokens by {}", self.columns);
+        Case::new(name, move |lab| self.compare(lab))
+    }
+
+    pub fn compare(self, lab: &Lab<'_>) -> Result<Vec<Compared>, GpuError> {
+        let Product {
+            ty,
+            shape,
+            x_units,
+            residual,
+            ..
+        } = self.product;
+        let [groups, rows, cols] = shape;
+        let (n, width) = (groups * rows, cols.max(groups * x_units * 32));
+        let several = Several::new(lab);
+        let Several { here, most } = several;
+        let w = lab.weight(ty, shape);
+        let x = Normed::new(lab, most, width);
+        let (before, g) = (lab.normals(here * n), lab.normals(n));
+        let of_token = |t: usize| {
+            let (values, rms) = x.token(t);
+            let residual = residual.then(|| &before[t * n..][..n]);
+            let rms = (groups == 1).then_some(rms);
+            token_matvec(&w, values, x_units, rms, residual)
+        };
+        let twin: Vec<f32> = (0..here).flat_map(of_token).collect();
+        let mut input = x.input(lab);
+        if groups > 1 {
+            input.rms = None;
+        }
+        let (weight, prepared) = (lab.load(&w)?, n.is_multiple_of(32));
+        let input = Input::Prepared(input, x_units as u32);
+        let y = lab.room(most * n);
+        let left = prepared.then(|| lab.output(most * n, Some(&g)));
+        let residual = residual.then(|| lab.padded(&before, n, most));
+        let mut product = GpuTokenMatvec::new(&weight, lab.form(), input)
+            .bind("residual", residual.as_ref())
+            .bind("y", &y)
+            .prepared(left.clone())
+            .of_tokens(lab.gpu.machine, most as u32, None);
+        if let Some(several) = &mut product.several {
+            several.columns = self.columns;
+        }
+        several.run(lab, product.calls(lab.gpu)?, 1)?;
+        let mut all = vec![lab.floats(&y, &twin, lab.limit())?];
+        if let Some(left) = &left {
+            all.extend(lab.left(left, Some(&g), &twin)?);
+        }
+        Ok(all)
+    }
+}
+
 /// The heads' values of a token, or of each of several, whose slices are merged before the product.
 #[derive(Clone, Copy)]
 pub(crate) struct OfSlices {
@@ -148,7 +212,7 @@ impl OfSlices {
             let mut counts = slices.counts();
             counts.resize(most, 0);
             let sequences = standing(lab, &vec![u32::MAX; most], &counts, preceding as u32);
-            product = product.of_tokens(most as u32, &sequences);
+            product = product.of_tokens(lab.gpu.machine, most as u32, Some(&sequences));
         }
         let with_outputs = || {
             let (y, left) = (lab.room(most * n), lab.output(most * n, None));
@@ -180,7 +244,35 @@ impl OfSlices {
     }
 }
 
-/// Rotated rows behind the others.
+/// Products of several tokens, each of which a workgroup takes alone, or with others.
+fn of_tokens() -> Vec<Case> {
+    let of = |ty, shape, x_units, columns| OfTokens {
+        product: Product {
+            ty,
+            shape,
+            x_units,
+            residual: columns % 2 == 0,
+            out: Out::Both,
+            many: false,
+        },
+        columns,
+    };
+    let mut all = vec![
+        of(Q4_K, [1, 256, 2048], 0, 2).case().verified(),
+        of(Q6_K, [1, 1003, 2048], 0, 8).case().verified(),
+        of(Q4_0, [1, 64, 5120], 0, 1).case(),
+        of(Q4_0, [1, 64, 5120], 0, 4).case(),
+        // Heads, and units of a token that fill no block of halves.
+        of(Q5_0, [20, 64, 192], 8, 1).case(),
+        of(Q8_0, [3, 64, 96], 5, 4).case(),
+        of(Q8_0, [1, 160, 1120], 0, 1).case(),
+    ];
+    let types = GgmlType::ALL.iter().zip([1, 2, 4, 8].iter().cycle());
+    all.extend(types.map(|(&ty, &columns)| of(ty, [1, 96, 768], 0, columns).case()));
+    all
+}
+
+/// Rotated rows behind the others, of one token or of several.
 fn rotated(
     lab: &Lab<'_>,
     ty: GgmlType,
@@ -189,14 +281,21 @@ fn rotated(
 ) -> Result<Vec<Compared>, GpuError> {
     let [first_row, rope, rows] = rows;
     let w = lab.weight(ty, [1, rows, cols]);
-    let x = Normed::new(lab, 1, cols);
-    let (pos, n_ctx) = (lab.below(7), 7);
+    let several = Several::or_one(lab);
+    let Several { here, most } = several;
+    let x = Normed::new(lab, most, cols);
+    let n_ctx = 7;
+    let positions = lab.ids(most, n_ctx);
     let table = lab.normals(n_ctx * rope);
-    let (values, rms) = x.token(0);
-    let mut twin = token_matvec(&w, values, 0, Some(rms), None);
-    let (angles, _) = table[pos * rope..][..rope].as_chunks();
-    rotate_rows(&mut twin, first_row, rope, angles);
-    let y = lab.room(rows);
+    let of_token = |t: usize| {
+        let (values, rms) = x.token(t);
+        let mut twin = token_matvec(&w, values, 0, Some(rms), None);
+        let (angles, _) = table[positions[t] as usize * rope..][..rope].as_chunks();
+        rotate_rows(&mut twin, first_row, rope, angles);
+        twin
+    };
+    let twin: Vec<Vec<f32>> = (0..here).map(of_token).collect();
+    let y = lab.room(most * rows);
     let weight = lab.load(&w)?;
     let rotation = Rotation {
         table: lab.given(&table),
@@ -206,29 +305,45 @@ fn rotated(
     let mut product =
         GpuTokenMatvec::new(&weight, lab.form(), Input::Prepared(x.input(lab), 0)).bind("y", &y);
     product.rotation = Some(rotation);
-    lab.run(product.calls(lab.gpu)?, state(1, pos))?;
-    Ok(vec![lab.floats(&y, &twin, lab.limit())?])
+    let sequences = standing(lab, &positions, &vec![1; most], 0);
+    product = product.of_tokens(lab.gpu.machine, most as u32, Some(&sequences));
+    several.run_from(lab, product.calls(lab.gpu)?, n_ctx, positions[0])?;
+    let found: Vec<f32> = lab.read(&y, most * rows)?;
+    let (plain, turned) = found.split_at(most * first_row);
+    let of_token = |(t, twin): (usize, &Vec<f32>)| {
+        let width = rows - first_row;
+        let own = [
+            &plain[t * first_row..][..first_row],
+            &turned[t * width..][..width],
+        ];
+        lab.close(&own.concat(), twin, lab.limit())
+    };
+    Ok(twin.iter().enumerate().map(of_token).collect())
 }
 
-/// The residual stream itself, in f32.
+/// The residual stream itself, in f32, of one token or of several.
 fn stream(
     lab: &Lab<'_>,
     ty: GgmlType,
     [rows, cols]: [usize; 2],
 ) -> Result<Vec<Compared>, GpuError> {
     let w = lab.weight(ty, [1, rows, cols]);
+    let several = Several::or_one(lab);
+    let Several { here, most } = several;
     let Normed {
         x, norm, squares, ..
-    } = Normed::new(lab, 1, cols);
-    let mut twin = vec![0.0; rows];
+    } = Normed::new(lab, most, cols);
+    let mut twin = vec![0.0; here * rows];
     let options = MatvecOptions::contiguous(cols).with_norm(&norm, EPS);
-    Products::Exact.matvec(&w, &x, 1, options, &mut twin);
-    let y = lab.room(rows);
+    Products::Exact.matvec(&w, &x[..here * cols], here, options, &mut twin);
+    let y = lab.room(most * rows);
     let [x, norm, squares] = [x, norm, squares].map(|data| lab.given(&data));
     let weight = lab.load(&w)?;
     let input = Input::Stream(x, norm, squares, EPS);
-    let product = GpuTokenMatvec::new(&weight, lab.form(), input).bind("y", &y);
-    lab.run(product.calls(lab.gpu)?, state(1, 0))?;
+    let product = GpuTokenMatvec::new(&weight, lab.form(), input)
+        .bind("y", &y)
+        .of_tokens(lab.gpu.machine, most as u32, None);
+    several.run(lab, product.calls(lab.gpu)?, 1)?;
     Ok(vec![lab.floats(&y, &twin, 1e-11)?])
 }
 
@@ -257,7 +372,7 @@ fn logits_of_runs(w: &Weight, x: &[f32]) -> Vec<f32> {
     (0..x.len()).step_by(rows).flat_map(run).collect()
 }
 
-/// The experts' logits as partial sums beside the output.
+/// The experts' logits as partial sums beside the output, of one token or of several.
 fn partial_logits(
     lab: &Lab<'_>,
     [experts, rows, cols]: [usize; 3],
@@ -265,29 +380,43 @@ fn partial_logits(
 ) -> Result<Vec<Compared>, GpuError> {
     let w = lab.weight(Q4_0, [1, rows, cols]);
     let router = lab.weight(F32, [1, experts, rows]);
-    let (x, before, g) = (lab.normals(cols), lab.normals(rows), lab.normals(rows));
-    let twin = token_matvec(&w, &stand_for(lab.form(), &x), 0, None, Some(&before));
-    let logits = logits_of_runs(&router, &weighted(&twin, &g));
+    let several = Several::or_one(lab);
+    let Several { here, most } = several;
+    let (x, g) = (lab.normals(most * cols), lab.normals(rows));
+    let before = lab.normals(most * rows);
+    let values = stand_for(lab.form(), &x);
+    let of_token = |t: usize| {
+        let before = &before[t * rows..][..rows];
+        token_matvec(&w, &values[t * cols..][..cols], 0, None, Some(before))
+    };
+    let twin: Vec<f32> = (0..here).flat_map(of_token).collect();
+    let logits = twin.chunks_exact(rows);
+    let logits = logits.flat_map(|twin| logits_of_runs(&router, &weighted(twin, &g)));
+    let logits: Vec<f32> = logits.collect();
     let (weight, router) = (lab.load(&w)?, lab.load(&router)?);
     let input = Input::Prepared(TokenInput::of(lab.prepared(&x)), 0);
     let mut product = GpuTokenMatvec::new(&weight, lab.form(), input)
         .bind("residual", &lab.given(&before))
-        .prepared(lab.output(rows, Some(&g)));
+        .prepared(lab.output(most * rows, Some(&g)))
+        .of_tokens(lab.gpu.machine, most as u32, None);
     // On the CPU, a write behind the last run shows. Elsewhere it shows in the room for one more.
     #[cfg(any(test, feature = "testing"))]
-    let more = if lab.gpu.metal.is_some() { 0 } else { experts };
+    let more = match lab.gpu.metal.is_some() {
+        true => (most - here) * rows / ROUTER_ROWS as usize * experts,
+        false => most * rows / ROUTER_ROWS as usize * experts,
+    };
     #[cfg(not(any(test, feature = "testing")))]
-    let more = experts;
+    let more = most * rows / ROUTER_ROWS as usize * experts;
     let mut all = vec![];
     for geometry in lab.geometries(&product.site(), many)? {
-        let left = lab.output(rows, Some(&g));
+        let left = lab.output(most * rows, Some(&g));
         product.prepared = Some(left.clone());
         let fits = leaves_partial_logits(lab.gpu.machine, &router, geometry.tile);
         product.router = fits.then(|| PartialLogits {
             weight: &router,
             logits: lab.room(logits.len() + more),
         });
-        lab.run(product.calls_with(lab.gpu, &geometry)?, state(1, 0))?;
+        several.run(lab, product.calls_with(lab.gpu, &geometry)?, 1)?;
         all.extend(lab.left(&left, Some(&g), &twin)?);
         if let Some(router) = &product.router {
             all.push(lab.floats(&router.logits, &logits, lab.limit())?);
@@ -339,6 +468,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .case()
         .long()
     }));
+    all.extend(of_tokens());
     all.extend(GgmlType::ALL.iter().map(|&ty| {
         Case::new(format!("{ty} 67x768, of floats"), move |lab| {
             of_floats(lab, ty)

@@ -177,7 +177,15 @@ pub(crate) fn of_several() -> Vec<Case> {
         of_host: false,
         many: false,
     };
+    let with = |shared, down: Down| Down {
+        shared: Some(shared),
+        ..down
+    };
     vec![
+        with((Q4_0, 1536), several(Q4_0, [64, 4, 64, 1536]))
+            .case()
+            .verified(),
+        with((Q6_K, 1024), several(Q5_0, [8, 3, 32, 256])).case(),
         several(Q4_0, [64, 4, 64, 1536]).case().verified(),
         several(Q5_0, [64, 6, 32, 1408]).case(),
         several(Q4_K, [8, 3, 96, 256]).case(),

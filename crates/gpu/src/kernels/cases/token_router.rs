@@ -2,6 +2,7 @@
 
 use super::Case;
 use super::lab::{Compared, Lab, state};
+use super::places::Several;
 use super::prepared::{EPS, Normed};
 use crate::gpu::GpuError;
 use crate::kernels::token_router::{GpuTokenRouter, token_router};
@@ -22,6 +23,8 @@ fn compare(lab: &Lab<'_>, [rows, cols]: [usize; 2]) -> Result<Vec<Compared>, Gpu
             squares: lab.given(&x.squares),
             eps: EPS,
             y: lab.room(rows),
+            stride: rows as u32,
+            tokens: 1,
         };
         lab.run(router.calls(), state(1, 0))?;
         all.push(lab.floats(&router.y, &twin, 1e-12)?);
@@ -29,12 +32,48 @@ fn compare(lab: &Lab<'_>, [rows, cols]: [usize; 2]) -> Result<Vec<Compared>, Gpu
     Ok(all)
 }
 
+/// Compares the router of several tokens, whose logits are made whole vec4.
+fn of_several(lab: &Lab<'_>, [rows, cols]: [usize; 2]) -> Result<Vec<Compared>, GpuError> {
+    let Several { here, most } = Several::new(lab);
+    let w = lab.weight(GgmlType::F32, [1, rows, cols]);
+    let x = Normed::new(lab, most, cols);
+    let stride = rows.next_multiple_of(4);
+    let weight = lab.load(&w)?;
+    let router = GpuTokenRouter {
+        weight: &weight,
+        x: lab.given(&x.x),
+        norm: Some(lab.given(&x.norm)),
+        squares: lab.given(&x.squares),
+        eps: EPS,
+        y: lab.room(most * stride),
+        stride: stride as u32,
+        tokens: most as u32,
+    };
+    Several { here, most }.run(lab, router.calls(), 1)?;
+    let found: Vec<f32> = lab.read(&router.y, here * stride)?;
+    let of_token = |(t, found): (usize, &[f32])| {
+        let (weighted, (squares, _)) = (&x.weighted[t * cols..][..cols], x.rms(t));
+        let twin = token_router(&w, weighted, squares, EPS);
+        lab.close(&found[..rows], &twin, 1e-12)
+    };
+    Ok(found
+        .chunks_exact(stride)
+        .enumerate()
+        .map(of_token)
+        .collect())
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let case = |shape: [usize; 2]| {
         let name = format!("f32 {}x{}", shape[0], shape[1]);
         Case::new(name, move |lab| compare(lab, shape)).verified_if(shape[0] == 64)
     };
-    [[64, 2048], [8, 320], [256, 7168], [3, 32]]
+    let mut all: Vec<_> = [[64, 2048], [8, 320], [256, 7168], [3, 32]]
         .map(case)
-        .into()
+        .into();
+    all.extend([[64, 2048], [3, 32]].map(|shape| {
+        let name = format!("f32 {}x{}, tokens", shape[0], shape[1]);
+        Case::new(name, move |lab| of_several(lab, shape))
+    }));
+    all
 }

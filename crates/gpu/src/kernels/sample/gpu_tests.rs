@@ -51,7 +51,7 @@ impl<'a> Chooser<'a> {
         let unused = || Range::words("not read", 8);
         let sequences = Sequences {
             table: unused(),
-            pages: unused(),
+            pages: Some(unused()),
             work: unused(),
             page: 64,
             rows: 64,

@@ -61,7 +61,7 @@ impl Paged {
         let none = || Range::whole(&upload(gpu, &[u32::MAX; 4]));
         Sequences {
             table: none(),
-            pages: Range::whole(&upload(gpu, &self.pages)),
+            pages: Some(Range::whole(&upload(gpu, &self.pages))),
             work: none(),
             page: PAGE,
             rows: self.count * PAGE,

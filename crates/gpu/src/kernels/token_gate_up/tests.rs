@@ -71,6 +71,7 @@ fn each_token_has_experts_of_its_own_in_larger_subgroups() {
         types: [GgmlType::Q4_0; 2],
         used: 4,
         sizes: [64, 32, 2048],
+        shared: Some(64),
         many: false,
     };
     agree_everywhere(&some_waves(), |_| vec![several.case()]);
@@ -82,6 +83,7 @@ fn experts_of_several_tokens_lie_in_any_piece() {
         types: TYPES,
         used: 3,
         sizes: [8, 64, 256],
+        shared: Some(736),
         many: false,
     };
     for gpu in &token_gpus_with_binding(40_000) {

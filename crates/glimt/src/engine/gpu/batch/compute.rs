@@ -3,6 +3,7 @@
 use super::GpuBatch;
 use crate::engine::backend::OnPrompt;
 use crate::engine::gpu::pace::Kind;
+use crate::engine::gpu::prompt::Piece;
 use crate::engine::gpu::submissions::{Submissions, Worth};
 use crate::gpu::GpuError;
 use std::sync::Arc;
@@ -35,28 +36,36 @@ impl GpuBatch {
         } = self;
         let mut submissions = Submissions::begin(&model, paces, proof, tokens);
         let mut at_once = prompt.at_once(tokens);
+        if at_once == 1 && tokens > 1 {
+            prompt.was_short();
+        }
         let mut begin = 0;
         while begin < tokens {
             let piece = at_once.min(tokens - begin);
             let end = begin + piece;
-            let state = place.state(recipes, gpu, pos + begin, piece);
             let worth = Worth::piece(begin..end);
             let flow = if piece == 1 {
+                let state = place.state(recipes, gpu, pos + begin, piece);
                 let step = token.single.replay(gpu, &state);
                 submissions
                     .run(Kind::Single, &[&step], worth, on_prompt)
                     .await?
             } else {
-                let step = prompt.step(&model, recipes, piece).await?;
-                let head = match end == tokens {
-                    true => Some(prompt.head(&model, recipes, logits).await?),
-                    false => None,
+                let part = Piece {
+                    sequence,
+                    place,
+                    pos: pos + begin,
+                    tokens: piece,
+                    ends: end == tokens,
                 };
-                let step = step.replay(gpu, &state);
-                let head = head.as_ref().map(|head| head.replay(gpu, &state));
-                let both: Vec<_> = std::iter::once(&step).chain(&head).collect();
+                let all = prompt.recordings(&model, recipes, &part, logits).await?;
+                let replays = all
+                    .iter()
+                    .map(|(recording, state)| recording.replay(gpu, state));
+                let all: Vec<_> = replays.collect();
+                let all: Vec<_> = all.iter().collect();
                 submissions
-                    .run(Kind::Several, &both, worth, on_prompt)
+                    .run(Kind::Several, &all, worth, on_prompt)
                     .await?
             };
             if flow.is_break() {

@@ -32,6 +32,8 @@ impl GpuBatch {
             let experts = self.model.model.config().experts.as_ref();
             return Ok(experts.map(|experts| experts.used as f64));
         }
+        let experts = self.model.model.config().experts.as_ref();
+        let used = experts.map_or(0, |experts| experts.used);
         let Some(lists) = self.lists.get(&self.class(tokens)) else {
             return Ok(None);
         };
@@ -41,8 +43,13 @@ impl GpuBatch {
                 .gpu()
                 .read(&tiles.buffer, tiles.offset, tiles.size)
                 .wait()?;
-            let used = all.chunks(*words as usize).filter(|tile| tile[2] > 0);
-            let experts: HashSet<u32> = used.map(|tile| tile[0]).collect();
+            let experts: HashSet<u32> = match words {
+                1 => all.into_iter().take(tokens * used).collect(),
+                _ => {
+                    let used = all.chunks(*words as usize).filter(|tile| tile[2] > 0);
+                    used.map(|tile| tile[0]).collect()
+                }
+            };
             sum += experts.len();
         }
         Ok((!lists.is_empty()).then(|| sum as f64 / lists.len() as f64))

@@ -1,15 +1,18 @@
 //! A step on its way: what the host writes before it, the recordings that it replays, and what comes back of it.
 
 use super::rows::FlyingRows;
-use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, Place, RING};
+use super::{
+    BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, Place, RING, write_words,
+};
 use crate::engine::gpu::results::RESULT;
-use crate::gpu::GpuError;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
+use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::Seen;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::{CHOICE, Record};
+use crate::recipes::Steps;
 use std::sync::Arc;
 use wgpu::CommandEncoder;
 
@@ -178,8 +181,13 @@ impl GpuBatch {
                 ..self.state(token.sequence, token.position as usize, 1)
             };
         }
-        self.write_words(&self.choices, 0, choices.as_flattened());
-        self.write_table(tokens)
+        write_words(self.gpu(), &self.choices, 0, choices.as_flattened());
+        let placed = tokens.iter().map(|token| {
+            self.check(token);
+            (*token, self.place(token.sequence))
+        });
+        let most = self.class(tokens.len());
+        write_table(self.gpu(), &self.recipes, most, &placed.collect::<Vec<_>>())
     }
 
     /// # Panics
@@ -190,44 +198,6 @@ impl GpuBatch {
             sequence < self.sizes.sequences && (position as usize) < self.sizes.n_ctx,
             "{token:?}"
         );
-    }
-
-    fn write_table(&self, tokens: &[BatchToken]) -> State {
-        let seen = |token: &BatchToken| Seen {
-            sequence: token.sequence,
-            position: token.position,
-        };
-        let seen: Vec<Seen> = tokens.iter().map(seen).collect();
-        let cut = self.recipes.cut(self.gpu().machine, &seen);
-        let records = tokens.iter().zip(&cut.slices);
-        let records = records.flat_map(|(token, [first_slice, slices])| {
-            self.check(token);
-            let Place {
-                first_page,
-                first_id,
-            } = self.place(token.sequence);
-            let record = Record {
-                position: token.position,
-                first_page,
-                first_id,
-                first_slice: *first_slice,
-                slices: *slices,
-            };
-            record.words()
-        });
-        let records: Vec<u32> = records.collect();
-        if let Some(sequences) = self.recipes.sequences() {
-            self.write_words(&sequences.table, 0, &records);
-            self.write_words(&sequences.work, 0, cut.work.as_flattened());
-        }
-        let count = tokens.len() as u32;
-        State {
-            // The number of rows chooses among kernels. Positions are in the table.
-            pos: cut.rows.max(count) - count,
-            tokens: count,
-            slices: cut.work.len() as u32,
-            ..State::default()
-        }
     }
 
     /// Goes on once a step is done.
@@ -258,5 +228,45 @@ impl GpuBatch {
             landing.logits = self.rows.land(gpu, rows, flight.submission).await?;
         }
         Ok(landing)
+    }
+}
+
+/// Says where the tokens of a step of up to `most` stand, in the tables that it reads, and gives the words of its replay.
+pub(in crate::engine::gpu) fn write_table(
+    gpu: &Gpu,
+    recipes: &Steps,
+    most: u32,
+    tokens: &[(BatchToken, Place)],
+) -> State {
+    let seen = |(token, _): &(BatchToken, Place)| Seen {
+        sequence: token.sequence,
+        position: token.position,
+    };
+    let seen: Vec<Seen> = tokens.iter().map(seen).collect();
+    let cut = recipes.cut(gpu, most, &seen);
+    let records = tokens.iter().zip(&cut.slices);
+    let records = records.flat_map(|((token, place), [first_slice, slices])| {
+        let record = Record {
+            position: token.position,
+            first_page: place.first_page,
+            first_id: place.first_id,
+            first_slice: *first_slice,
+            slices: *slices,
+        };
+        record.words()
+    });
+    let records: Vec<u32> = records.collect();
+    if let Some(sequences) = recipes.sequences() {
+        write_words(gpu, &sequences.table, 0, &records);
+        write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
+    }
+    let count = tokens.len() as u32;
+    State {
+        // The number of rows chooses among kernels. Positions are in the table.
+        pos: cut.rows.max(count) - count,
+        tokens: count,
+        slices: cut.work.len() as u32,
+        kernels: cut.kernels,
+        ..State::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Protects steps of several sequences: each gets the logits that it gets alone, whatever stands beside it and wherever its pages lie.
 
 mod answered;
+mod as_one;
 mod shared;
 mod slots;
 

@@ -17,6 +17,12 @@ use crate::model::pairs::Pair;
 use crate::models::mla::{Attention, Query};
 use crate::recipes::few::{Few, Product};
 
+/// The number of the dispatches that join a token's slices in the product of `attn_v_b` ([`When::Kernel`]), in steps of several tokens by the
+/// kernels of one.
+pub(super) const JOINED: u32 = 8;
+/// The number of those that join them before it.
+pub(super) const MERGED: u32 = 9;
+
 /// The rotated and the absorbed queries.
 type Queries = Result<[Range; 2], GpuError>;
 
@@ -34,19 +40,30 @@ pub(super) struct Layer<'s, 'a> {
 impl<'a> Layer<'_, 'a> {
     /// Records the attention. The result is the weight that takes it to the stream, and its input.
     pub fn attend(mut self) -> Result<(&'a GpuWeight, Range), GpuError> {
-        let given = self.step.given;
+        let (given, short) = (self.step.given, self.mla.short);
         let queries = self.queries()?;
+        let begin = self.step.calls.len();
         let attention = self.mla.attention(given, self.step.most, self.i, queries);
-        let short = if self.step.one { self.mla.short } else { 0 };
-        if short > 0 {
-            let call = attention.short_call(given.target);
-            self.step.calls.push(call.only(When::Rows(0, short)));
+        self.step.calls.extend(match self.step.as_one {
+            true if self.step.most > 1 => attention.calls_of_each(given.target, short),
+            true => attention.calls_of_one(given.target, short),
+            false => attention.calls(),
+        });
+        let attended = match self.step.product_of(Pair::Vo, self.i) {
+            Some(vo) => (vo, self.merged()),
+            None => (&given.body.layers[self.i].attn_output, self.head_values()?),
+        };
+        if self.is_of_each() {
+            let slices = self.mla.slices * self.step.most;
+            let calls = &mut self.step.calls[begin..];
+            calls.iter_mut().for_each(|call| call.slices = Some(slices));
         }
-        self.step.calls.extend(attention.calls_above(short));
-        match self.step.product_of(Pair::Vo, self.i) {
-            Some(vo) => Ok((vo, self.merged())),
-            None => Ok((&given.body.layers[self.i].attn_output, self.head_values()?)),
-        }
+        Ok(attended)
+    }
+
+    /// Whether the step has several tokens, by the kernels of a decoded token.
+    fn is_of_each(&self) -> bool {
+        self.step.as_one && self.step.most > 1
     }
 
     fn dims(&self) -> MlaDims {
@@ -65,7 +82,7 @@ impl<'a> Layer<'_, 'a> {
     }
 
     /// Room for the rotated queries.
-    fn q_pe(&self) -> Range {
+    fn q_pe(&mut self) -> Range {
         let width = self.width(self.dims().rope);
         self.step.floats_beside("q_pe", width)
     }
@@ -77,7 +94,8 @@ impl<'a> Layer<'_, 'a> {
 
     /// Whether dispatches wait for each other where they need not.
     fn is_serial(&self) -> bool {
-        self.step.one && self.step.given.target.machine.serial_passes
+        let serial = self.step.given.target.machine.serial_passes;
+        self.step.as_one && self.step.most == 1 && serial
     }
 
     /// The absorbed and the rotated queries; the new rows go to the cache.
@@ -98,11 +116,7 @@ impl<'a> Layer<'_, 'a> {
         let (step, weights) = (&self.step, [q_b, &self.weights.attn_k_b]);
         let target = step.given.target;
         let more = token_absorb::repeated(target, weights, self.dims(), self.is_serial());
-        let has_table = step.given.context.sequences.is_some();
-        more.is_some_and(|more| match step.one {
-            true => target.repeats_work(more),
-            false => step.is_apart() && has_table,
-        })
+        more.is_some_and(|more| step.as_one && target.repeats_work(more))
     }
 
     /// The queries and their absorption in one dispatch, and the new row of the cache in the same where the next one would wait.
@@ -131,7 +145,7 @@ impl<'a> Layer<'_, 'a> {
         Ok([q_lat, q_pe])
     }
 
-    /// The queries of one token by `qk`: one product leaves all of them, rotated where the tier can.
+    /// The queries by `qk`: one product leaves all of them, rotated where the tier can.
     fn queries_by(&mut self, qk: &GpuWeight) -> Queries {
         let dims = self.dims();
         let (x, kv_a) = self.query_input()?;
@@ -141,10 +155,10 @@ impl<'a> Layer<'_, 'a> {
             first_row: self.width(dims.kv_lora),
             rope: dims.rope as u32,
         };
-        let absorbed = u64::from(rotation.first_row) * 4;
+        let absorbed = u64::from(self.step.most) * u64::from(rotation.first_row) * 4;
         self.step.record(&Product {
             y: Some(y.clone()),
-            rotation: self.step.one.then_some(rotation),
+            rotation: self.step.as_one.then_some(rotation),
             ..Product::of(qk, &x)
         })?;
         let part = |offset, size| Range {
@@ -154,7 +168,7 @@ impl<'a> Layer<'_, 'a> {
         };
         let [absorbed, mut rotated] = [part(0, absorbed), part(absorbed, y.size - absorbed)];
         let mut rows = self.rows(kv_a);
-        if !self.step.one {
+        if !self.step.as_one {
             let q_pe = self.q_pe();
             rows.queries = Some([rotated, q_pe.clone()]);
             // The absorbed part of a head lies elsewhere.
@@ -177,7 +191,7 @@ impl<'a> Layer<'_, 'a> {
             ..Product::of(heads, x)
         };
         let kv_a = match &weights.q {
-            Query::Full { .. } if self.step.one => self.beside_kv_a(query(self.x))?,
+            Query::Full { .. } if self.step.as_one => self.beside_kv_a(query(self.x))?,
             _ => {
                 let (x, kv_a) = self.query_input()?;
                 self.step.record(&query(&x))?;
@@ -267,54 +281,71 @@ impl<'a> Layer<'_, 'a> {
     fn merged(&mut self) -> Range {
         let width = self.width(self.dims().kv_lora);
         let latents = self.step.values("latents", width);
+        let (given, step) = (self.step.given, &mut *self.step);
         let merge = self
             .mla
-            .merge(self.step.given, &latents, self.step.activation);
-        self.step.calls.push(merge);
+            .merge(given, &latents, step.activation, step.as_one);
+        step.calls.push(merge);
         latents
     }
 
     /// The heads' values, prepared, from the slices of the attention: joined by the product itself where they are few, else by a dispatch
     /// before it.
     fn head_values(&mut self) -> Result<Range, GpuError> {
-        let (given, v_b, dims) = (self.step.given, &self.weights.attn_v_b, self.dims());
-        let target = given.target;
+        let (v_b, dims) = (&self.weights.attn_v_b, self.dims());
         let values = self.step.values("values", v_b.total_rows());
         let output = TokenOutput::of(values.clone());
-        let slices = Input::Slices(self.mla.partials.clone(), dims);
-        let joining =
-            GpuTokenMatvec::new(v_b, self.step.activation, slices).prepared(output.clone());
-        let joining = match &given.context.sequences {
-            _ if self.step.one => Some(joining),
-            Some(sequences) if self.step.is_apart() => {
-                Some(joining.of_tokens(self.step.most, sequences))
-            }
-            _ => None,
+        let (most, of_each) = (self.joined(&output)?, self.is_of_each());
+        // The most slices that a token can have.
+        let limit = match of_each {
+            true => self.mla.slices,
+            false => MAX_SLICES as u32,
         };
-        let joining = joining.filter(|product| target.geometry(&product.site()).is_some());
-        let most = match &joining {
-            Some(_) => target.merge_up_to(self.step.activation) * self.step.most,
-            None => 0,
-        };
-        if let Some(product) = joining.filter(|_| most > 0) {
-            let few = product.calls(target)?.into_iter();
-            let few = few.map(|call| call.only(When::SlicesUpTo(most)));
-            self.step.calls.extend(few);
-        }
-        if self.step.one && most as usize >= MAX_SLICES {
+        if self.step.as_one && most >= limit {
             return Ok(values);
         }
         let begin = self.step.calls.len();
         let latents = TokenInput::of(self.merged());
         self.step.record(&Product {
             prepared: Some(output),
+            slices: (of_each && most > 0).then_some([most + 1, u32::MAX]),
             ..Product::of_heads(v_b, &latents, dims.kv_lora)
         })?;
-        if self.step.one || most > 0 {
+        if self.step.as_one {
+            let when = match (of_each, most) {
+                (true, 0) => When::Always,
+                (true, _) => When::Kernel(MERGED),
+                (false, _) => When::SlicesAbove(most),
+            };
             for call in &mut self.step.calls[begin..] {
-                call.when = When::SlicesAbove(most);
+                call.when = when;
             }
         }
         Ok(values)
+    }
+
+    /// Records the product that joins slices, if there is one. The result is the most slices of a token that it joins.
+    fn joined(&mut self, output: &TokenOutput) -> Result<u32, GpuError> {
+        let (given, v_b, dims) = (self.step.given, &self.weights.attn_v_b, self.dims());
+        let (target, most) = (given.target, self.step.most);
+        let joins = target.merge_up_to(self.step.activation);
+        if !self.step.as_one || joins == 0 {
+            return Ok(0);
+        }
+        let slices = Input::Slices(self.mla.partials.clone(), dims);
+        let product = GpuTokenMatvec::new(v_b, self.step.activation, slices)
+            .prepared(output.clone())
+            .of_tokens(target.machine, most, given.context.sequences.as_ref());
+        let Ok(geometry) = product.geometry(target) else {
+            return Ok(0);
+        };
+        let (product, when) = match self.is_of_each() {
+            false => (product, When::SlicesUpTo(joins)),
+            true if joins >= self.mla.slices => (product, When::Always),
+            true => (product.of_slices([0, joins]), When::Kernel(JOINED)),
+        };
+        let calls = product.calls_with(target, &geometry)?.into_iter();
+        self.step.calls.extend(calls.map(|call| call.only(when)));
+        Ok(joins)
     }
 }

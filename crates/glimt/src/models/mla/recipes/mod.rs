@@ -12,14 +12,14 @@ use crate::gpu::call::{Call, State};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{Gpu, GpuError, Target};
-use crate::kernels::attention::{self, Cut, GpuAttention, Seen, cut_sequences};
+use crate::kernels::attention::{self, Cut, GpuAttention, OfOne, Seen, cut_sequences};
 use crate::kernels::prompt_attention::{self, Scratch};
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache};
 use crate::kernels::token::{TokenInput, unsupported};
 use crate::kernels::{MlaDims, attention_merge, attention_short};
 use crate::model::rope_table;
 use crate::quant::activation::Activation;
-use crate::recipes::few::Few;
+use crate::recipes::few::{self as of_few, Few};
 use crate::recipes::prompt::{Prompt, Rows};
 use crate::recipes::{
     self, AttentionWeights, BatchSizes, Chosen, ChunkSize, Context, Given, RowsBuffer,
@@ -57,6 +57,14 @@ impl Weights {
         }
     }
 
+    /// The attention of steps of one token.
+    fn of_one(&self, target: &Target) -> OfOne {
+        OfOne {
+            form: self.token,
+            short: attention_short::most_rows(target, self.token, self.config.dims()),
+        }
+    }
+
     /// The attention with its buffers, also for steps of prompts of this size.
     fn mla(&self, target: &Target, chunk: ChunkSize, sizes: BatchSizes) -> Mla {
         let config = &*self.config;
@@ -72,9 +80,13 @@ impl Weights {
             None => sizes.chunk,
         };
         let angles = rope_table(&config.rope, config.qk_rope_head_dim, sizes.n_ctx);
+        let slices = self.most_slices(target, sizes.n_ctx);
+        let of_each = (of_few::most_as_one(target) * slices) as usize;
+        let most_slices = sizes.slices().max(absorbed as usize).max(of_each);
         Mla {
-            partials: attention::partials(dims, sizes.slices().max(absorbed as usize)),
-            short: attention_short::most_rows(target, self.token, dims),
+            partials: attention::partials(dims, most_slices),
+            short: self.of_one(target).short,
+            slices,
             rope_table: Range::whole(&Buffer::with("rotation table", &angles)),
             buffers: Buffers::new(chunk, config, most_absorbed.max(sizes.of_several())),
             weights: self.clone(),
@@ -118,6 +130,12 @@ impl AttentionWeights for Weights {
         let slices = attention::MAX_SLICES + size.tokens as usize;
         let [partials, _] = attention::partial_bytes(self.config.dims(), slices);
         widest.max(several.then_some(partials)).unwrap_or(0)
+    }
+
+    fn most_slices(&self, target: &Target, n_ctx: usize) -> u32 {
+        let heads = self.config.head_count;
+        self.of_one(target)
+            .most_slices(target.machine, n_ctx, heads)
     }
 
     fn sized(
@@ -201,6 +219,8 @@ struct Mla {
     partials: [Range; 2],
     /// Rows of a context up to which the attention of one token takes [`attention_short`], or 0.
     short: u32,
+    /// The most slices that one token cuts its context into.
+    slices: u32,
     /// The attention of prompts over expanded keys and values, where the sizes suit it.
     expanded: Option<Expanded>,
     buffers: Buffers,
@@ -249,10 +269,18 @@ impl Mla {
         }
     }
 
-    /// The dispatch that joins its slices in `latent`.
-    fn merge(&self, given: Given<'_>, latent: &Range, output: Activation) -> Call {
-        let sequences = given.context.sequences.as_ref();
+    /// The dispatch that joins its slices in `latent`, with `as_one` as those of one token are joined.
+    fn merge(&self, given: Given<'_>, latent: &Range, output: Activation, as_one: bool) -> Call {
+        let sequences = (given.context.sequences.as_ref(), as_one);
         attention_merge::call(sequences, &self.partials, self.dims(), latent, output)
+    }
+
+    /// The attention of steps of one token.
+    fn of_one(&self) -> OfOne {
+        OfOne {
+            form: self.weights.token,
+            short: self.short,
+        }
     }
 
     /// The rows of the cache, and nothing else, from `kv_a` of the layer.
@@ -306,12 +334,13 @@ impl recipes::Attention for Mla {
 
     fn state(&self, context: &Context, machine: Machine, pos: usize, tokens: usize) -> State {
         let rows = pos + tokens;
-        let (slices, slice_rows) = if tokens == 1 && rows <= self.short as usize {
-            let slice = attention_short::ROWS;
-            ((rows as u32).div_ceil(slice), slice)
-        } else {
-            let form = self.form(context, tokens);
-            attention::cut_context(form, machine, rows, tokens, self.dims().heads)
+        let heads = self.dims().heads;
+        let (slices, slice_rows) = match tokens {
+            1 => self.of_one().slices(machine, rows, heads),
+            _ => {
+                let form = self.form(context, tokens);
+                attention::cut_context(form, machine, rows, tokens, heads)
+            }
         };
         let few = |e: &Expanded| e.form.few(machine, self.config().kv_dims(), pos, tokens);
         State {
@@ -324,7 +353,21 @@ impl recipes::Attention for Mla {
         }
     }
 
-    fn cut(&self, machine: Machine, tokens: &[Seen]) -> Cut {
-        cut_sequences(self.weights.token, machine, tokens, self.dims().heads)
+    fn cut(&self, target: &Target, tokens: &[Seen], as_one: bool) -> Cut {
+        let (machine, heads) = (target.machine, self.dims().heads);
+        if !as_one {
+            return cut_sequences(self.weights.token, machine, tokens, heads);
+        }
+        let mut cut = self.of_one().cut(machine, tokens, heads);
+        let most = target.merge_up_to(target.activation());
+        for [_, slices] in &cut.slices {
+            cut.kernels |= 1
+                << if *slices <= most {
+                    few::JOINED
+                } else {
+                    few::MERGED
+                };
+        }
+        cut
     }
 }

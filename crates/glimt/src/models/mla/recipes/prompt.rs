@@ -123,7 +123,7 @@ impl Mla {
         step.calls.extend(attention.calls());
         let latent = &buffers.latent;
         step.calls
-            .push(self.merge(given, latent, Activation::Floats));
+            .push(self.merge(given, latent, Activation::Floats, false));
         let latent = step.plain_input(&buffers.absorbed, latent, heads * kv_lora);
         let values = &step.chunk.values;
         step.product(values, &layer.attn_v_b, &latent, kv_lora, None);

@@ -157,6 +157,7 @@ fn dispatches(step: &Step) -> usize {
         pos: 9,
         tokens: step.most.tokens,
         slices: 1,
+        kernels: 1,
         ..State::default()
     };
     let held = |call: &&Call| call.when.holds(&state);

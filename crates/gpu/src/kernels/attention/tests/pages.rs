@@ -100,7 +100,7 @@ fn every_index_lies_in_its_buffer() {
     let dims = GLM;
     let sequences = Sequences {
         table: Range::words("table", 8 * 3),
-        pages: Range::words("pages", 12),
+        pages: Some(Range::words("pages", 12)),
         work: Range::words("work", (SLICE * (MAX_SLICES + 3)) as u64),
         page: 32,
         rows: 640,

@@ -24,7 +24,7 @@ fn unmade(
         cache: Range::whole(&Buffer::new("test", cache, Role::Cache)),
         sequences: Some(Sequences {
             table: Range::words("test", 4),
-            pages: Range::words("test", 12),
+            pages: Some(Range::words("test", 12)),
             work: Range::words("test", 4),
             page: 64,
             rows,

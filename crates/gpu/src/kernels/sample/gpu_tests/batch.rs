@@ -27,7 +27,7 @@ fn each_row_is_chosen_from_by_itself() {
         let unused = || Range::words("not read", 8);
         let sequences = Sequences {
             table: Range::whole(&upload(gpu, table.as_flattened())),
-            pages: unused(),
+            pages: Some(unused()),
             work: unused(),
             page: 64,
             rows: 64,

@@ -81,8 +81,13 @@ fn steps(
     let mut mla = attention.mla(gpu, chunk, sizes);
     let expanded = mla.expanded.as_mut().expect("its sizes suit");
     expanded.scratch.blocks = Blocks::new(2 * PAGE, N_CTX as u32);
-    let several = mla.expands(&steps.context).is_none();
-    assert_eq!(several, sizes.pages > 0, "tokens of several sequences");
+    let of_several = [&steps.context, &steps.context.alone()];
+    let expands = of_several.map(|context| mla.expands(context).is_some());
+    let table = !expands[0];
+    assert_eq!(
+        [table, expands[1]],
+        [sizes.tokens > 1 || steps.as_one() > 1, true]
+    );
     steps.attention = Arc::new(mla);
     let cache = |range: &Range| {
         let nan = vec![f16::NAN; range.size as usize / 2];

@@ -1,0 +1,187 @@
+//! Protects steps of few tokens by the kernels of a decoded token: each token gets what it gets alone, to the bit.
+
+use super::*;
+use crate::engine::gpu::{PrecomposeChoice, Precomposed};
+use crate::gpu::Gpu;
+use crate::models;
+use crate::recipes::Residence;
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
+use crate::testing::drawn;
+
+/// One way to run a model.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    model: ModelName,
+    recipe: Recipe,
+    tier: Tier,
+    /// Whether workgroups repeat small work.
+    repeats: bool,
+    /// Cache rows up to which another kernel attends, for each workgroup that keeps a core busy.
+    short: u32,
+    /// Slices up to which `attn_v_b` joins them.
+    joined: u32,
+    precompose: PrecomposeChoice,
+    /// Units of an input that pass through workgroup memory at least.
+    staged: u32,
+    /// Whether one sequence is longer, so that its context has more slices and pages.
+    long: bool,
+}
+
+impl Way {
+    /// The model; nothing where the adapter cannot run it.
+    fn load(self) -> Option<Arc<GpuModel>> {
+        let options = GpuOptions {
+            tier: Some(self.tier),
+            serial_passes: Some(false),
+            repeats_work: Some(self.repeats),
+            ..GpuOptions::default()
+        };
+        let mut gpu = match Gpu::open(&options).wait() {
+            Ok(gpu) => gpu,
+            Err(GpuError::TierUnsupported { .. }) => return None,
+            Err(e) => panic!("these tests need a GPU adapter: {e}"),
+        };
+        let tuned = &mut gpu.target.machine.tuned;
+        tuned.short_attention_rows = self.short;
+        tuned.merged_slices = self.joined;
+        tuned.staged_units_least = self.staged;
+        tuned.prompt_as_one = 32;
+        let options = SynthOptions {
+            layers: Some(3),
+            ..SynthOptions::default()
+        };
+        let gguf = synth::without_matrices(self.model, self.recipe, &options).expect("a plan");
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let mut ignore = |_, _| {};
+        let loaded = GpuModel::load_precomposed(
+            Arc::new(gpu),
+            model,
+            Residence::Whole,
+            self.precompose,
+            N_CTX,
+            &mut ignore,
+        );
+        let model = loaded.wait().expect("it fits");
+        let kept = model
+            .precomposed
+            .as_ref()
+            .map(|Precomposed { kept, .. }| *kept);
+        assert_eq!(kept.unwrap_or(PrecomposeChoice::Off), self.precompose);
+        Some(Arc::new(model))
+    }
+
+    /// Compares a step of several tokens, of one sequence or of several, with tokens alone.
+    fn compare(self, rng: &mut Rng) {
+        let Some(model) = self.load() else {
+            eprintln!("skipped: {self:?}");
+            return;
+        };
+        let made = GpuBackend::with_chunk(Arc::clone(&model), N_CTX, Some(16));
+        let mut session = made.wait().expect("it fits");
+        let longest = if self.long {
+            60 + rng.below(70)
+        } else {
+            3 + rng.below(20)
+        };
+        let prompts = [1, longest, 2 + rng.below(4)];
+        let prompts = prompts.map(|n| (0..n).map(|_| rng.below(500) as u32).collect());
+        let mut run = Run::new(rng, &model, &prompts, 8);
+        let mut found = vec![vec![]; prompts.len()];
+        while run.sequences[1].1 + 16 < longest {
+            run.step(&[0, 5 + rng.below(4), 0]);
+        }
+        for _ in 0..10 {
+            // At least two tokens of a step.
+            let mut counts = [1, 1, 0].map(|least| least + rng.below(3));
+            rng.shuffle(&mut counts);
+            for (sequence, row) in run.step(&counts) {
+                found[sequence].push((run.sequences[sequence].1 - 1, row));
+            }
+        }
+        assert!(run.batch.recipes.several_equal_one(run.batch.gpu()));
+        for (sequence, found) in found.iter().enumerate() {
+            let (ids, done) = &run.sequences[sequence];
+            let expected = alone(&mut session, &ids[..*done]);
+            let rows = complete(session.read_rows(0..*done)).expect("they are there");
+            let halves = rows.as_chunks::<2>().0.iter();
+            let rows: Vec<u16> = halves.map(|half| u16::from_le_bytes(*half)).collect();
+            let own = run.rows(sequence, *done);
+            let own: Vec<u16> = own.iter().map(|half| half.to_bits()).collect();
+            assert!(own == rows, "rows of {done} tokens, {self:?}");
+            for (at, row) in found {
+                assert!(bits(row) == bits(&expected[*at]), "position {at}, {self:?}");
+            }
+        }
+        let (ids, done) = &run.sequences[1];
+        self.compare_prompts(rng, &mut session, &ids[..*done]);
+    }
+
+    /// Compares prompts of a session, in steps of several tokens, with tokens alone.
+    fn compare_prompts(self, rng: &mut Rng, session: &mut GpuBackend, ids: &[u32]) {
+        let expected = alone(session, ids);
+        // The first prompt of a session is computed token by token.
+        let first = session.prefill(&ids[..2], 0);
+        first.wait().expect("it computes");
+        let mut at = 0;
+        while at < ids.len() {
+            let count = (1 + rng.below(14)).min(ids.len() - at);
+            let prefilled = session.prefill(&ids[at..at + count], at);
+            prefilled.wait().expect("it computes");
+            at += count;
+            let kept: Vec<u32> = kept(session);
+            assert!(
+                kept == bits(&expected[at - 1]),
+                "{count} until {at}, {self:?}"
+            );
+        }
+    }
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|v| v.to_bits()).collect()
+}
+
+/// A way by lot, with these choices of weights to multiply.
+fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
+    let mut one_of = |n: usize| rng.below(n);
+    let models = [
+        ModelName::TinyDs2,
+        ModelName::TinyYoutu,
+        ModelName::Tiny,
+        ModelName::TinyGlm,
+    ];
+    Way {
+        model: models[one_of(models.len())],
+        recipe: Recipe::ALL[one_of(Recipe::ALL.len())],
+        tier: [Tier::Subgroup, Tier::Int8][one_of(2)],
+        repeats: one_of(2) == 0,
+        short: [0, 1, 5][one_of(3)],
+        joined: [0, 1, 2, 144][one_of(4)],
+        precompose: precompose[one_of(precompose.len())],
+        staged: [1, 48][one_of(2)],
+        long: false,
+    }
+}
+
+#[test]
+fn a_step_of_several_tokens_gives_each_what_it_gets_alone_to_the_bit() {
+    let mut rng = Rng::fresh();
+    way(&mut rng, &[PrecomposeChoice::Off]).compare(&mut rng);
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn a_step_of_several_tokens_does_so_in_every_way() {
+    let mut rng = Rng::fresh();
+    let choices = [
+        PrecomposeChoice::Off,
+        PrecomposeChoice::Qk,
+        PrecomposeChoice::Vo,
+        PrecomposeChoice::Both,
+    ];
+    for _ in drawn(&[(); 24], 24) {
+        let way = way(&mut rng, &choices);
+        let long = rng.below(3) == 0;
+        Way { long, ..way }.compare(&mut rng);
+    }
+}
