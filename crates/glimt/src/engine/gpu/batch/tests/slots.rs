@@ -1,6 +1,7 @@
 //! Protects experts in host memory and in the file: text and logits are those of a model that lies on the device, to the bit, whatever the slots hold.
 
 use super::*;
+use crate::gguf::Gguf;
 use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
@@ -46,7 +47,10 @@ impl Way {
             true => {
                 let bytes = synth::in_memory(self.model, self.recipe, &options);
                 let bytes = bytes.expect("three layers are fine");
-                crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
+                match self.from_file {
+                    true => on_disk(&bytes),
+                    false => Gguf::from_bytes(bytes, "a small model").expect("it is whole"),
+                }
             }
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
@@ -95,6 +99,13 @@ impl Way {
             }
         }
     }
+}
+
+/// A model in a file that has no name any more.
+fn on_disk(bytes: &[u8]) -> Gguf {
+    let file = tempfile::NamedTempFile::new().expect("there is room");
+    std::fs::write(file.path(), bytes).expect("there is room");
+    Gguf::open(file.path()).expect("it is whole")
 }
 
 /// The bits of the kept logits of a session after each of its calls, and the tokens that it chooses.
