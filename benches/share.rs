@@ -146,7 +146,7 @@ fn products(bench: &Bench, ty: GgmlType) -> Result<(), GpuError> {
     };
     let copies = Recording::new(gpu, &Step::of(Most::token(1), [fill.call()])).wait()?;
     let times = if bench.quick { 1 } else { COPIES };
-    let mut bus = || -> Result<f64, GpuError> {
+    let bus = || -> Result<f64, GpuError> {
         let began = Instant::now();
         for _ in 0..times {
             copies.submit(gpu, &State::default());
@@ -158,7 +158,7 @@ fn products(bench: &Bench, ty: GgmlType) -> Result<(), GpuError> {
     bus()?;
     let alone = bus()?;
     let (beside, cpu) = std::thread::scope(|scope| {
-        let copying = scope.spawn(&mut bus);
+        let copying = scope.spawn(bus);
         let mut speeds = vec![];
         while !copying.is_finished() {
             speeds.push(timed(2, 1).1);
