@@ -235,7 +235,7 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// The experts of one token or prompt.
-    fn from_host(&self, work: &Work, fills_us: f64) -> FromHost {
+    fn of_work(&self, work: &Work, fills_us: f64) -> FromHost {
         let is_token = matches!(work, Work::Token { .. });
         let chosen = self.chosen as f64;
         let counted = self.counted.map(|counted| {
@@ -287,7 +287,7 @@ impl Profile {
             .collect();
         let fills_us = spans.sum_of(|i| FILLS.contains(&step[i].about.kernel));
         Self {
-            from_host: traffic.map(|traffic| traffic.from_host(&work, fills_us)),
+            from_host: traffic.map(|traffic| traffic.of_work(&work, fills_us)),
             sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
             kernels: kernels(&head, step, &spans, &alone),
@@ -517,7 +517,7 @@ pub(super) mod tests {
             misses: 10,
             bytes: 5000,
         };
-        let found = traffic(Some(counted)).from_host(&token, 2.0);
+        let found = traffic(Some(counted)).of_work(&token, 2.0);
         let expected = FromHost {
             expert_slots: 3,
             expert_hits: Some(6.0),
@@ -527,7 +527,7 @@ pub(super) mod tests {
             bus_gb_per_s: Some(0.5),
         };
         assert_eq!(found, expected);
-        let found = traffic(None).from_host(&token, 0.0);
+        let found = traffic(None).of_work(&token, 0.0);
         assert_eq!(
             (found.expert_hits, found.bus_bytes),
             (Some(0.0), Some(4000.0))
@@ -535,12 +535,12 @@ pub(super) mod tests {
         assert_eq!((found.expert_misses, found.bus_gb_per_s), (Some(8.0), None));
         // A prompt that was computed twice.
         let prompt = example_prompt().work;
-        let found = traffic(Some(counted)).from_host(&prompt, 1.0);
+        let found = traffic(Some(counted)).of_work(&prompt, 1.0);
         assert_eq!(
             (found.expert_hits, found.bus_bytes),
             (Some(15.0), Some(2500.0))
         );
-        assert_eq!(traffic(None).from_host(&prompt, 1.0).bus_bytes, None);
+        assert_eq!(traffic(None).of_work(&prompt, 1.0).bus_bytes, None);
     }
 
     #[test]

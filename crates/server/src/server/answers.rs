@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 
-use super::desk::{Answering, Told};
+use super::desk::Answering;
 use super::error::ApiError;
 use super::log::Record;
+use super::order::Told;
 use super::reader::Reader;
 use super::tools::Delta;
 use crate::engine::chooser::{ChooserError, TokenLogProbs};

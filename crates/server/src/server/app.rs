@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::desk::{Answering, Desk, Order};
+use super::desk::{Answering, Desk};
 use super::error::{ApiError, TooMany};
 use super::kept::Kept;
 use super::log::Log;
 use super::memory::{self, Tidy};
 use super::metrics::Metrics;
 use super::model::Model;
+use super::order::Order;
 use super::peer::Peer;
 use super::reading::Reading;
 use super::settings::Settings;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::desk::{Order, Wish};
 use super::error::{ApiError, TooMany};
 use super::fields::Fields;
 use super::model::Model;
+use super::order::{Order, Wish};
 use super::{known, sampling};
 use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Language};

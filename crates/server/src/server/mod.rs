@@ -40,6 +40,7 @@ mod model;
 mod names;
 mod ollama;
 mod openai;
+mod order;
 mod page;
 mod patient;
 mod peer;
