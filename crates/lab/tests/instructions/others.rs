@@ -59,6 +59,8 @@ fn router() -> Steps {
             squares: floats(),
             eps: 1e-5,
             y: floats(),
+            stride: 64,
+            tokens: 1,
         };
         let spec = spec(&router.calls()[0]);
         (number(&spec, "LOADS"), outside_of_router(&spec))
