@@ -58,9 +58,9 @@ fn router() -> Steps {
             norm: None,
             squares: floats(),
             eps: 1e-5,
-            stride: 0,
-            tokens: 1,
             y: floats(),
+            stride: 64,
+            tokens: 1,
         };
         let spec = spec(&router.calls()[0]);
         (number(&spec, "LOADS"), outside_of_router(&spec))
