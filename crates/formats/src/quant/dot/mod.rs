@@ -2,9 +2,15 @@
 //!
 //! Every type is unsigned codes with a scale and an offset for every 16 weights (`types`), and so are activations bytes with a scale for
 //! every 16 values and with their sum, as [`activation`](super::activation) has them. So one loop multiplies all types, on vectors that each
-//! instruction set has as it can (`simd`). Floats are multiplied by floats. A product of a row and an input is the same sequence of
-//! operations among any other rows and inputs; only instruction sets differ in how they round.
+//! instruction set has as it can (`simd`). Floats are multiplied by floats.
+//!
+//! Products of 16 codes are summed as integers. There is a sum of floats for each sixteenth of 256 weights, in the order of the row, and
+//! these are added at its end. For few inputs a vector has the sums of a row (`rows`), for many it has those of 16 inputs (`abreast`). Either
+//! way a product of a row and an input is the same sequence of operations among any other rows and inputs, whatever the vectors.
 
+mod abreast;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -19,6 +25,7 @@ use std::sync::OnceLock;
 use super::activation::quantize_half;
 use super::repack::HALF;
 use super::types::{GgmlType, SUPER_BLOCK};
+pub use abreast::Abreast;
 use portable::Portable;
 use simd::{Simd, Work};
 
@@ -30,7 +37,9 @@ pub struct ByteBlock {
     codes: [[i8; 64]; 4],
     /// The scale of every 16 values.
     scales: [f32; 16],
-    /// Scale times sum of the codes, of every 16 values.
+    /// The sum of the codes of every 16 values.
+    sums: [i32; 16],
+    /// Scale times sum of the codes, of every 32 values, behind each of which there is a 0.
     scaled_sums: [f32; 16],
 }
 
@@ -165,6 +174,28 @@ impl Instructions {
         self.run(rows::Multiply::new(rows, inputs, out));
     }
 
+    /// The number of inputs from which on [`multiply_abreast`](Self::multiply_abreast) is faster.
+    pub fn many(self) -> usize {
+        struct Many<'a>(&'a mut usize);
+        impl Work for Many<'_> {
+            #[inline(always)]
+            fn run<S: Simd>(self, _: S) {
+                *self.0 = S::ABREAST;
+            }
+        }
+        let mut many = 0;
+        self.run(Many(&mut many));
+        many
+    }
+
+    /// [`multiply`](Self::multiply) with many inputs, to the same bits.
+    ///
+    /// # Panics
+    /// If a size does not fit the others, or the rows are floats.
+    pub fn multiply_abreast(self, rows: Rows<'_>, inputs: &[Abreast], out: &mut [&mut [f32]]) {
+        self.run(abreast::Multiply { rows, inputs, out });
+    }
+
     /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
     /// as an output has.
     ///
@@ -199,13 +230,17 @@ impl Work for Quantize<'_> {
             let codes = block.codes.as_flattened_mut();
             codes[values.len()..].fill(0);
             block.scales.fill(0.0);
-            block.scaled_sums.fill(0.0);
+            block.sums.fill(0);
             for (i, values) in halves.iter().enumerate() {
                 let (quantised, scale) = quantize_half(values);
                 let sum: i32 = quantised.iter().map(|&code| i32::from(code)).sum();
                 codes[HALF * i..HALF * (i + 1)].copy_from_slice(&quantised);
                 block.scales[i] = scale;
-                block.scaled_sums[i] = scale * sum as f32;
+                block.sums[i] = sum;
+            }
+            for i in (0..16).step_by(2) {
+                let scaled = |i: usize| block.scales[i] * block.sums[i] as f32;
+                block.scaled_sums[i] = scaled(i) + scaled(i + 1);
             }
         }
     }
@@ -216,6 +251,7 @@ impl ByteBlock {
     pub const ZERO: Self = Self {
         codes: [[0; 64]; 4],
         scales: [0.0; 16],
+        sums: [0; 16],
         scaled_sums: [0.0; 16],
     };
 

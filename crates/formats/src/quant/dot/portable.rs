@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use half::{bf16, f16};
 
-use super::simd::{BYTES, FLOATS, Simd};
+use super::simd::{BYTES, FLOATS, Simd, Strips, sum};
 
 /// No instructions in particular.
 #[derive(Clone, Copy)]
@@ -12,8 +12,25 @@ pub(super) struct Portable;
 
 impl Simd for Portable {
     type Bytes = [u8; BYTES];
+    type Ints = [i32; FLOATS];
     type Floats = [f32; FLOATS];
-    const BIAS: f32 = 0.0;
+    const BIAS: i32 = 0;
+    const ABREAST: usize = 16;
+
+    #[inline(always)]
+    fn strips(self, strips: impl Strips) {
+        strips.run::<Self, 4>(self);
+    }
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8; 64]) -> [u8; 64] {
+        *bytes
+    }
+
+    #[inline(always)]
+    fn put(self, bytes: [u8; 64], to: &mut [u8; 64]) {
+        *to = bytes;
+    }
 
     #[inline(always)]
     fn join(self, low: &[u8; 32], high: &[u8; 32]) -> [u8; 64] {
@@ -59,17 +76,41 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn dot(self, codes: [u8; 64], x: &[i8; 64], _wide: bool) -> [f32; 16] {
-        // Codes that are not wide are below 128, so all are signed bytes. Four sums of four with the same scale are one here.
-        let mut sums = [0.0; 16];
-        for quarter in 0..4 {
-            let mut sum = 0;
-            for i in 16 * quarter..16 * quarter + 16 {
-                sum += i32::from(codes[i] as i8) * i32::from(x[i]);
+    fn dots(self, codes: [[u8; 64]; 4], x: &[[i8; 64]; 4], _wide: bool) -> [i32; 16] {
+        // Codes that are not wide are below 128, so all are signed bytes.
+        let (codes, _) = codes.as_flattened().as_chunks::<16>();
+        let (x, _) = x.as_flattened().as_chunks::<16>();
+        let mut sums = [0; 16];
+        for (sum, (codes, x)) in sums.iter_mut().zip(codes.iter().zip(x)) {
+            for (code, x) in codes.iter().zip(x) {
+                *sum += i32::from(*code as i8) * i32::from(*x);
             }
-            sums[4 * quarter] = sum as f32;
         }
         sums
+    }
+
+    #[inline(always)]
+    fn dot_four(self, sums: [i32; 16], codes: &[u8; 4], x: &[i8; 64], _wide: bool) -> [i32; 16] {
+        let codes = codes.map(|code| i32::from(code as i8));
+        from_fn(|i| {
+            let products: [i32; 4] = from_fn(|j| codes[j] * i32::from(x[4 * i + j]));
+            sums[i] + products.iter().sum::<i32>()
+        })
+    }
+
+    #[inline(always)]
+    fn ints(self, values: &[i32; 16]) -> [i32; 16] {
+        *values
+    }
+
+    #[inline(always)]
+    fn less(self, a: [i32; 16], b: [i32; 16], factor: i32) -> [i32; 16] {
+        from_fn(|i| a[i] - b[i] * factor)
+    }
+
+    #[inline(always)]
+    fn to_floats(self, values: [i32; 16]) -> [f32; 16] {
+        values.map(|value| value as f32)
     }
 
     #[inline(always)]
@@ -104,13 +145,23 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn half(self, half: [u8; 2]) -> [f32; 16] {
+        [f16::from_le_bytes(half).to_f32(); 16]
+    }
+
+    #[inline(always)]
+    fn half_pairs(self, halves: [[u8; 2]; 8]) -> [f32; 16] {
+        from_fn(|i| f16::from_le_bytes(halves[i / 2]).to_f32())
+    }
+
+    #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> [f32; 16] {
         bytes.map(f32::from)
     }
 
     #[inline(always)]
-    fn spread(self, values: [f32; 16], quarter: usize) -> [f32; 16] {
-        from_fn(|i| values[4 * quarter + i / 4])
+    fn pairs(self, bytes: [u8; 8]) -> [f32; 16] {
+        from_fn(|i| f32::from(bytes[i / 2]))
     }
 
     #[inline(always)]
@@ -130,8 +181,6 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn sum(self, values: [f32; 16]) -> f32 {
-        let eight: [f32; 8] = from_fn(|i| values[i] + values[i + 8]);
-        let four: [f32; 4] = from_fn(|i| eight[i] + eight[i + 4]);
-        (four[0] + four[2]) + (four[1] + four[3])
+        sum(values, |a, b| a + b)
     }
 }

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::simd::{FLOATS, Simd, Work};
-use super::types::Packed;
+use super::types::{Offsets, Packed};
 use super::{Input, Rows, byte_blocks, takes_bytes};
 use crate::quant::blocks::with_block;
 
@@ -47,12 +47,22 @@ impl<'a, 'o, 'p> Multiply<'a, 'o, 'p> {
         }
     }
 
-    /// Multiplies every row by every input: `add` adds the products of a row and a tile of inputs to sums.
+    /// Multiplies every row by every input: `add` adds the products of a row and some inputs to sums.
     #[inline(always)]
     fn tiles<S: Simd, A: Add>(self, simd: S, add: A) {
         let tiles = self.inputs.chunks(TILE).zip(self.out.chunks_mut(TILE));
         for (inputs, out) in tiles {
-            for (r, row) in self.rows.bytes.chunks_exact(self.row_bytes).enumerate() {
+            let rows = self.rows.bytes.chunks_exact(self.row_bytes).enumerate();
+            if let ([input], [out]) = (inputs, &mut *out) {
+                // The sum stays in a register.
+                for (r, row) in rows {
+                    let mut sums = [simd.splat(0.0)];
+                    add.add(simd, row, std::slice::from_ref(input), &mut sums);
+                    out[r] = simd.sum(sums[0]);
+                }
+                continue;
+            }
+            for (r, row) in rows {
                 let mut sums = [simd.splat(0.0); TILE];
                 add.add(simd, row, inputs, &mut sums);
                 for (out, sum) in out.iter_mut().zip(sums) {
@@ -84,7 +94,7 @@ impl Multiply<'_, '_, '_> {
 /// How a row is multiplied by inputs.
 trait Add: Copy {
     /// Adds the products of a row and each input to its sums.
-    fn add<S: Simd>(self, simd: S, row: &[u8], inputs: &[Input<'_>], sums: &mut [S::Floats; TILE]);
+    fn add<S: Simd>(self, simd: S, row: &[u8], inputs: &[Input<'_>], sums: &mut [S::Floats]);
 }
 
 /// Blocks, `N` of which have 256 weights.
@@ -106,7 +116,7 @@ impl<B: Packed<N>, const N: usize> Blocks<B, N> {
         blocks: &[B; N],
         index: usize,
         inputs: &[Input<'_>],
-        sums: &mut [S::Floats; TILE],
+        sums: &mut [S::Floats],
     ) {
         let [scales, offsets] = B::affine(simd, blocks);
         let codes = [
@@ -117,24 +127,29 @@ impl<B: Packed<N>, const N: usize> Blocks<B, N> {
         ];
         for (x, sum) in inputs.iter().zip(sums) {
             let x = &x.bytes[index];
-            let scales = simd.mul(scales, simd.floats(&x.scales));
-            let mut products = simd.mul(offsets, simd.floats(&x.scaled_sums));
-            #[expect(
-                clippy::needless_range_loop,
-                reason = "registers are no array in memory"
-            )]
-            for quarter in 0..4 {
-                let dots = simd.dot(codes[quarter], &x.codes[quarter], B::WIDE);
-                products = simd.fma(dots, simd.spread(scales, quarter), products);
+            let [of_16, of_32] = [&x.scales, &x.scaled_sums].map(|x| simd.floats(x));
+            let sums = simd.ints(&x.sums);
+            let mut dots = simd.dots(codes, &x.codes, B::WIDE);
+            if B::zero::<S>() != 0 {
+                dots = simd.less(dots, sums, B::zero::<S>());
             }
-            *sum = simd.add(*sum, products);
+            *sum = simd.fma(simd.to_floats(dots), simd.mul(scales, of_16), *sum);
+            match B::OFFSETS {
+                Offsets::None => {}
+                Offsets::Of16 => {
+                    let scaled = simd.mul(of_16, simd.to_floats(sums));
+                    *sum = simd.fma(offsets, scaled, *sum);
+                }
+                // Every other sum is 0, and its product adds nothing.
+                Offsets::Of32 => *sum = simd.fma(offsets, of_32, *sum),
+            }
         }
     }
 }
 
 impl<B: Packed<N>, const N: usize> Add for Blocks<B, N> {
     #[inline(always)]
-    fn add<S: Simd>(self, simd: S, row: &[u8], inputs: &[Input<'_>], sums: &mut [S::Floats; TILE]) {
+    fn add<S: Simd>(self, simd: S, row: &[u8], inputs: &[Input<'_>], sums: &mut [S::Floats]) {
         let (groups, rest) = bytemuck::cast_slice::<u8, B>(row).as_chunks::<N>();
         for (index, blocks) in groups.iter().enumerate() {
             Self::group(simd, blocks, index, inputs, sums);
@@ -162,7 +177,7 @@ macro_rules! floats {
                 weights: &[[u8; $bytes]; N],
                 first: usize,
                 inputs: &[Input<'_>],
-                sums: &mut [S::Floats; TILE],
+                sums: &mut [S::Floats],
             ) {
                 let mut values = [simd.splat(0.0); N];
                 for (value, weights) in values.iter_mut().zip(weights) {
@@ -186,7 +201,7 @@ macro_rules! floats {
                 simd: S,
                 row: &[u8],
                 inputs: &[Input<'_>],
-                sums: &mut [S::Floats; TILE],
+                sums: &mut [S::Floats],
             ) {
                 let (registers, _) = row.as_chunks::<$bytes>();
                 let (fours, rest) = registers.as_chunks::<4>();

@@ -61,6 +61,23 @@ fn multiplied(set: Instructions, rows: Rows<'_>, inputs: &[Input<'_>]) -> Vec<f3
     out
 }
 
+/// (inputs, rows) products of inputs side by side.
+fn multiplied_abreast(
+    random: &mut Rng,
+    set: Instructions,
+    rows: Rows<'_>,
+    inputs: &[Input<'_>],
+) -> Vec<f32> {
+    let count = rows.bytes.len() / rows.ty.row_bytes(rows.cols).expect("whole blocks");
+    let mut out = vec![f32::NAN; inputs.len() * count];
+    let mut parts: Vec<&mut [f32]> = out.chunks_mut(count).collect();
+    let blocks: Vec<&[ByteBlock]> = inputs.iter().map(|input| input.bytes).collect();
+    let abreast = blocks.chunks(1 + random.below(Abreast::WIDTH));
+    let abreast: Vec<Abreast> = abreast.map(|some| Abreast::new(rows.cols, some)).collect();
+    set.multiply_abreast(rows, &abreast, &mut parts);
+    out
+}
+
 #[test]
 fn all_sets_multiply_what_the_bytes_stand_for() {
     let mut random = Rng::fresh();
@@ -120,7 +137,8 @@ fn products_have_the_same_bits_among_others() {
     let mut random = Rng::fresh();
     for set in Instructions::all() {
         for &ty in GgmlType::ALL {
-            let cols = ty.block_len().max(96);
+            let block = ty.block_len().max(32);
+            let cols = block * (1 + random.below(768 / block));
             let (bytes, _) = weights(&mut random, ty, 9, cols);
             let (x, quantised) = activations(&mut random, set, 11, cols);
             let inputs = inputs(&x, &quantised, cols);
@@ -133,6 +151,15 @@ fn products_have_the_same_bits_among_others() {
                 },
                 &inputs,
             );
+            if takes_bytes(ty) {
+                let rows = Rows {
+                    ty,
+                    cols,
+                    bytes: &bytes,
+                };
+                let abreast = multiplied_abreast(&mut random, set, rows, &inputs);
+                assert_eq!(abreast, all, "{} {ty} {cols} abreast", set.name());
+            }
             let (row, input) = (random.below(9), random.below(11));
             let row_bytes = bytes.len() / 9;
             let one = Rows {
