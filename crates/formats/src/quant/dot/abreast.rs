@@ -28,6 +28,7 @@ struct Sixteenth {
 }
 
 /// Up to 16 inputs side by side.
+#[derive(Default)]
 pub struct Abreast {
     /// The first sixteenth of every block, then the second, as many as have values.
     sixteenths: Vec<Sixteenth>,
@@ -104,6 +105,8 @@ struct Unpacked {
     scales: Vec<[f32; 16]>,
     /// The offsets, which lie as scales do.
     offsets: Vec<[f32; 16]>,
+    /// The sums of the inputs for every row of a strip, of the first sixteenth of its blocks, then of the next.
+    sums: Vec<[f32; FLOATS]>,
 }
 
 thread_local! {
@@ -147,7 +150,12 @@ impl Multiply<'_, '_, '_> {
         let fits = self.inputs.iter().all(|x| x.cols == cols);
         assert!(fits, "inputs of {cols} values for {ty}");
 
-        let at_once = (UNPACKED / cols).next_multiple_of(R);
+        // For few inputs a strip does not leave the first cache.
+        let at_once = match self.inputs.len() {
+            0 => return,
+            1 | 2 => R,
+            _ => (UNPACKED / cols).next_multiple_of(R),
+        };
         // Not in a closure, which might become a function without the instructions.
         let mut unpacked = SCRATCH.take();
         for first in (0..rows).step_by(at_once) {
@@ -210,7 +218,7 @@ impl Unpacked {
     /// The products of rows `rows` of `out`.
     #[inline(always)]
     fn multiply<S: Simd, B: Packed<N>, const N: usize, const R: usize>(
-        &self,
+        &mut self,
         simd: S,
         x: &Abreast,
         rows: std::ops::Range<usize>,
@@ -220,6 +228,7 @@ impl Unpacked {
         let by_number = x.by_number();
         let ((codes, _), (scales, _)) = (self.codes.as_chunks::<R>(), self.scales.as_chunks::<R>());
         let (offsets, _) = self.offsets.as_chunks::<R>();
+        self.sums.resize(16 * R, [0.0; FLOATS]);
         for (strip, first) in rows.clone().step_by(R).enumerate() {
             let of_strip = strip * groups..(strip + 1) * groups;
             let scales = &scales[of_strip.clone()];
@@ -227,7 +236,7 @@ impl Unpacked {
                 Offsets::None => scales,
                 _ => &offsets[of_strip],
             };
-            let mut sums = [[[0.0; FLOATS]; R]; 16];
+            let (sums, _) = self.sums.as_chunks_mut::<R>();
             for (h, sums) in sums.iter_mut().enumerate() {
                 let codes = &codes[(4 * strip + h / 4) * groups..][..groups];
                 let next = match B::OFFSETS == Offsets::Of32 && h % 2 == 0 {
@@ -242,7 +251,10 @@ impl Unpacked {
                 }
             }
             for r in 0..R.min(rows.end - first) {
-                let of_all = sums.map(|sums| simd.floats(&sums[r]));
+                let mut of_all = [simd.splat(0.0); 16];
+                for (of_all, sums) in of_all.iter_mut().zip(&*sums) {
+                    *of_all = simd.floats(&sums[r]);
+                }
                 let mut of_inputs = [0.0; FLOATS];
                 simd.store(sum(of_all, |a, b| simd.add(a, b)), &mut of_inputs);
                 for (out, y) in out.iter_mut().zip(of_inputs) {

@@ -10,7 +10,7 @@ impl Simd for Avx512 {
     type Ints = __m512i;
     type Floats = __m512;
     const BIAS: i32 = 128;
-    const ABREAST: usize = 6;
+    const ABREAST: usize = 10;
 
     #[inline(always)]
     fn strips(self, strips: impl Strips) {
@@ -118,6 +118,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn put_ints(self, values: __m512i, to: &mut [i32; 16]) {
+        self.put(values, bytemuck::cast_mut(to));
+    }
+
+    #[inline(always)]
     fn less(self, a: __m512i, b: __m512i, factor: i32) -> __m512i {
         instructions!(_mm512_sub_epi32(a, _mm512_mullo_epi32(b, _mm512_set1_epi32(factor))))
     }
@@ -189,6 +194,29 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {
         instructions!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_min_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: __m512, exponents: __m512) -> __m512 {
+        instructions! {
+            let bits = _mm512_slli_epi32::<23>(_mm512_castps_si512(exponents));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), bits))
+        }
     }
 
     #[inline(always)]

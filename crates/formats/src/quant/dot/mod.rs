@@ -11,6 +11,7 @@
 mod abreast;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod curves;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -196,6 +197,20 @@ impl Instructions {
         self.run(abreast::Multiply { rows, inputs, out });
     }
 
+    /// `gate[i] = silu(gate[i]) * up[i]`, of finite values.
+    ///
+    /// # Panics
+    /// If there are fewer `up`.
+    pub fn silu_times(self, gate: &mut [f32], up: &[f32]) {
+        assert!(gate.len() <= up.len(), "a gate of {} values", gate.len());
+        self.run(curves::SiluTimes { gate, up });
+    }
+
+    /// The softmax of `scale * x`.
+    pub fn softmax(self, x: &mut [f32], scale: f32) {
+        self.run(curves::Softmax { x, scale });
+    }
+
     /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
     /// as an output has.
     ///
@@ -224,23 +239,24 @@ struct Quantize<'a> {
 
 impl Work for Quantize<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
+        let ones = simd.bytes(&[1; 64]);
         for (values, block) in self.x.chunks(SUPER_BLOCK).zip(self.to) {
             let (halves, _) = values.as_chunks::<HALF>();
-            let codes = block.codes.as_flattened_mut();
-            codes[values.len()..].fill(0);
-            block.scales.fill(0.0);
-            block.sums.fill(0);
-            for (i, values) in halves.iter().enumerate() {
-                let (quantised, scale) = quantize_half(values);
-                let sum: i32 = quantised.iter().map(|&code| i32::from(code)).sum();
-                codes[HALF * i..HALF * (i + 1)].copy_from_slice(&quantised);
-                block.scales[i] = scale;
-                block.sums[i] = sum;
+            let (codes, _) = block.codes.as_flattened_mut().as_chunks_mut::<HALF>();
+            codes[halves.len()..].fill([0; HALF]);
+            block.scales[halves.len()..].fill(0.0);
+            let places = codes.iter_mut().zip(&mut block.scales);
+            for (values, (codes, scale)) in halves.iter().zip(places) {
+                (*codes, *scale) = quantize_half(values);
             }
-            for i in (0..16).step_by(2) {
-                let scaled = |i: usize| block.scales[i] * block.sums[i] as f32;
-                block.scaled_sums[i] = scaled(i) + scaled(i + 1);
+            let sums = simd.dots([ones; 4], &block.codes, false);
+            simd.put_ints(sums, &mut block.sums);
+            let scales = simd.floats(&block.scales);
+            let mut scaled = [0.0; 16];
+            simd.store(simd.mul(scales, simd.to_floats(sums)), &mut scaled);
+            for (to, pair) in block.scaled_sums.chunks_mut(2).zip(scaled.chunks(2)) {
+                to.copy_from_slice(&[pair[0] + pair[1], 0.0]);
             }
         }
     }

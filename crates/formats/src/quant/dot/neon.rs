@@ -114,7 +114,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
     const BIAS: i32 = 0;
-    const ABREAST: usize = 6;
+    const ABREAST: usize = 12;
 
     #[inline(always)]
     fn strips(self, strips: impl Strips) {
@@ -231,6 +231,14 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn put_ints(self, values: Self::Ints, to: &mut [i32; 16]) {
+        let (to, _) = to.as_chunks_mut::<4>();
+        for (to, values) in to.iter_mut().zip(values) {
+            instructions!(vst1q_s32(to.as_mut_ptr(), values));
+        }
+    }
+
+    #[inline(always)]
     fn less(self, a: Self::Ints, b: Self::Ints, factor: i32) -> Self::Ints {
         instructions!(from_fn(|i| vmlsq_n_s32(a[i], b[i], factor)))
     }
@@ -318,6 +326,29 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     #[inline(always)]
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         instructions!(from_fn(|i| vmulq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vdivq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vmaxq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vminq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: Self::Floats, exponents: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| {
+            let bits = vshlq_n_s32::<23>(vreinterpretq_s32_f32(exponents[i]));
+            vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a[i]), bits))
+        }))
     }
 
     #[inline(always)]

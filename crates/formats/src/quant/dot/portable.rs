@@ -104,6 +104,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn put_ints(self, values: [i32; 16], to: &mut [i32; 16]) {
+        *to = values;
+    }
+
+    #[inline(always)]
     fn less(self, a: [i32; 16], b: [i32; 16], factor: i32) -> [i32; 16] {
         from_fn(|i| a[i] - b[i] * factor)
     }
@@ -172,6 +177,31 @@ impl Simd for Portable {
     #[inline(always)]
     fn mul(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn div(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn min(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: [f32; 16], exponents: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| {
+            f32::from_bits(
+                a[i].to_bits()
+                    .wrapping_add(exponents[i].to_bits() << 23),
+            )
+        })
     }
 
     #[inline(always)]

@@ -53,6 +53,8 @@ pub(super) trait Simd: Copy {
 
     /// 16 integers as they lie.
     fn ints(self, values: &[i32; 16]) -> Self::Ints;
+    /// Stores 16 integers.
+    fn put_ints(self, values: Self::Ints, to: &mut [i32; 16]);
     /// `a - b * factor`.
     fn less(self, a: Self::Ints, b: Self::Ints, factor: i32) -> Self::Ints;
     /// The integers as floats.
@@ -82,6 +84,14 @@ pub(super) trait Simd: Copy {
     fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The products.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The quotients.
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The larger ones.
+    fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The smaller ones.
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a` times the power of two whose exponent is in the lowest bits of `exponents`.
+    fn times_power(self, a: Self::Floats, exponents: Self::Floats) -> Self::Floats;
     /// `a * b + c`.
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The sum of all 16, in the order of [`sum`].

@@ -255,6 +255,44 @@ fn rows_are_added_by_their_weights() {
 }
 
 #[test]
+fn gates_and_softmax_are_those_of_exact_exponentials() {
+    let mut random = Rng::fresh();
+    for set in Instructions::all() {
+        let n = 1 + random.below(70);
+        let mut gate: Vec<f32> = random.normals(n).iter().map(|x| 20.0 * x).collect();
+        gate[0] = -200.0;
+        let (given, up) = (gate.clone(), random.normals(n));
+        set.silu_times(&mut gate, &up);
+        for ((x, up), found) in given.iter().zip(&up).zip(&gate) {
+            let (x, up) = (f64::from(*x), f64::from(*up));
+            let expected = x / (1.0 + (-x).exp()) * up;
+            let error = (f64::from(*found) - expected).abs();
+            assert!(
+                error <= 1e-6 * expected.abs() + 1e-30,
+                "{}: {found} for {expected}",
+                set.name()
+            );
+        }
+
+        let mut weights = given.clone();
+        set.softmax(&mut weights, 0.3);
+        let exponential = |x: &f32| (0.3 * f64::from(*x)).exp();
+        let sum: f64 = given.iter().map(exponential).sum();
+        for (x, found) in given.iter().zip(&weights) {
+            let expected = exponential(x) / sum;
+            assert!(
+                (f64::from(*found) - expected).abs() <= 1e-5 * expected + 1e-30,
+                "{}: {found} for {expected}",
+                set.name()
+            );
+        }
+        let mut none = vec![1.0, f32::NAN, 2.0];
+        set.softmax(&mut none, 1.0);
+        assert!(none.iter().all(|x| x.is_nan()), "{}", set.name());
+    }
+}
+
+#[test]
 #[should_panic(expected = "outputs of 2 rows")]
 fn an_output_of_another_length_is_noticed() {
     let x = [0.0; 32];

@@ -220,7 +220,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
     const BIAS: i32 = if VNNI { 128 } else { 0 };
-    const ABREAST: usize = 6;
+    const ABREAST: usize = 12;
 
     #[inline(always)]
     fn strips(self, strips: impl Strips) {
@@ -329,6 +329,11 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn put_ints(self, values: [__m256i; 2], to: &mut [i32; 16]) {
+        self.put(values, bytemuck::cast_mut(to));
+    }
+
+    #[inline(always)]
     fn less(self, a: [__m256i; 2], b: [__m256i; 2], factor: i32) -> [__m256i; 2] {
         instructions! {
             let factor = _mm256_set1_epi32(factor);
@@ -429,6 +434,32 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         instructions!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: [__m256; 2], exponents: [__m256; 2]) -> [__m256; 2] {
+        let times = |a, exponent| {
+            instructions! {
+                let bits = _mm256_slli_epi32::<23>(_mm256_castps_si256(exponent));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), bits))
+            }
+        };
+        [times(a[0], exponents[0]), times(a[1], exponents[1])]
     }
 
     #[inline(always)]
