@@ -210,9 +210,9 @@ fn quick_products_of_a_batch_have_the_bits_of_single_tokens() {
     let mut rng = Rng::fresh();
     let cols = 288;
     let down = random_weight(&mut rng, GgmlType::Q5_0, 4, 70, cols);
-    let (h, residual) = (rng.normals(9 * 2 * cols), rng.normals(9 * 70));
-    let ids: Vec<u32> = (0..18).map(|_| rng.below(4) as u32).collect();
-    let weights: Vec<f32> = (0..18).map(|_| rng.uniform()).collect();
+    let (h, residual) = (rng.normals(30 * 2 * cols), rng.normals(30 * 70));
+    let ids: Vec<u32> = (0..60).map(|_| rng.below(4) as u32).collect();
+    let weights: Vec<f32> = (0..60).map(|_| rng.uniform()).collect();
     let summed = |first: usize, tokens: usize| {
         let slots = 2 * first..2 * (first + tokens);
         let chosen = (&ids[slots.clone()], &weights[slots.clone()]);
@@ -222,8 +222,8 @@ fn quick_products_of_a_batch_have_the_bits_of_single_tokens() {
         Products::Quick.moe_down(&down, h, chosen, tokens, residual, &mut out);
         out
     };
-    let all = summed(0, 9);
-    for t in 0..9 {
+    let all = summed(0, 30);
+    for t in 0..30 {
         assert_eq!(summed(t, 1), all[t * 70..][..70]);
     }
 }
