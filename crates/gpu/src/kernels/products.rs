@@ -8,9 +8,7 @@ use super::expert_rows::slots_by_expert;
 use super::linear::{Batch, Share, in_tasks, normed, rows_dot};
 use super::moe_combine::moe_combine;
 use crate::model::Weight;
-use crate::quant::dot::{
-    Abreast, ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes,
-};
+use crate::quant::dot::{Abreast, ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
 use crate::team::Team;
 
 named! {

@@ -51,7 +51,9 @@ impl Abreast {
     /// If they are more than [`WIDTH`](Self::WIDTH), or an input has not as many blocks as [`byte_blocks`] says.
     pub fn new(cols: usize, inputs: &[&[ByteBlock]]) -> Self {
         assert!(inputs.len() <= WIDTH, "{} inputs abreast", inputs.len());
-        let fits = inputs.iter().all(|blocks| blocks.len() == byte_blocks(cols));
+        let fits = inputs
+            .iter()
+            .all(|blocks| blocks.len() == byte_blocks(cols));
         assert!(fits, "inputs of {cols} values");
         let mut sixteenths = Vec::with_capacity(cols / HALF);
         for h in 0..16 {
@@ -194,9 +196,9 @@ impl Unpacked {
             for (g, blocks) in blocks.enumerate() {
                 // Blocks of zeroes behind the last, whose scales are finite.
                 let mut whole = [B::zeroed(); N];
-                let blocks = match blocks.as_array() {
-                    Some(blocks) => blocks,
-                    None => {
+                let blocks = match <&[B; N]>::try_from(blocks) {
+                    Ok(blocks) => blocks,
+                    Err(_) => {
                         whole[..blocks.len()].copy_from_slice(blocks);
                         &whole
                     }
@@ -244,8 +246,7 @@ impl Unpacked {
                     false => None,
                 };
                 let weights = codes.iter().zip(scales).zip(offsets);
-                let of_rows =
-                    sixteenths::<S, B, N, R>(simd, h, weights, by_number[h], next);
+                let of_rows = sixteenths::<S, B, N, R>(simd, h, weights, by_number[h], next);
                 for (to, of_row) in sums.iter_mut().zip(of_rows) {
                     simd.store(of_row, to);
                 }
@@ -278,7 +279,8 @@ fn sixteenths<'a, S: Simd, B: Packed<N>, const N: usize, const R: usize>(
     next: Option<&[Sixteenth]>,
 ) -> [S::Floats; R] {
     let mut sums = [simd.splat(0.0); R];
-    let scaled = |x: &Sixteenth| simd.mul(simd.floats(&x.scales), simd.to_floats(simd.ints(&x.sums)));
+    let scaled =
+        |x: &Sixteenth| simd.mul(simd.floats(&x.scales), simd.to_floats(simd.ints(&x.sums)));
     for (g, (((codes, scales), offsets), x)) in weights.zip(inputs).enumerate() {
         let x_scales = simd.floats(&x.scales);
         let none = simd.ints(&[0; 16]);

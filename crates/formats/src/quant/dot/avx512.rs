@@ -124,7 +124,10 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn less(self, a: __m512i, b: __m512i, factor: i32) -> __m512i {
-        instructions!(_mm512_sub_epi32(a, _mm512_mullo_epi32(b, _mm512_set1_epi32(factor))))
+        instructions!(_mm512_sub_epi32(
+            a,
+            _mm512_mullo_epi32(b, _mm512_set1_epi32(factor))
+        ))
     }
 
     #[inline(always)]

@@ -211,16 +211,11 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn dot_four(
-        self,
-        sums: Self::Ints,
-        codes: &[u8; 4],
-        x: &[i8; 64],
-        _wide: bool,
-    ) -> Self::Ints {
+    fn dot_four(self, sums: Self::Ints, codes: &[u8; 4], x: &[i8; 64], _wide: bool) -> Self::Ints {
         let (x, _) = x.as_chunks::<16>();
-        let codes =
-            instructions!(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*codes))));
+        let codes = instructions!(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(
+            *codes
+        ))));
         from_fn(|i| self.dot_of(sums[i], codes, &x[i]))
     }
 

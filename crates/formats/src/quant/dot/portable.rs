@@ -196,12 +196,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn times_power(self, a: [f32; 16], exponents: [f32; 16]) -> [f32; 16] {
-        from_fn(|i| {
-            f32::from_bits(
-                a[i].to_bits()
-                    .wrapping_add(exponents[i].to_bits() << 23),
-            )
-        })
+        from_fn(|i| f32::from_bits(a[i].to_bits().wrapping_add(exponents[i].to_bits() << 23)))
     }
 
     #[inline(always)]
