@@ -12,7 +12,7 @@ use crate::quant::dot::{Abreast, ByteBlock, Input, Instructions, Rows, byte_bloc
 use crate::team::Team;
 
 named! {
-    /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way.
+    /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way, but for exponentials.
     pub enum Products {
         /// By f32, of exactly dequantised weights: the twins of the kernels, to which everything else is compared.
         Exact = "exact",

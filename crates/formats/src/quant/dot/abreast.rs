@@ -196,9 +196,9 @@ impl Unpacked {
             for (g, blocks) in blocks.enumerate() {
                 // Blocks of zeroes behind the last, whose scales are finite.
                 let mut whole = [B::zeroed(); N];
-                let blocks = match blocks.as_array() {
-                    Some(blocks) => blocks,
-                    None => {
+                let blocks = match <&[B; N]>::try_from(blocks) {
+                    Ok(blocks) => blocks,
+                    Err(_) => {
                         whole[..blocks.len()].copy_from_slice(blocks);
                         &whole
                     }

@@ -10,41 +10,50 @@ fn exp<S: Simd>(simd: S, x: S::Floats) -> S::Floats {
     // ln 2 in two parts, of which the first times a whole number of 8 bits is exact.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
-    let whole = |value: f32| simd.splat(value);
     // The second operand is the result where the other is no number.
-    let x = simd.max(whole(-87.0), simd.min(whole(88.0), x));
-    let exponents = simd.fma(x, whole(std::f32::consts::LOG2_E), whole(WHOLE));
-    let n = simd.add(exponents, whole(-WHOLE));
-    let r = simd.fma(n, whole(-HIGH), x);
-    let r = simd.fma(n, whole(-LOW), r);
+    let x = simd.max(simd.splat(-87.0), simd.min(simd.splat(88.0), x));
+    let log = simd.splat(std::f32::consts::LOG2_E);
+    let exponents = simd.fma(x, log, simd.splat(WHOLE));
+    let n = simd.add(exponents, simd.splat(-WHOLE));
+    let r = simd.fma(n, simd.splat(-HIGH), x);
+    let r = simd.fma(n, simd.splat(-LOW), r);
     // The Taylor series of e^r, for |r| up to ln 2 / 2.
-    let mut sum = whole(1.0 / 5040.0);
+    let mut sum = simd.splat(1.0 / 5040.0);
     for factorial in [720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0f32] {
-        sum = simd.fma(sum, r, whole(1.0 / factorial));
+        sum = simd.fma(sum, r, simd.splat(1.0 / factorial));
     }
     simd.times_power(sum, exponents)
 }
 
-/// Calls `each` with 16 values of `x` after the other, the last of which are filled up with `filler`, and stores what it returns.
+/// 16 values of `x` from `16 * i` on, the last of which are filled up with `filler`.
 #[inline(always)]
-fn map<S: Simd>(
-    simd: S,
-    x: &mut [f32],
-    filler: f32,
-    mut each: impl FnMut(usize, S::Floats) -> S::Floats,
-) {
-    let (sixteens, rest) = x.as_chunks_mut::<FLOATS>();
-    let count = sixteens.len();
-    for (i, x) in sixteens.iter_mut().enumerate() {
-        simd.store(each(i, simd.floats(x)), x);
-    }
-    if !rest.is_empty() {
-        let mut last = [filler; FLOATS];
-        last[..rest.len()].copy_from_slice(rest);
-        simd.store(each(count, simd.floats(&last)), &mut last);
-        rest.copy_from_slice(&last[..rest.len()]);
+fn sixteen(x: &[f32], i: usize, filler: f32) -> [f32; FLOATS] {
+    let rest = &x[FLOATS * i..];
+    match rest.first_chunk() {
+        Some(values) => *values,
+        None => {
+            let mut values = [filler; FLOATS];
+            values[..rest.len()].copy_from_slice(rest);
+            values
+        }
     }
 }
+
+/// Stores what [`sixteen`] reads.
+#[inline(always)]
+fn store<S: Simd>(simd: S, values: S::Floats, x: &mut [f32], i: usize) {
+    let rest = &mut x[FLOATS * i..];
+    match rest.first_chunk_mut() {
+        Some(to) => simd.store(values, to),
+        None => {
+            let mut last = [0.0; FLOATS];
+            simd.store(values, &mut last);
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+    }
+}
+
+// No closures here: they might become functions without the instructions.
 
 /// `gate[i] = silu(gate[i]) * up[i]`.
 pub(super) struct SiluTimes<'a> {
@@ -55,15 +64,14 @@ pub(super) struct SiluTimes<'a> {
 impl Work for SiluTimes<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (ups, rest) = self.up.as_chunks::<FLOATS>();
-        let mut last = [0.0; FLOATS];
-        last[..rest.len()].copy_from_slice(rest);
-        map(simd, self.gate, 0.0, |i, gate| {
-            let up = simd.floats(ups.get(i).unwrap_or(&last));
-            let one = simd.splat(1.0);
+        let one = simd.splat(1.0);
+        for i in 0..self.gate.len().div_ceil(FLOATS) {
+            let gate = simd.floats(&sixteen(self.gate, i, 0.0));
+            let up = simd.floats(&sixteen(self.up, i, 0.0));
             let grown = exp(simd, simd.mul(gate, simd.splat(-1.0)));
-            simd.mul(simd.div(gate, simd.add(one, grown)), up)
-        });
+            let opened = simd.mul(simd.div(gate, simd.add(one, grown)), up);
+            store(simd, opened, self.gate, i);
+        }
     }
 }
 
@@ -76,17 +84,28 @@ pub(super) struct Softmax<'a> {
 impl Work for Softmax<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let max = self.x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let count = self.x.len().div_ceil(FLOATS);
+        let mut largest = simd.splat(f32::NEG_INFINITY);
+        for i in 0..count {
+            let x = simd.floats(&sixteen(self.x, i, f32::NEG_INFINITY));
+            largest = simd.max(largest, x);
+        }
+        let mut sixteenths = [0.0; FLOATS];
+        simd.store(largest, &mut sixteenths);
+        let largest = sixteenths.into_iter().fold(f32::NEG_INFINITY, f32::max);
         let mut sum = simd.splat(0.0);
-        let scale = simd.splat(self.scale);
-        map(simd, self.x, f32::NEG_INFINITY, |_, x| {
-            let shifted = simd.mul(simd.add(x, simd.splat(-max)), scale);
-            let grown = exp(simd, shifted);
+        for i in 0..count {
+            let x = simd.floats(&sixteen(self.x, i, f32::NEG_INFINITY));
+            let shifted = simd.add(x, simd.splat(-largest));
+            let grown = exp(simd, simd.mul(shifted, simd.splat(self.scale)));
+            // What fills up the last vector gives e^-87, which no sum that has 1 in it notices.
             sum = simd.add(sum, grown);
-            grown
-        });
-        // What fills up the last vector gives e^-87, which no sum that has 1 in it notices.
+            store(simd, grown, self.x, i);
+        }
         let norm = simd.splat(1.0 / simd.sum(sum));
-        map(simd, self.x, 0.0, |_, x| simd.mul(x, norm));
+        for i in 0..count {
+            let x = simd.floats(&sixteen(self.x, i, 0.0));
+            store(simd, simd.mul(x, norm), self.x, i);
+        }
     }
 }
