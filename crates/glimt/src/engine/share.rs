@@ -90,7 +90,12 @@ impl Layers {
         let without = self.expected(times, 0);
         let token = without.max(seconds.unwrap_or(0.0) * 1e6);
         let saved = |share: &usize| (without - self.expected(times, *share)) / token;
-        let best = (1..=self.used).max_by(|a, b| saved(a).total_cmp(&saved(b)));
+        // Slots take new experts only over the bus, so that some of the misses must come that way.
+        let most = match self.slots >= self.used {
+            true => self.used - 1,
+            false => self.used,
+        };
+        let best = (1..=most).max_by(|a, b| saved(a).total_cmp(&saved(b)));
         match best {
             Some(share) if saved(&share) >= WORTH => (share, saved(&share)),
             best => (0, best.as_ref().map_or(0.0, saved)),
@@ -227,6 +232,10 @@ mod tests {
         );
         // A slow bus leaves more to the CPU.
         assert!(GLM.best(&times(440.0, 124.0), None).0 >= 3);
+        // With slots one of them comes by the bus, whatever the CPU does.
+        let few = Layers { slots: 4, ..GLM };
+        assert_eq!(few.best(&times(4400.0, 12.0), None).0, 3);
+        assert_eq!(GLM.best(&times(4400.0, 12.0), None).0, 4);
         // Nearly all have slots, so that answers cost more than they save.
         let most = Layers { slots: 56, ..GLM };
         assert_eq!(most.best(&quick, Some(0.006)).0, 0);

@@ -357,7 +357,7 @@ mod tests {
                     let h = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u);
                     let h: Vec<f64> = h.collect();
                     for (y, value) in expected.iter_mut().zip(exact(&experts.down, expert, &h)) {
-                        *y += f64::from(weight as f32) * value;
+                        *y += f64::from(weight) * value;
                     }
                 }
                 let error = nmse(&found, &expected);
