@@ -11,9 +11,11 @@ use super::gpu::plan::expected::Expected;
 use super::host::{Host, size};
 use super::partly::{Experts, Partly, wired_limit};
 use super::{DEFAULT_CONTEXT, EngineError};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::Gpu;
 use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::machine::{Profile, memory_speed};
-use crate::gpu::{Gpu, GpuError, Target};
+use crate::gpu::{GpuError, Target};
 use crate::models::Model;
 use crate::recipes::Residence;
 

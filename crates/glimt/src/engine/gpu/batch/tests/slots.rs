@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::gpu::ExpertTraffic;
+use crate::gguf::Gguf;
 use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
@@ -47,7 +48,10 @@ impl Way {
             true => {
                 let bytes = synth::in_memory(self.model, self.recipe, &options);
                 let bytes = bytes.expect("four layers are fine");
-                crate::gguf::Gguf::from_bytes(bytes, "a small model").expect("it is whole")
+                match self.from_file {
+                    true => on_disk(&bytes),
+                    false => Gguf::from_bytes(bytes, "a small model").expect("it is whole"),
+                }
             }
             false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
         };
@@ -103,6 +107,13 @@ impl Way {
             }
         }
     }
+}
+
+/// A model in a file that has no name any more.
+fn on_disk(bytes: &[u8]) -> Gguf {
+    let file = tempfile::NamedTempFile::new().expect("there is room");
+    std::fs::write(file.path(), bytes).expect("there is room");
+    Gguf::open(file.path()).expect("it is whole")
 }
 
 /// The bits of the kept logits of a session after each of its calls, and the tokens that it chooses.
