@@ -5,9 +5,10 @@
 // pair (expert, slot) for each expert that had none, by expert, and then pairs of NONE. There are SLOTS >= FILLS.
 // Division: one workgroup. Its threads share the ids or the tiles, then each holds an expert and a slot.
 // Bound by: latency. Each thread of a slot reads the counts of all others from workgroup memory.
-#number WG EXPERTS USED SLOTS FILLS  // threads of a workgroup, experts of a layer, of a token, slots of a layer, most experts of a step
+#number WG EXPERTS SLOTS FILLS  // threads of a workgroup, experts of a layer, slots of a layer, most experts of a step
 #word tokens: u32
 #ifdef ids
+#number USED  // experts of a token
 #write ids?: array<u32> @words(TOKENS * USED)             // (tokens, USED)
 #else
 #number TILE_WORDS   // words of a tile
@@ -25,6 +26,7 @@ const_assert EXPERTS <= WG;
 var<workgroup> times: array<atomic<u32>, EXPERTS>;   // how often an expert was chosen
 var<workgroup> missing: array<atomic<u32>, RUNS>;    // a bit for each expert that is chosen and has no slot
 var<workgroup> forgotten: array<u32, FILLS>;         // the slots that are forgotten first
+var<workgroup> chosen_ones: atomic<u32>;             // experts that are chosen
 var<workgroup> tokens_before: u32;                   // of all steps before
 
 fn is_chosen(expert: u32) -> bool { return atomicLoad(&times[expert]) > 0u; }
@@ -63,7 +65,10 @@ fn missing_before(expert: u32) -> u32 {
   }
   if (t < SLOTS) { expert_in[t] = own_expert; }
   if (t < RUNS) { atomicStore(&missing[t], 0u); }
-  if (t == 0u) { tokens_before = table[0]; }
+  if (t == 0u) {
+    tokens_before = table[0];
+    atomicStore(&chosen_ones, 0u);
+  }
   workgroupBarrier();
   var i = t;
   loop {
@@ -75,6 +80,7 @@ fn missing_before(expert: u32) -> u32 {
   workgroupBarrier();
   let chosen = t < EXPERTS && is_chosen(min(t, EXPERTS - 1u));
   let misses = chosen && own_slot == 0u;
+  if (chosen) { atomicAdd(&chosen_ones, 1u); }
   if (misses) { atomicOr(&missing[t / 32u], 1u << (t & 31u)); }
   key_put(t);
   workgroupBarrier();
@@ -100,7 +106,7 @@ fn missing_before(expert: u32) -> u32 {
   if (t < EXPERTS) { table[COUNT_OF + t] = count_of(own_count, atomicLoad(&times[t]), now, tokens_before); }
   if (t == 0u) {
     table[0] = now;
-    table[1] += p.tokens * USED - all;
+    table[1] += atomicLoad(&chosen_ones) - all;
     table[2] += all;
   }
   workgroupBarrier();

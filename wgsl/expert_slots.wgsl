@@ -4,7 +4,7 @@
 // logits -> ids (tokens, USED) and weights (tokens, USED), the best expert first. With SEVERAL tokens the ids are experts. Else they are places:
 // slots with `table`, and without it the expert's rank. fills (USED) has a pair of a source and a place for each chosen expert. The source is
 // the expert, or NONE if the place holds the expert already.
-// table: the tokens, hits and misses so far, and what expert_sources brought besides; of each expert 1 + its slot, or 0; of each expert how often it was
+// table: the tokens, hits and misses so far, and a word that nobody reads; of each expert 1 + its slot, or 0; of each expert how often it was
 // chosen, in units of 1 / COUNTED; of each slot 1 + its expert, or 0. Every PERIOD tokens the counts are multiplied by DECAY_TIMES / DECAY_BY. A
 // missing expert takes the slot whose expert has the lowest count and is not chosen now, the lowest slot among equals, and before these an
 // empty one.

@@ -14,13 +14,13 @@
 #word covered?: u32  // tiles that the grids of the products cover
 #read tiles?: array<u32> @words(TILE_WORDS * p.covered)  // (tiles, TILE_WORDS)
 #endif
-#write table?: array<u32> @words(4 + EXPERTS)           // of expert_slots, of which the number of experts without a slot is written
+#write table?: array<u32> @words(4 + EXPERTS)           // of expert_slots, of which hits and misses are written
 #write fills: array<vec2<u32>> @words(2 * EXPERTS)      // (EXPERTS)
 const NONE = 0xffffffffu;
 const KEPT = 0x80000000u;
 #import step_experts
 var<workgroup> wanted: array<atomic<u32>, EXPERTS>;
-var<workgroup> brought: atomic<u32>;
+var<workgroup> counts: array<atomic<u32>, 2>;   // experts with a slot, and without
 
 #main
   var e = t;
@@ -29,7 +29,7 @@ var<workgroup> brought: atomic<u32>;
     atomicStore(&wanted[e], 0u);
     e += WG;
   }
-  if (t == 0u) { atomicStore(&brought, 0u); }
+  if (t < 2u) { atomicStore(&counts[t], 0u); }
   workgroupBarrier();
   var i = t;
   loop {
@@ -50,11 +50,11 @@ var<workgroup> brought: atomic<u32>;
     let source = select(KEPT + slot - 1u, e, slot == 0u);
     let is_wanted = atomicLoad(&wanted[e]) == 1u;
     fills[e] = vec2(select(NONE, source, is_wanted), e);
-    if (is_wanted && slot == 0u) { atomicAdd(&brought, 1u); }
+    if (is_wanted) { atomicAdd(&counts[select(0u, 1u, slot == 0u)], 1u); }
     e += WG;
   }
 #ifdef table
   workgroupBarrier();
-  if (t == 0u) { table[3] += atomicLoad(&brought); }
+  if (t < 2u) { table[1u + t] += atomicLoad(&counts[t]); }
 #endif
 }

@@ -181,7 +181,7 @@ fn a_profile_and_a_report_tell_of_experts_that_have_no_room() {
     let told = text(&[&part[..], &device].concat());
     for expected in [
         "$ glimt profile -n 2 --device 0 --gpu-memory 11M --tier subgroup\n",
-        "Of 10 experts of a token ",
+        "Of 10.0 experts of a token ",
     ] {
         assert!(told.contains(expected), "{expected}: {told}");
     }

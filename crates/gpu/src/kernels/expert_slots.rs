@@ -71,10 +71,9 @@ impl Table {
             .map(|table| (&table.words.buffer, table.words.offset))
             .collect();
         let words: Vec<[u32; HEAD]> = gpu.read_each(&places, 4 * HEAD as u64).await?;
-        let counts = words.iter().map(|[_, hits, misses, brought]| Counts {
+        let counts = words.iter().map(|[_, hits, misses, _]| Counts {
             hits: *hits,
             misses: *misses,
-            brought: *brought,
         });
         Ok(counts.collect())
     }
@@ -92,12 +91,10 @@ pub struct Share {
 /// The counts of a table so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Choices of an expert that had a slot, in steps that keep experts there, or that got one with another token of the step.
+    /// Experts that steps chose and that had a slot. One that several tokens of a step chose counts once.
     pub hits: u32,
-    /// Experts that got a slot.
+    /// Experts that steps chose and that had none.
     pub misses: u32,
-    /// Experts without a slot in other steps, which read them from another room.
-    pub brought: u32,
 }
 
 /// A trace of choices of experts, to measure by.
@@ -122,8 +119,8 @@ impl Routing {
     }
 }
 
-/// The words of a new table.
-pub(super) fn first_words(experts: u32, slots: u32) -> Vec<u32> {
+/// The words of a new table, in which each slot holds the expert of its number.
+pub fn first_words(experts: u32, slots: u32) -> Vec<u32> {
     let slot_of = (0..experts).map(|e| if e < slots { e + 1 } else { 0 });
     let counts = (0..experts).map(|_| 0);
     let head = [0; HEAD].into_iter();
@@ -309,8 +306,7 @@ pub(super) fn slots_of_step(
             .iter_mut()
             .for_each(|n| *n = *n * DECAY[0] / DECAY[1]);
     }
-    let choices: u32 = chosen.iter().map(|[_, times]| times).sum();
-    head[1] += choices - misses as u32;
+    head[1] += (chosen.len() - misses) as u32;
     head[2] += misses as u32;
     fills
 }

@@ -65,7 +65,7 @@ impl GpuExpertSources<'_> {
 }
 
 /// The pairs (source, expert) of all experts, if tokens chose `ids` and the words of a `table` ([`Table`]) tell which slots keep experts. The
-/// table then counts those without a slot.
+/// table then counts which of them had one.
 ///
 /// # Panics
 /// If an id is not below the number of experts.
@@ -79,9 +79,17 @@ pub fn expert_sources(ids: &[u32], experts: usize, table: Option<&mut [u32]>) ->
         };
     }
     if let Some(table) = table {
-        table[3] += fills.iter().filter(|[source, _]| *source < KEPT).count() as u32;
+        count_fills(table, &fills);
     }
     fills
+}
+
+/// Counts the hits and misses of `fills` in a table.
+pub(super) fn count_fills(table: &mut [u32], fills: &[[u32; 2]]) {
+    let wanted = fills.iter().filter(|[source, _]| *source != NONE);
+    for [source, _] in wanted {
+        table[if *source < KEPT { 2 } else { 1 }] += 1;
+    }
 }
 
 #[cfg(test)]

@@ -27,10 +27,14 @@ impl Routing {
     pub fn read(path: &Path) -> Result<Self, BenchError> {
         let refused = |reason: String| BenchError::Routing(format!("{}: {reason}", path.display()));
         let bytes = std::fs::read(path).map_err(|e| refused(e.to_string()))?;
-        Self::of(&bytes).map_err(refused)
+        Self::from_npy(&bytes).map_err(refused)
     }
 
-    fn of(bytes: &[u8]) -> Result<Self, String> {
+    /// Takes such an array from the bytes of a file.
+    ///
+    /// # Errors
+    /// What else the bytes are.
+    pub fn from_npy(bytes: &[u8]) -> Result<Self, String> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or("it is no .npy file of version 1.0")?;
@@ -77,6 +81,11 @@ impl Routing {
         })
     }
 
+    /// Layers of the trace.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
     /// Refuses a trace that a model with these experts could not have.
     fn check(&self, experts: &Experts) -> Result<(), String> {
         if self.used != experts.used {
@@ -101,7 +110,7 @@ impl Routing {
 
     /// The choices of layer `i` of a model with `layers` layers. Layers of the trace repeat, each time later in the text by the same step, so
     /// that no two layers of the model choose alike.
-    fn of_layer(&self, i: usize, layers: usize) -> Vec<u32> {
+    pub fn of_layer(&self, i: usize, layers: usize) -> Vec<u32> {
         let later = self.tokens / layers.div_ceil(self.layers) * (i / self.layers);
         let token = |t: usize| {
             let at = ((t + later) % self.tokens * self.layers + i % self.layers) * self.used;
@@ -143,7 +152,7 @@ mod tests {
     #[test]
     fn layers_repeat_later_in_the_text() {
         let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 2, 1), }\n";
-        let routing = Routing::of(&file(header, &[0, 10, 1, 11, 2, 12, 3, 13])).unwrap();
+        let routing = Routing::from_npy(&file(header, &[0, 10, 1, 11, 2, 12, 3, 13])).unwrap();
         assert_eq!(routing.of_layer(0, 4), [0, 1, 2, 3]);
         assert_eq!(routing.of_layer(1, 4), [10, 11, 12, 13]);
         assert_eq!(routing.of_layer(2, 4), [2, 3, 0, 1]);
@@ -166,7 +175,7 @@ mod tests {
             ),
             (file(&header("|u1", "0, 1, 1"), &[]), "expected 0 x 1 x 1"),
         ] {
-            let error = Routing::of(&bytes).unwrap_err();
+            let error = Routing::from_npy(&bytes).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

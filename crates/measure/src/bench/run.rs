@@ -477,7 +477,7 @@ fn run_tests(
             n_depth: test.depth,
             test_time,
             statistics: Statistics::of(&samples, test.tokens()),
-            expert_hits: traffic.hit_rate(),
+            expert_hits: traffic.hit_rate().filter(|_| test.generate > 0),
             ..base.clone()
         };
         if let Some(gpu) = backend.gpu() {

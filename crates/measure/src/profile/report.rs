@@ -23,7 +23,11 @@ fn head(profile: &Profile) -> String {
         profile.sum_us, h.separation
     );
     if let Some(from_host) = &profile.from_host {
-        text += &experts(from_host);
+        let what = match profile.work {
+            Work::Token { .. } => "token",
+            Work::Prompt { .. } => "prompt",
+        };
+        text += &experts(from_host, what);
     }
     if let Some(empty) = h.empty_pass_us {
         text += &format!("An empty pass takes {empty:.2} us, which is subtracted from each.\n");
@@ -45,30 +49,22 @@ fn head(profile: &Profile) -> String {
     text
 }
 
-/// The experts that came over the bus.
-fn experts(of: &FromHost) -> String {
+/// The experts of a token or prompt, and those that came over the bus.
+fn experts(of: &FromHost, what: &str) -> String {
     let mut text = match (of.expert_hits, of.expert_misses) {
-        (Some(hits), Some(misses)) => {
-            let share = 100.0 * hits / (hits + misses).max(1.0);
-            format!(
-                "Of {:.0} experts of a token {hits:.1} had one of {} slots of their layers ({share:.1}%), and {misses:.1} had none. ",
-                hits + misses,
-                of.expert_slots
-            )
-        }
-        _ => format!(
-            "Each layer keeps experts in {}. ",
-            count(of.expert_slots as usize, "slot")
+        (Some(hits), Some(misses)) => format!(
+            "Of {:.1} experts of a {what} {hits:.1} had one of {} slots of their layers ({:.1}%), and {misses:.1} had none. ",
+            hits + misses,
+            of.expert_slots,
+            100.0 * hits / (hits + misses).max(1.0)
         ),
+        _ => "No layer has slots for experts. ".to_owned(),
     };
-    let came = of
-        .bus_bytes
-        .map(|bytes| format!("{:.2} MB came over the bus", bytes / 1e6));
+    let came = of.bus_bytes;
+    let came = came.map(|bytes| format!("{:.2} MB came over the bus", bytes / 1e6));
     text += &came.unwrap_or_else(|| "What came over the bus is not counted".to_owned());
-    text += &format!(
-        ", and {:.1} us are those of the dispatches that bring experts",
-        of.fills_us
-    );
+    let fills = of.fills_us;
+    text += &format!(", and {fills:.1} us are those of the dispatches that bring experts");
     if let Some(speed) = of.bus_gb_per_s {
         text += &format!(", {} GB/s", rate(speed));
     }
@@ -267,7 +263,7 @@ in a product of several tokens; operations are two for each weight used and toke
             bus_gb_per_s: Some(50.0),
         });
         let text = markdown(&profile);
-        let expected = "Of 8 experts of a token 6.0 had one of 20 slots of their layers (75.0%), and 2.0 had none. \
+        let expected = "Of 8.0 experts of a token 6.0 had one of 20 slots of their layers (75.0%), and 2.0 had none. \
                         1.50 MB came over the bus, and 30.0 us are those of the dispatches that bring experts, 50.0 GB/s.\n";
         assert!(text.contains(expected), "{text}");
         let value: serde_json::Value = serde_json::to_value(&profile).unwrap();

@@ -94,11 +94,11 @@ impl Work {
 pub struct FromHost {
     /// Slots of each layer.
     pub expert_slots: u32,
-    /// Chosen experts that had a slot, on average; `None` for prompts, which bring all experts that have none.
+    /// Experts that steps chose and that had a slot, on average; `None` for prompts where no layer has slots, whose tables count them.
     pub expert_hits: Option<f64>,
-    /// Chosen experts that had none, on average.
+    /// Those that had none, on average.
     pub expert_misses: Option<f64>,
-    /// Bytes that came over the bus, on average; `None` for prompts where no layer has slots, whose tables count them.
+    /// Bytes that came over the bus, on average.
     pub bus_bytes: Option<f64>,
     /// Microseconds of the dispatches that bring experts, the median.
     pub fills_us: f64,
@@ -235,26 +235,24 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// The experts of one token or prompt.
-    fn from_host(&self, work: &Work, fills_us: f64) -> FromHost {
+    fn of_work(&self, work: &Work, fills_us: f64) -> FromHost {
+        let is_token = matches!(work, Work::Token { .. });
         let chosen = self.chosen as f64;
-        let (hits, bytes) = match (work, &self.counted) {
-            (Work::Token { .. }, Some(counted)) => {
-                // Where dispatches are repeated to be timed, experts are chosen more often. The share is that of one token.
-                let share = counted.hit_rate().unwrap_or(0.0);
-                let times = (counted.hits + counted.misses).max(1) as f64 / chosen;
-                (Some(share * chosen), Some(counted.bytes as f64 / times))
-            }
-            (Work::Token { .. }, None) => (Some(0.0), Some(self.of_token as f64)),
-            (Work::Prompt { .. }, counted) => {
-                let each = |all: &ExpertTraffic| all.bytes as f64 / self.times.max(1) as f64;
-                (None, counted.as_ref().map(each))
-            }
-        };
+        let counted = self.counted.map(|counted| {
+            // Where dispatches are repeated to be timed, experts are chosen more often: the counts are those of more tokens.
+            let times = match is_token {
+                true => (counted.hits + counted.misses) as f64 / chosen,
+                false => self.times as f64,
+            };
+            [counted.hits, counted.misses, counted.bytes].map(|n| n as f64 / times.max(1.0))
+        });
+        let counted = counted.or(is_token.then_some([0.0, chosen, self.of_token as f64]));
+        let [hits, misses, bytes] = [0, 1, 2].map(|i| counted.map(|counted| counted[i]));
         let rate = bytes.filter(|_| fills_us > 0.0);
         FromHost {
             expert_slots: self.slots,
             expert_hits: hits,
-            expert_misses: hits.map(|hits| chosen - hits),
+            expert_misses: misses,
             bus_bytes: bytes,
             fills_us,
             bus_gb_per_s: rate.map(|bytes| bytes / fills_us / 1e3),
@@ -289,7 +287,7 @@ impl Profile {
             .collect();
         let fills_us = spans.sum_of(|i| FILLS.contains(&step[i].about.kernel));
         Self {
-            from_host: traffic.map(|traffic| traffic.from_host(&work, fills_us)),
+            from_host: traffic.map(|traffic| traffic.of_work(&work, fills_us)),
             sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
             kernels: kernels(&head, step, &spans, &alone),
@@ -519,7 +517,7 @@ pub(super) mod tests {
             misses: 10,
             bytes: 5000,
         };
-        let found = traffic(Some(counted)).from_host(&token, 2.0);
+        let found = traffic(Some(counted)).of_work(&token, 2.0);
         let expected = FromHost {
             expert_slots: 3,
             expert_hits: Some(6.0),
@@ -529,7 +527,7 @@ pub(super) mod tests {
             bus_gb_per_s: Some(0.5),
         };
         assert_eq!(found, expected);
-        let found = traffic(None).from_host(&token, 0.0);
+        let found = traffic(None).of_work(&token, 0.0);
         assert_eq!(
             (found.expert_hits, found.bus_bytes),
             (Some(0.0), Some(4000.0))
@@ -537,9 +535,12 @@ pub(super) mod tests {
         assert_eq!((found.expert_misses, found.bus_gb_per_s), (Some(8.0), None));
         // A prompt that was computed twice.
         let prompt = example_prompt().work;
-        let found = traffic(Some(counted)).from_host(&prompt, 1.0);
-        assert_eq!((found.expert_hits, found.bus_bytes), (None, Some(2500.0)));
-        assert_eq!(traffic(None).from_host(&prompt, 1.0).bus_bytes, None);
+        let found = traffic(Some(counted)).of_work(&prompt, 1.0);
+        assert_eq!(
+            (found.expert_hits, found.bus_bytes),
+            (Some(15.0), Some(2500.0))
+        );
+        assert_eq!(traffic(None).of_work(&prompt, 1.0).bus_bytes, None);
     }
 
     #[test]

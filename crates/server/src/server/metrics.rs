@@ -225,18 +225,18 @@ impl Figures {
                 misses,
                 bytes,
             } = experts;
-            let of_tokens = "Experts that tokens chose";
+            let chosen = "Experts that steps chose";
             for (name, value, help) in [
-                ("cache_queries", hits + misses, format!("{of_tokens}.")),
+                ("cache_queries", hits + misses, format!("{chosen}.")),
                 (
                     "cache_hits",
                     *hits,
-                    format!("{of_tokens} and that had a slot on the GPU."),
+                    format!("{chosen} and that had a slot on the GPU."),
                 ),
                 (
                     "cache_misses",
                     *misses,
-                    format!("{of_tokens} and that had none."),
+                    format!("{chosen} and that had none."),
                 ),
                 (
                     "bytes",

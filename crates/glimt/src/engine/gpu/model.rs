@@ -154,11 +154,10 @@ impl GpuModel {
         let counts = Table::counts(&self.gpu, &tables).await?;
         let mut sum = ExpertTraffic::default();
         for (counts, bytes) in counts.iter().zip(bytes) {
-            let [hits, misses, brought] =
-                [counts.hits, counts.misses, counts.brought].map(u64::from);
+            let [hits, misses] = [counts.hits, counts.misses].map(u64::from);
             sum.hits += hits;
             sum.misses += misses;
-            sum.bytes += (misses + brought) * bytes;
+            sum.bytes += misses * bytes;
         }
         Ok(Some(sum))
     }
@@ -180,11 +179,11 @@ impl GpuModel {
 /// The traffic of experts between host memory and the slots on a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpertTraffic {
-    /// How often a token chose an expert that had a slot, in steps that keep experts there.
+    /// Experts that steps chose and that had a slot. One that several tokens of a step chose counts once.
     pub hits: u64,
-    /// How often an expert that was chosen had none, in these steps. One that several tokens of a step chose has none once.
+    /// Experts that steps chose and that had none, so that they were brought to the device.
     pub misses: u64,
-    /// Bytes of experts that were brought to the device by all steps, those of prompts included.
+    /// Bytes of these.
     pub bytes: u64,
 }
 
@@ -207,7 +206,7 @@ impl ExpertTraffic {
         }
     }
 
-    /// The share of choices whose expert had a slot; `None` where nothing was chosen.
+    /// The share of chosen experts that had a slot; `None` where none was chosen.
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)

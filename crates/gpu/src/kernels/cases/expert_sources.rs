@@ -6,7 +6,7 @@ use crate::gpu::GpuError;
 use crate::kernels::batch_experts::{TILE_WORDS, tiles_of};
 use crate::kernels::expert_rows::tile_count;
 use crate::kernels::expert_slots::Table;
-use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources, KEPT, expert_sources};
+use crate::kernels::expert_sources::{ChosenBy, GpuExpertSources, count_fills, expert_sources};
 
 /// Experts of `tokens` tokens, by ids and by tiles, with and without slots.
 fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compared>, GpuError> {
@@ -47,7 +47,7 @@ fn compare(lab: &Lab<'_>, [count, used, tokens]: [usize; 3]) -> Result<Vec<Compa
         }
         if let Some(table) = &table {
             // Both calls have counted.
-            words[3] += twin.iter().filter(|[source, _]| *source < KEPT).count() as u32;
+            count_fills(&mut words, &twin);
             all.push(lab.same(&table.words, &words)?);
         }
     }
