@@ -40,6 +40,13 @@ impl<'a> GpuExpertParts<'a> {
         self.copies().parts(WG * LOADS)[1] * self.host.groups
     }
 
+    /// Bytes that all parts read of host memory, if all slots keep an expert.
+    pub fn bytes_of_host(self) -> f64 {
+        let kept = self.kept.map_or(0, |(kept, _)| kept.groups);
+        let missing = self.host.groups.saturating_sub(kept);
+        f64::from(missing) * self.copies().bytes() as f64
+    }
+
     /// The dispatch that copies the parts of these numbers. If it is repeated for `blocks` of the context, each time it copies the share of
     /// a block.
     ///
@@ -47,10 +54,6 @@ impl<'a> GpuExpertParts<'a> {
     /// If the weights are not alike, or have more than one piece.
     pub fn call(self, parts: ops::Range<u32>, blocks: Option<Blocks>) -> Call {
         let share = f64::from(parts.end - parts.start) / f64::from(self.count());
-        // Slots are read too, but at the speed of the device.
-        let kept = self.kept.map_or(0, |(kept, _)| kept.groups);
-        let missing = f64::from(self.host.groups.saturating_sub(kept));
-        let bytes = share * missing * self.copies().bytes() as f64;
         let keeping = match self.kept {
             Some(_) => KEEPING,
             None => 0,
@@ -66,7 +69,7 @@ impl<'a> GpuExpertParts<'a> {
             .copies()
             .bound(call, [WG, LOADS])
             .grid([MISSING + keeping, 1, 1].map(Extent::N))
-            .with_bytes(bytes as u64);
+            .with_bytes((share * self.bytes_of_host()) as u64);
         match blocks {
             None => call,
             Some(blocks) => call

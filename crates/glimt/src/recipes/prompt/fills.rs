@@ -27,6 +27,12 @@ const LEFT_OUT: f64 = 1.0 / 64.0;
 /// The share of the operations of a layer that each of its levels counts for at least, since those that tell no operations take time, too: a norm
 /// of 2048 tokens takes about so much of a layer of GLM-4.7-Flash on an H200.
 const LEAST_SHARE: f64 = 1.0 / 128.0;
+/// Operations that a device makes while a byte comes over its bus: 200 TFLOP/s and 50 GB/s were measured on an H200. If a layer has more, computing
+/// takes longer, and the bus need not work all the time.
+const OPERATIONS_PER_BYTE: f64 = 4000.0;
+/// The share of the operations of a layer from which on a level then has a part: fewer parts cost less (H200, 16% of the experts over the bus: 17809
+/// tokens/s, with parts beside all levels 16805).
+const LARGE_SHARE: f64 = 1.0 / 16.0;
 
 /// All experts of a layer.
 pub(super) struct Fill<'a> {
@@ -93,13 +99,15 @@ pub(super) fn beside(step: Step, fills: &[Fill<'_>], state: &State) -> Result<St
     };
     let at = |fill: &Fill<'_>| levels.partition_point(|level| level.first < fill.before);
     if let [first, ..] = fills {
-        let before = Levels::of(&levels[..at(first)]);
+        let before = Levels::of(&levels[..at(first)], bytes(&first.gate_up));
         parts.add(&first.gate_up, first.when, &before, 0.0..before.all());
     }
     for (i, fill) in fills.iter().enumerate() {
         let next = fills.get(i + 1);
         // From gate and up of this layer to those of the next.
-        let own = Levels::of(&levels[at(fill)..next.map_or(levels.len(), at)]);
+        let levels = &levels[at(fill)..next.map_or(levels.len(), at)];
+        let following = next.map_or(&[][..], |next| &next.gate_up);
+        let own = Levels::of(levels, bytes(&fill.down) + bytes(following));
         // The operations after which the rooms of gate and up are free, and those after which `down` is read.
         let free = own
             .reading(&fill.gate_up[0], parts.calls)
@@ -109,8 +117,8 @@ pub(super) fn beside(step: Step, fills: &[Fill<'_>], state: &State) -> Result<St
             .reading(&fill.down[0], parts.calls)
             .next()
             .unwrap_or(own.levels.len());
-        let following = next.map_or(0, |next| count(&next.gate_up));
-        let share = f64::from(count(&fill.down)) / f64::from(count(&fill.down) + following);
+        let parts_of_down = f64::from(count(&fill.down));
+        let share = parts_of_down / (parts_of_down + f64::from(count(following)));
         let turn = (share * own.all())
             .max(own.before(free))
             .min(own.before(needed));
@@ -126,6 +134,11 @@ pub(super) fn beside(step: Step, fills: &[Fill<'_>], state: &State) -> Result<St
 /// The parts of all `weights` together.
 fn count(weights: &[GpuExpertParts<'_>]) -> u32 {
     weights.iter().map(|weight| weight.count()).sum()
+}
+
+/// Bytes that come over the bus for `weights`.
+fn bytes(weights: &[GpuExpertParts<'_>]) -> f64 {
+    weights.iter().map(|weight| weight.bytes_of_host()).sum()
 }
 
 /// A level of a step: its first dispatch, all of them, and their operations.
@@ -159,12 +172,18 @@ struct Levels<'a> {
 }
 
 impl<'a> Levels<'a> {
-    fn of(levels: &'a [Level]) -> Self {
-        let all: u64 = levels.iter().map(|level| level.flops).sum();
-        let least = (LEAST_SHARE * all as f64).max(1.0);
+    /// The levels beside which so many bytes come over the bus.
+    fn of(levels: &'a [Level], bytes: f64) -> Self {
+        let all = levels.iter().map(|level| level.flops as f64).sum::<f64>();
+        let few = all > OPERATIONS_PER_BYTE * bytes;
         let mut ends = vec![0.0];
         for level in levels {
-            ends.push(ends[ends.len() - 1] + least.max(level.flops as f64));
+            // No level counts for nothing, in case that no other is long enough.
+            let counts_for = match level.flops as f64 {
+                small if few && small < LARGE_SHARE * all => 1.0,
+                flops => flops.max(LEAST_SHARE * all).max(1.0),
+            };
+            ends.push(ends[ends.len() - 1] + counts_for);
         }
         Self { levels, ends }
     }

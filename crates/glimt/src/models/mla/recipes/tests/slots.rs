@@ -222,7 +222,7 @@ fn a_long_chunk_brings_all_experts_beside_what_computes() {
     for (&target, &name) in drawn_pairs(&targets, &models).into_iter().take(4) {
         let model = model(name, Recipe::Q4KM);
         let experts = model.config.experts.as_ref().expect("it has experts");
-        let slots = [0, experts.used, 20][Rng::fresh().below(3)] as u32;
+        let slots = [0, experts.used, 20, 62][Rng::fresh().below(4)] as u32;
         let what = format!("{name} on {}, {slots} slots", target.name);
         let plan = Plan::of_one(target, &model, Residence::Slots(slots), 4000, None);
         let plan = plan.expect("it fits");
@@ -254,7 +254,11 @@ fn a_long_chunk_brings_all_experts_beside_what_computes() {
             3 * layers,
             "{what}"
         );
-        for slower in [0.5, 3.0] {
+        // If nearly all have slots, the bus need not work all the time.
+        for slower in [0.5, 3.0]
+            .into_iter()
+            .filter(|slower| slots < 60 || *slower < 1.0)
+        {
             assert!(is_even(step, &works, slower), "{what}, {slower}");
         }
     }
