@@ -39,7 +39,6 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
 #main
   let lane = t & (LANES - 1u);
   let run = t / LANES;
-  if (!is_own(wid)) { return; }
   let own = own_slice(wid);
   let token = own.token;
   let first_head = wid.y * 4u;

@@ -189,7 +189,6 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
 }
 
 #main
-  if (!is_own(wid)) { return; }
   let own = own_slice(wid);
   let begin = own.begin;
   let end = own.end;

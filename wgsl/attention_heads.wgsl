@@ -213,7 +213,6 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   let phase = t / (COLUMNS * GROUPS);
   let own_head = group * HEADS_OF;
   let first_head = wid.y * HEADS_HERE;
-  if (!is_own(wid)) { return; }
   let own = own_slice(wid);
   let begin = own.begin;
   let end = own.end;

@@ -34,7 +34,6 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
 
 #main
 #fetch
-  if (!is_own(wid)) { return; }
   let own = own_slice(wid);
   let head = own.token * HEADS + wid.y;
   let row = t / SHARE;

@@ -1,7 +1,7 @@
 // The slice of a token's context that a workgroup attends to. The grid is (slices, groups of heads, tokens). With `table` it is (all slices,
 // groups of heads, 1), and `work` tells what each slice is. There, tokens of a sequence that follow each other may share workgroups: a
 // workgroup takes some of their queries, which lie as (tokens, HEADS), and all of them have slices at the same places.
-// With OWN_KERNEL several kernels share the list, each slice being for one of them.
+// With `first_work` the slices of a kernel follow others in the list.
 #import sequences
 #import token_slices
 struct Slice {
@@ -16,28 +16,21 @@ struct Slice {
 }
 
 #ifdef table
-#read work?: array<vec4<u32>> @words(8 * SLICES)    // (slices, 2) of (token, begin, end, number of the slice), (first, queries, kernel, 0)
+#word first_work?: u32   // the kernel's first slice
+#read work?: array<vec4<u32>> @words(8 * SLICES)    // (slices, 2) of (token, begin, end, number of the slice), (first, queries, 0, 0)
 fn own_slice(wid: vec3<u32>) -> Slice {
-  let own = work[2u * wid.x];
-  let shared_by = work[2u * wid.x + 1u];
+#ifdef first_work
+  let nth = p.first_work + wid.x;
+#else
+  let nth = wid.x;
+#endif
+  let own = work[2u * nth];
+  let shared_by = work[2u * nth + 1u];
   let slices = token_slices(own.x);
   return Slice(own.x, own.y, own.z, first_page(own.x), slices.place + own.w, slices.count, shared_by.x, shared_by.y);
 }
-
-// Whether the slice is for this kernel.
-fn is_own(wid: vec3<u32>) -> bool {
-#ifdef OWN_KERNEL
-  return work[2u * wid.x + 1u].z == KERNEL;
-#else
-  return true;
-#endif
-}
-#ifdef OWN_KERNEL
-#number KERNEL  // the number of the kernel
-#endif
 #else
 #word slice_rows: u32
-fn is_own(wid: vec3<u32>) -> bool { return true; }
 fn own_slice(wid: vec3<u32>) -> Slice {
   let begin = wid.x * p.slice_rows;
   let end = min(begin + p.slice_rows, p.pos + wid.z + 1u);

@@ -9,7 +9,7 @@ mod about;
 mod state;
 pub use about::{About, Flops, Listed, Sublayer, Taken};
 pub(super) use state::{Block, extent, fill};
-pub use state::{Blocks, Extent, Most, State, When, Word};
+pub use state::{Blocks, Extent, KERNELS, Most, State, When, Word};
 
 /// One dispatch before its pipeline exists: a kernel, what is bound to its names, its parameters and its grid. It is held against what the
 /// kernel declares when the step is recorded ([`interface`](super::interface)).

@@ -264,7 +264,7 @@ impl Scope<'_> {
     /// The most workgroups along a dimension.
     fn workgroups(&self, along: Extent) -> Result<u64, String> {
         match along {
-            Extent::Slices => Err("slices of tokens: see SLICES".to_owned()),
+            Extent::Slices | Extent::SlicesOf(_) => Err("slices of tokens: see SLICES".to_owned()),
             Extent::BlockRowsBy(n) => Ok(self.value("BLOCK_ROWS")?.div_ceil(u64::from(n))),
             other => {
                 let state = State {

@@ -10,7 +10,7 @@ use super::linear::dot;
 use super::sequences::Sequences;
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops, When};
+use crate::gpu::call::{Call, Extent, Flops, When, Word};
 use crate::gpu::machine::attention::{
     FLOAT_LANES as LANES, FLOAT_ROWS as ROWS, FLOAT_THREADS as WG,
 };
@@ -161,8 +161,9 @@ impl GpuAttention {
             return calls;
         }
         let call = |(call, number): (Call, u32)| {
-            call.number("KERNEL", number)
-                .flag("OWN_KERNEL", true)
+            let [_, groups, along_tokens] = call.grid;
+            call.grid([Extent::SlicesOf(number), groups, along_tokens])
+                .word("first_work", Word::SlicesBefore(number))
                 .only(When::Kernel(number))
         };
         calls.into_iter().zip(0..).map(call).collect()

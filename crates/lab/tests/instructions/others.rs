@@ -61,6 +61,8 @@ fn router() -> Steps {
             stride: 0,
             tokens: 1,
             y: floats(),
+            stride: 64,
+            tokens: 1,
         };
         let spec = spec(&router.calls()[0]);
         (number(&spec, "LOADS"), outside_of_router(&spec))

@@ -22,11 +22,16 @@ pub struct State {
     pub few: bool,
     /// The kernels that some token of the step takes, if its tokens take different ones: the bits of their [numbers](When::Kernel).
     pub kernels: u32,
+    /// The slices of each of the first of these kernels, which follow each other in the list of slices.
+    pub slices_of: [u32; KERNELS],
     /// Whether dispatches that add [biases](When::Biased) to logits are encoded.
     pub biased: bool,
     /// Sampling parameters, as `kernels::sample` lays them out.
     pub sampling: [u32; 12],
 }
+
+/// The most kernels of the attention of a step.
+pub const KERNELS: usize = 3;
 
 /// The largest replay that a step is recorded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +74,8 @@ pub enum Word {
     Slices,
     /// [`State::slice_rows`].
     SliceRows,
+    /// The slices of the kernels before the one of this number ([`State::slices_of`]).
+    SlicesBefore(u32),
     /// [`State::first_page`].
     FirstPage,
     /// [`State::first_id`].
@@ -150,6 +157,8 @@ pub enum Extent {
     TokensBy(u32),
     /// One workgroup per block of the context.
     Slices,
+    /// One workgroup per slice of the kernel of this number ([`State::slices_of`]).
+    SlicesOf(u32),
     /// One workgroup per n context rows of the block, rounded up.
     BlockRowsBy(u32),
     /// One workgroup per `by` slots of the tokens, which have `used` each, rounded up, and `more`.
@@ -235,6 +244,7 @@ pub(in crate::gpu) fn fill(params: &[Word], state: &State, block: Block, out: &m
             Word::LastTokenTimes(n) => (state.tokens - 1) * n,
             Word::Slices => state.slices,
             Word::SliceRows => state.slice_rows,
+            Word::SlicesBefore(number) => state.slices_of[..number as usize].iter().sum(),
             Word::FirstPage => state.first_page,
             Word::FirstId => state.first_id,
             Word::Sampling(i) => state.sampling[i],
@@ -254,6 +264,7 @@ pub(in crate::gpu) fn extent(extent: Extent, state: &State, block: Block) -> u32
         Extent::Tokens => state.tokens,
         Extent::TokensBy(n) => state.tokens.div_ceil(n),
         Extent::Slices => state.slices,
+        Extent::SlicesOf(number) => state.slices_of[number as usize],
         Extent::BlockRowsBy(n) => block.rows.div_ceil(n),
         Extent::Slots { used, by, more } => (state.tokens * used).div_ceil(by) + more,
     }

@@ -1,6 +1,7 @@
 //! The choice of the kernel that attends, and the slices that it cuts a context into.
 
 use super::{HEADS_PER_GROUP, TILE, trial};
+use crate::gpu::call::KERNELS;
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
 use crate::gpu::machine::attention::{FLOATS_OF_CORE, MATRICES_OF_CORE, SHARING_TOKENS};
@@ -200,22 +201,26 @@ impl OfOne {
             slices: vec![],
             rows: 0,
             kernels: 0,
+            slices_of: [0; KERNELS],
         };
+        let mut of_kernels: [Vec<_>; KERNELS] = Default::default();
         let mut first = 0;
         for (token, seen) in tokens.iter().enumerate() {
             let rows = seen.position as usize + 1;
             let (count, slice_rows) = self.slices(machine, rows, heads);
             let kernel = self.kernel(rows);
-            cut.work.extend((0..count).map(|nth| {
+            of_kernels[kernel as usize].extend((0..count).map(|nth| {
                 let begin = nth * slice_rows;
                 let end = (begin + slice_rows).min(rows as u32);
-                [token as u32, begin, end, nth, 0, heads as u32, kernel, 0]
+                [token as u32, begin, end, nth, 0, heads as u32, 0, 0]
             }));
             cut.slices.push([first, count]);
             cut.rows = cut.rows.max(rows as u32);
             cut.kernels |= 1 << kernel;
             first += count;
         }
+        cut.slices_of = of_kernels.each_ref().map(|work| work.len() as u32);
+        cut.work = of_kernels.concat();
         cut
     }
 }
@@ -230,6 +235,8 @@ pub struct Cut {
     pub rows: u32,
     /// The bits of the kernels that some slice is for, if the kernels of one token attend ([`OfOne`]).
     pub kernels: u32,
+    /// The slices of each of these kernels, which follow each other in `work`.
+    pub slices_of: [u32; KERNELS],
 }
 
 /// Tokens of a sequence that follow each other and share workgroups: the first, the rows that it sees, and how many they are.
@@ -297,6 +304,7 @@ pub fn cut_sequences(form: Form, machine: Machine, tokens: &[Seen], heads: usize
         slices: vec![],
         rows: longest as u32,
         kernels: 1,
+        slices_of: [0; KERNELS],
     };
     let mut slices = 0;
     for run in &runs {

@@ -267,6 +267,7 @@ pub(in crate::engine::gpu) fn write_table(
         tokens: count,
         slices: cut.work.len() as u32,
         kernels: cut.kernels,
+        slices_of: cut.slices_of,
         ..State::default()
     }
 }

@@ -8,7 +8,7 @@ use crate::gpu::shader::Access;
 use crate::gpu::{Most, Step, Target, Tier};
 use crate::models::Model as _;
 use crate::models::mla::Model;
-use crate::recipes::{BatchSizes, Residence};
+use crate::recipes::{BatchSizes, Residence, Steps};
 use crate::synth::{self, Recipe, SynthOptions};
 use std::sync::Arc;
 
@@ -32,12 +32,17 @@ fn levels(calls: &[&Call], most: Most) -> Vec<usize> {
 
 /// The step of one token of `model` on `target`.
 fn record(target: &Target, model: &Model) -> Step {
+    let logits = Range::floats("logits", model.config.vocab_size as u64);
+    let token = steps(target, model).token(target, &logits);
+    token.expect("its shapes suit")
+}
+
+/// The steps of a session with a short context.
+fn steps(target: &Target, model: &Model) -> Steps {
     let placed = model.place(target, Residence::Whole).expect("it fits");
     let sessions = placed.weights.untried(target);
     let steps = sessions.steps(target, BatchSizes::of_one(16, 1));
-    let logits = Range::floats("logits", model.config.vocab_size as u64);
-    let token = steps.expect("a small cache").token(target, &logits);
-    token.expect("its shapes suit")
+    steps.expect("a small cache")
 }
 
 /// A large GPU in this tier, in one mode.
@@ -61,19 +66,39 @@ fn a_layer_with_experts_is_seven_dependent_dispatches_or_nine() {
     }
 }
 
+#[test]
+fn several_tokens_take_no_more_dispatches_than_one() {
+    let gguf = ModelSource::Embedded.open().expect("it is in the program");
+    let model = Model::load(Arc::new(gguf)).expect("it is supported");
+    for tier in [Tier::Subgroup, Tier::Int8] {
+        for repeats_work in [true, false] {
+            let target = target(tier, false, repeats_work);
+            for tokens in [2, 8] {
+                let step = steps(&target, &model).step(&target, tokens);
+                let step = step.expect("its shapes suit");
+                check_layers(&step, model.layers.len(), repeats_work);
+            }
+        }
+    }
+}
+
 fn check_layers(step: &Step, layers: usize, repeats_work: bool) {
     // In workgroups that repeat it, the query is absorbed in the same dispatch, and attn_output makes the experts' logits.
     let [saved, saved_dense] = if repeats_work { [2, 1] } else { [0, 0] };
-    // With few slices v_b joins them itself, with many a dispatch before it.
-    for (slices, dispatches, dense, experts) in [
+    // With few slices v_b joins them itself, with many a dispatch before it. The context is too short for many slices of several tokens.
+    let contexts = [
         (1, 11 - saved, 8 - saved_dense, 9 - saved),
         (200, 12 - saved, 9 - saved_dense, 10 - saved),
-    ] {
+    ];
+    let tokens = step.most.tokens;
+    let contexts = contexts.into_iter().take(if tokens > 1 { 1 } else { 2 });
+    for (slices, dispatches, dense, experts) in contexts {
         // Every form of the attention has a dispatch for such a short context.
         let state = State {
-            pos: 9,
-            tokens: 1,
+            pos: 10 - tokens,
+            tokens,
             slices,
+            kernels: 1,
             ..State::default()
         };
         let held = step.calls.iter().filter(|call| call.when.holds(&state));
