@@ -89,27 +89,36 @@ fn a_sample_of_the_pipelines_is_fit_for_its_devices() {
     translated(&SAMPLE);
 }
 
-/// The variable with the beginnings of names of kernels and of modules whose pipelines alone are wanted, separated by commas.
+/// The variable with the beginnings of names of kernels, and of modules that types have, whose pipelines alone are wanted: in two models,
+/// with weights of the types that are named so, or of two others. They are separated by commas.
 const OF: &str = "GLIMT_SHADERS_OF";
 
-/// Whether the pipeline is of a kernel, or imports a module, whose name begins with one of these words.
-fn is_of(pipeline: &Pipeline, words: &str) -> bool {
-    let Pipeline { spec, tier, .. } = pipeline;
+/// The pipelines of kernels, or with modules, whose names begin with one of these words.
+fn pipelines_of(words: &str) -> Vec<Pipeline> {
     let wanted = |name: &str| words.split(',').any(|word| name.starts_with(word));
-    let expanded = shader::expand(spec.kernel, spec.source, &spec.variant, *tier);
-    wanted(spec.kernel) || expanded.is_ok_and(|all| all.modules.iter().any(|m| wanted(m)))
+    let all = GgmlType::ALL.iter().copied();
+    let mut types: Vec<_> = all.filter(|ty| wanted(&ty.name().to_lowercase())).collect();
+    if types.is_empty() {
+        types = vec![GgmlType::Q4_0, GgmlType::Q6_K];
+    }
+    let mut found = pipelines(&[ModelName::Glm47Flash, ModelName::DeepseekV2Lite], &types);
+    found.retain(|Pipeline { spec, tier, .. }| {
+        let expanded = shader::expand(spec.kernel, spec.source, &spec.variant, *tier);
+        wanted(spec.kernel) || expanded.is_ok_and(|all| all.modules.iter().any(|m| wanted(m)))
+    });
+    found
 }
 
 /// `GLIMT_SHADERS=FOLDER` keeps the shaders, for other compilers.
 #[test]
 #[ignore = "all shaders: scripts/portability"]
 fn every_pipeline_is_fit_for_its_devices() {
-    has_every_kernel(&ALL);
-    let mut wanted = ALL.clone();
-    if let Ok(words) = std::env::var(OF) {
-        wanted.retain(|pipeline| is_of(pipeline, &words));
-    }
-    let translated = translated(&wanted);
+    let some = std::env::var(OF).ok().map(|words| pipelines_of(&words));
+    let wanted = some.as_ref().unwrap_or_else(|| {
+        has_every_kernel(&ALL);
+        &ALL
+    });
+    let translated = translated(wanted);
     if let Some(path) = std::env::var_os(folder::SHADERS) {
         let path = Path::new(&path);
         folder::write(path, &translated).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
