@@ -116,7 +116,12 @@ fn asks_for_experts(target: &Target, model: &Model, slots: u32, in_host: &[Step]
             let calls = calls.filter(|call| call.kernel == "expert_slots" || !brings(call));
             calls.map(|call| call.kernel).collect()
         };
-        assert_eq!(others(step), others(in_host), "{what}, up to {:?}", step.most);
+        assert_eq!(
+            others(step),
+            others(in_host),
+            "{what}, up to {:?}",
+            step.most
+        );
         let has_layers = in_host.calls.len() > whole.calls.len();
         assert_eq!(step.questions.len(), usize::from(has_layers) * layers);
         for question in &step.questions {
