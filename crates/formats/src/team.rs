@@ -13,9 +13,6 @@ use std::{hint, thread};
 /// How long a helper looks for work before it sleeps: longer than what a token computes by one thread between two products.
 const LOOKS: Duration = Duration::from_micros(200);
 
-/// Set in [`Shared::state`] while helpers may join the work.
-const OPEN: usize = 1 << (usize::BITS - 1);
-
 /// Threads that share work. Those of [`Team::all`] are as many as rayon's.
 pub struct Team {
     shared: Arc<Shared>,
@@ -25,17 +22,22 @@ pub struct Team {
 }
 
 struct Shared {
-    /// [`OPEN`], and the number of helpers that may hold `work`.
-    state: AtomicUsize,
-    /// The number of the work.
+    /// The number of the work, which is odd while helpers may join it.
     number: AtomicUsize,
-    /// The work while the state is open, or a helper is counted that saw it open. It lies on the stack of its owner, who waits for these.
+    /// The work while the number is odd, or a helper is busy that saw it odd. It lies on the stack of its owner, who waits for these.
     work: AtomicPtr<Work<'static>>,
+    /// Whether each helper may hold `work`.
+    busy: Vec<Busy>,
     asleep: AtomicUsize,
     bed: Mutex<()>,
     wake: Condvar,
     ended: AtomicBool,
 }
+
+/// A helper's own cache line, which nobody else writes.
+#[derive(Default)]
+#[repr(align(128))]
+struct Busy(AtomicBool);
 
 struct Work<'a> {
     part: &'a (dyn Fn(usize) + Sync),
@@ -65,19 +67,19 @@ impl Team {
     /// A team of `threads`, of which the caller of [`each`](Self::each) is one. It has fewer where the system gives it none.
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
-            state: AtomicUsize::new(0),
             number: AtomicUsize::new(0),
             work: AtomicPtr::new(ptr::null_mut()),
+            busy: (1..threads).map(|_| Busy::default()).collect(),
             asleep: AtomicUsize::new(0),
             bed: Mutex::new(()),
             wake: Condvar::new(),
             ended: AtomicBool::new(false),
         });
         let mut helpers = 0;
-        for _ in 1..threads {
+        for i in 0..shared.busy.len() {
             let shared = Arc::clone(&shared);
             let helper = thread::Builder::new().name("glimt helper".to_owned());
-            if helper.spawn(move || shared.help()).is_err() {
+            if helper.spawn(move || shared.help(i)).is_err() {
                 break;
             }
             helpers += 1;
@@ -133,7 +135,7 @@ impl Team {
         shared
             .work
             .store((&raw const work).cast_mut().cast(), Ordering::Relaxed);
-        shared.state.fetch_or(OPEN, Ordering::SeqCst);
+        // The number was even: owners take turns.
         shared.number.fetch_add(1, Ordering::SeqCst);
         if shared.asleep.load(Ordering::SeqCst) > 0 {
             drop(lock(&shared.bed));
@@ -141,13 +143,15 @@ impl Team {
         }
         let own = catch_unwind(AssertUnwindSafe(|| work.share()));
         // Nobody joins any more, and all who did are awaited: `work` and what it borrows are used no longer.
-        shared.state.fetch_and(!OPEN, Ordering::SeqCst);
+        shared.number.fetch_add(1, Ordering::SeqCst);
         let mut looks = 0u32;
-        while shared.state.load(Ordering::SeqCst) != 0 {
-            looks += 1;
-            match looks.is_multiple_of(1 << 12) {
-                true => thread::yield_now(),
-                false => hint::spin_loop(),
+        for Busy(busy) in &shared.busy {
+            while busy.load(Ordering::SeqCst) {
+                looks += 1;
+                match looks.is_multiple_of(1 << 12) {
+                    true => thread::yield_now(),
+                    false => hint::spin_loop(),
+                }
             }
         }
         if let Err(panic) = own {
@@ -163,41 +167,46 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        self.shared.number.fetch_add(1, Ordering::SeqCst);
         drop(lock(&self.shared.bed));
         self.shared.wake.notify_all();
     }
 }
 
 impl Shared {
-    /// The life of a helper.
-    fn help(&self) {
+    /// The life of helper `i`.
+    fn help(&self, i: usize) {
+        let Busy(busy) = &self.busy[i];
         let mut seen = 0;
-        loop {
-            seen = self.next(seen);
-            if self.ended.load(Ordering::SeqCst) {
-                return;
-            }
-            if self.state.fetch_add(1, Ordering::SeqCst) & OPEN != 0 {
-                // SAFETY: the state was open when this helper was counted. So the pointer was stored before, and its owner returns only
-                // after the state was 0, which it is not before this helper is counted off below.
+        while let Some(number) = self.next(seen) {
+            busy.store(true, Ordering::SeqCst);
+            // Either this is still odd, or the owner of the work has made it even and may not see that this helper is busy.
+            seen = self.number.load(Ordering::SeqCst);
+            if is_open(seen) {
+                // SAFETY: the number was odd after this helper was busy. So the pointer was stored before, and its owner returns only
+                // after it made the number even and then saw that no helper was busy, which this one is until the end of the work.
                 let work = unsafe { &*self.work.load(Ordering::Relaxed) };
                 if catch_unwind(AssertUnwindSafe(|| work.share())).is_err() {
                     work.failed.store(true, Ordering::Relaxed);
                 }
+            } else {
+                seen = number;
             }
-            self.state.fetch_sub(1, Ordering::SeqCst);
+            busy.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Waits for work of another number than `seen`, and returns it.
-    fn next(&self, seen: usize) -> usize {
-        let number = || self.number.load(Ordering::SeqCst);
+    /// Waits for open work of another number than `seen`, and returns it; nothing at the end of the team.
+    fn next(&self, seen: usize) -> Option<usize> {
+        let found = || {
+            let number = self.number.load(Ordering::SeqCst);
+            (is_open(number) && number != seen).then_some(number)
+        };
+        let ended = || self.ended.load(Ordering::SeqCst);
         let began = Instant::now();
-        while began.elapsed() < LOOKS {
+        while began.elapsed() < LOOKS && !ended() {
             for _ in 0..64 {
-                if number() != seen {
-                    return number();
+                if let Some(number) = found() {
+                    return Some(number);
                 }
                 hint::spin_loop();
             }
@@ -205,13 +214,21 @@ impl Shared {
         let mut bed = lock(&self.bed);
         // Whoever counts a helper asleep wakes it, and whoever does not has set the number before.
         self.asleep.fetch_add(1, Ordering::SeqCst);
-        while number() == seen {
-            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
-        }
+        let number = loop {
+            match found() {
+                Some(number) => break Some(number),
+                None if ended() => break None,
+                None => bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
         self.asleep.fetch_sub(1, Ordering::SeqCst);
-        drop(bed);
-        number()
+        number
     }
+}
+
+/// Whether helpers may join the work of this number.
+const fn is_open(number: usize) -> bool {
+    number % 2 == 1
 }
 
 #[cfg(test)]

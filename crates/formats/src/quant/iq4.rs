@@ -46,6 +46,29 @@ pub(crate) struct Iq4Xs {
 }
 const _: () = assert!(size_of::<Iq4Xs>() == GgmlType::IQ4_XS.block_bytes());
 
+/// The eight 6-bit scales of IQ4_XS, still with their offset of 32: the nibbles of `low` below the pairs of bits of `high`.
+pub(crate) fn unpack_scales_xs(low: [u8; 4], high: [u8; 2]) -> [u8; 8] {
+    // All at once: halves of what is left are moved apart until every scale has a byte.
+    let spread = |x: u64, shifts: [u32; 3], masks: [u64; 3]| {
+        let steps = shifts.iter().zip(masks);
+        steps.fold(x, |x, (shift, mask)| (x | x << shift) & mask)
+    };
+    let low = u64::from(u32::from_le_bytes(low));
+    let masks = [
+        0x0000_ffff_0000_ffff,
+        0x00ff_00ff_00ff_00ff,
+        0x0f0f_0f0f_0f0f_0f0f,
+    ];
+    let low = spread(low, [16, 8, 4], masks);
+    let high = u64::from(u16::from_le_bytes(high));
+    let masks = [
+        0x0000_00ff_0000_00ff,
+        0x000f_000f_000f_000f,
+        0x0303_0303_0303_0303,
+    ];
+    (low | spread(high, [24, 12, 6], masks) << 4).to_le_bytes()
+}
+
 /// 32 weights from their codes and their scale.
 fn look_up(qs: &[u8; 16], d: f32, out: &mut [f32; SMALL_BLOCK]) {
     for (j, q) in qs.iter().enumerate() {
@@ -63,12 +86,10 @@ impl Block<SMALL_BLOCK> for Iq4Nl {
 impl Block<SUPER_BLOCK> for Iq4Xs {
     fn dequantize(&self, out: &mut [f32; SUPER_BLOCK]) {
         let d = widen(self.d);
-        let low = u32::from_le_bytes(self.scales_l);
-        let high = u32::from(u16::from_le_bytes(self.scales_h));
+        let scales = unpack_scales_xs(self.scales_l, self.scales_h);
         let (runs, _) = out.as_chunks_mut::<SMALL_BLOCK>();
-        for (i, (out, qs)) in runs.iter_mut().zip(&self.qs).enumerate() {
-            let scale = (low >> (4 * i)) & 15 | ((high >> (2 * i)) & 3) << 4;
-            look_up(qs, d * (scale as i32 - 32) as f32, out);
+        for ((scale, out), qs) in scales.into_iter().zip(runs).zip(&self.qs) {
+            look_up(qs, d * (i32::from(scale) - 32) as f32, out);
         }
     }
 }

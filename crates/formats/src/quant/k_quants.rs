@@ -78,16 +78,15 @@ const _: () = assert!(size_of::<Q6K>() == GgmlType::Q6_K.block_bytes());
 /// Bytes 0..4 hold scales 0..4 and bytes 4..8 minima 0..4 in their low six bits, the upper two bits of scales and of
 /// minima 4..8 above them; bytes 8..12 the low nibbles of scales (low) and minima (high) 4..8.
 pub(crate) fn unpack_scales_mins6(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
-    let mut scales = [0; 8];
-    let mut mins = [0; 8];
-    for i in 0..4 {
-        let (scale, min, both) = (packed[i], packed[i + 4], packed[i + 8]);
-        scales[i] = scale & 63;
-        mins[i] = min & 63;
-        scales[i + 4] = both & 15 | (scale >> 6) << 4;
-        mins[i + 4] = both >> 4 | (min >> 6) << 4;
-    }
-    (scales, mins)
+    // Four bytes at once.
+    let words: [[u8; 4]; 3] = bytemuck::cast(*packed);
+    let [scales, mins, both] = words.map(u32::from_le_bytes);
+    let upper = |of: u32, nibbles: u32| nibbles & 0x0f0f_0f0f | (of >> 2) & 0x3030_3030;
+    let eight = |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
+    (
+        eight(scales & 0x3f3f_3f3f, upper(scales, both)),
+        eight(mins & 0x3f3f_3f3f, upper(mins, both >> 4)),
+    )
 }
 
 /// The sixteen 6-bit scales of Q3_K, still with their offset of 32.
@@ -95,14 +94,17 @@ pub(crate) fn unpack_scales_mins6(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
 /// Bytes 0..8 hold the low nibbles of scales 0..8 (low) and 8..16 (high); bits 2k and 2k + 1 of byte 8 + i the upper
 /// bits of scale 4k + i.
 pub(crate) fn unpack_scales6(packed: &[u8; 12]) -> [u8; 16] {
-    std::array::from_fn(|i| {
-        let low = if i < 8 {
-            packed[i] & 15
-        } else {
-            packed[i - 8] >> 4
-        };
-        low | ((packed[8 + i % 4] >> (2 * (i / 4))) & 3) << 4
-    })
+    // Eight bytes at once.
+    let [a, b, c]: [[u8; 4]; 3] = bytemuck::cast(*packed);
+    let (lows, highs) = (
+        u64::from_le_bytes(bytemuck::cast([a, b])),
+        u32::from_le_bytes(c),
+    );
+    let eight = |lows: u64, highs: u32| {
+        let highs = u64::from(highs >> 2) << 32 | u64::from(highs);
+        (lows & 0x0f0f_0f0f_0f0f_0f0f | (highs & 0x0303_0303_0303_0303) << 4).to_le_bytes()
+    };
+    bytemuck::cast([eight(lows, highs), eight(lows >> 4, highs >> 4)])
 }
 
 impl Block<SUPER_BLOCK> for Q2K {

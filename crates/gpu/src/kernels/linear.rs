@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::model::Weight;
 use crate::quant::dequantize_row;
+use crate::quant::dot::Abreast;
 use crate::team::Team;
 
 /// Independent partial sums per dot product: two SSE or one AVX register, and a shorter chain of roundings than one sum.
@@ -16,16 +17,11 @@ const ROWS: usize = 4;
 /// The fewest weights of a task: enough to hide what handing it to a thread costs (a part of a microsecond).
 const TASK_WEIGHTS: usize = 16 * 1024;
 
+/// Rows of a task are a multiple of this many: of those that are multiplied at once.
+const STRIP: usize = 8;
+
 /// Tasks for each thread, so that one that is late leaves the others something to do meanwhile.
 const TASKS: usize = 4;
-
-/// The number of rows of `cols` weights that make one task of `rows` in all: a multiple of 4.
-fn task_rows(cols: usize, rows: usize, threads: usize) -> usize {
-    (TASK_WEIGHTS / cols.max(1))
-        .max(rows / (TASKS * threads))
-        .next_multiple_of(ROWS)
-        .max(ROWS)
-}
 
 /// The dot product of two vectors of one length, in f32, as 8 interleaved partial sums.
 ///
@@ -127,43 +123,79 @@ pub(super) struct Batch {
     pub group: usize,
     /// The numbers of the inputs.
     pub inputs: Vec<usize>,
+    /// As many of the first inputs as are multiplied side by side.
+    pub abreast: Vec<Abreast>,
     /// The number of each input's product in the output, in rows of a group.
     pub places: Vec<usize>,
 }
 
-/// Some rows of a batch's products.
-struct Task<'a> {
-    batch: &'a Batch,
-    rows: Range<usize>,
-    /// The rows of each input.
-    out: Vec<&'a mut [f32]>,
+/// The products of some batches with a weight of each group, or with several that are alike: `job` says with which.
+pub(super) struct Share<'a, J> {
+    pub job: J,
+    pub batches: &'a [Batch],
+    /// Rows and columns of a group.
+    pub shape: [usize; 2],
+    /// All rows of each place.
+    pub out: &'a mut [f32],
 }
 
-/// All `rows` rows of each batch in `out`: `products` makes some rows of each input of a batch, in tasks for the threads of a team.
-pub(super) fn in_tasks(
-    batches: &[Batch],
-    [rows, cols]: [usize; 2],
-    out: &mut [f32],
-    products: impl Fn(&Batch, Range<usize>, &mut [&mut [f32]]) + Sync,
+/// Some rows of a batch's products.
+struct Task<'a, J> {
+    job: J,
+    batch: &'a Batch,
+    rows: Range<usize>,
+    out: Outputs<'a>,
+}
+
+/// The rows of each input. A single one, as of a decoded token, needs no memory of its own.
+enum Outputs<'a> {
+    One([&'a mut [f32]; 1]),
+    Many(Vec<&'a mut [f32]>),
+}
+
+/// All rows of each batch of all shares: `products` makes some rows of each input of a batch, in tasks for the threads of a team.
+pub(super) fn in_tasks<J: Copy + Send>(
+    shares: Vec<Share<'_, J>>,
+    products: impl Fn(J, &Batch, Range<usize>, &mut [&mut [f32]]) + Sync,
 ) {
     let team = Team::all();
-    let block = task_rows(cols, batches.len() * rows, team.threads()).min(rows);
-    let mut places: Vec<Option<&mut [f32]>> = out.chunks_mut(rows).map(Some).collect();
+    let of_share = |share: &Share<'_, J>| share.batches.len() * share.shape[0] * share.shape[1];
+    let weights: usize = shares.iter().map(of_share).sum();
+    let of_task = TASK_WEIGHTS.max(weights / (TASKS * team.threads()));
     let mut tasks = vec![];
-    for batch in batches {
-        let taken = batch.places.iter().map(|&place| places[place].take());
-        let mut rest: Vec<&mut [f32]> = taken.map(Option::unwrap_or_default).collect();
-        for first in (0..rows).step_by(block) {
-            let rows = first..(first + block).min(rows);
-            let out = rest
-                .iter_mut()
-                .filter_map(|out| out.split_off_mut(..rows.len()));
-            let out = out.collect();
-            tasks.push(Task { batch, rows, out });
+    for share in shares {
+        let (job, [rows, cols]) = (share.job, share.shape);
+        let block = (of_task / cols.max(1))
+            .next_multiple_of(STRIP)
+            .clamp(STRIP, rows.max(STRIP));
+        let mut places: Vec<Option<&mut [f32]>> = share.out.chunks_mut(rows).map(Some).collect();
+        for batch in share.batches {
+            let taken = batch.places.iter().map(|&place| places[place].take());
+            let mut rest: Vec<&mut [f32]> = taken.map(Option::unwrap_or_default).collect();
+            for first in (0..rows).step_by(block) {
+                let rows = first..(first + block).min(rows);
+                let mut next = rest
+                    .iter_mut()
+                    .filter_map(|out| out.split_off_mut(..rows.len()));
+                let out = match (batch.places.len(), next.next()) {
+                    (1, Some(out)) => Outputs::One([out]),
+                    (_, first) => Outputs::Many(first.into_iter().chain(next).collect()),
+                };
+                tasks.push(Task {
+                    job,
+                    batch,
+                    rows,
+                    out,
+                });
+            }
         }
     }
     team.each(tasks, |mut task| {
-        products(task.batch, task.rows, &mut task.out)
+        let out = match &mut task.out {
+            Outputs::One(out) => &mut out[..],
+            Outputs::Many(out) => &mut out[..],
+        };
+        products(task.job, task.batch, task.rows, out);
     });
 }
 

@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use super::expert_rows::slots_by_expert;
-use super::linear::{Batch, in_tasks, normed, rows_dot};
+use super::linear::{Batch, Share, in_tasks, normed, rows_dot};
 use super::moe_combine::moe_combine;
 use crate::model::Weight;
-use crate::quant::dot::{ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
+use crate::quant::dot::{Abreast, ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
 use crate::team::Team;
 
 named! {
-    /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way.
+    /// How the CPU multiplies weights and activations. Everything else of a forward pass is the same either way, but for exponentials.
     pub enum Products {
         /// By f32, of exactly dequantised weights: the twins of the kernels, to which everything else is compared.
         Exact = "exact",
@@ -101,6 +101,37 @@ impl<'a> MatvecOptions<'a> {
     }
 }
 
+/// What is made of an input, by weights of one group.
+#[derive(Debug, Clone, Copy)]
+pub enum Projection<'a> {
+    /// The product.
+    Plain(&'a Weight),
+    /// The products with gate and up, as [`Products::gate_up`] has them.
+    Gated([&'a Weight; 2]),
+}
+
+impl<'a> Projection<'a> {
+    fn weights(&self) -> &[&'a Weight] {
+        match self {
+            Self::Plain(w) => std::slice::from_ref(w),
+            Self::Gated(pair) => pair,
+        }
+    }
+
+    /// Rows and columns of a group.
+    fn shape(&self) -> [usize; 2] {
+        let of = self.weights().iter().map(|w| (w.groups, [w.rows, w.cols]));
+        let mut shapes = of.clone().map(|(_, shape)| shape);
+        let alike = of.clone().all(|shape| Some(shape) == of.clone().next());
+        let names = || self.weights().iter().map(|w| &*w.name).collect::<Vec<_>>();
+        assert!(alike, "shapes of {}", names().join(" and "));
+        shapes.next().unwrap_or_default()
+    }
+}
+
+/// Values that one thread rounds to bytes sooner than several.
+const ALONE: usize = 16 * 1024;
+
 /// The inputs of a product, as weights are multiplied by them.
 struct Inputs<'a> {
     rows: Vec<&'a [f32]>,
@@ -117,15 +148,43 @@ impl<'a> Inputs<'a> {
         let mut bytes = vec![];
         if by_bytes {
             bytes.resize(rows.len() * blocks, ByteBlock::ZERO);
-            let items = rows.iter().zip(bytes.chunks_mut(blocks)).collect();
-            let instructions = Instructions::best();
-            Team::all().each(items, |(row, to)| instructions.quantize(row, to));
+            let items = rows.iter().zip(bytes.chunks_mut(blocks));
+            let quantize = |(row, to): (&&[f32], _)| Instructions::best().quantize(row, to);
+            match rows.len() * rows[0].len() <= ALONE {
+                true => items.for_each(quantize),
+                false => Team::all().each(items.collect(), quantize),
+            }
         }
         Self {
             rows,
             bytes,
             products,
         }
+    }
+
+    /// The blocks of input `i`.
+    fn blocks(&self, i: usize) -> &[ByteBlock] {
+        let blocks = self.bytes.len() / self.rows.len();
+        &self.bytes[i * blocks..][..blocks]
+    }
+
+    /// Puts inputs of batches with many side by side. Where the last are few, they are multiplied one by one.
+    fn put_abreast(&self, batches: &mut [Batch]) {
+        if self.bytes.is_empty() {
+            return;
+        }
+        let (many, cols) = (Instructions::best().many(), self.rows[0].len());
+        let mut items = vec![];
+        for batch in batches {
+            let chunks = batch.inputs.chunks(Abreast::WIDTH);
+            let chunks: Vec<_> = chunks.filter(|chunk| chunk.len() >= many).collect();
+            batch.abreast.resize_with(chunks.len(), Abreast::default);
+            items.extend(chunks.into_iter().zip(&mut batch.abreast));
+        }
+        Team::all().each(items, |(inputs, to)| {
+            let blocks: Vec<_> = inputs.iter().map(|&i| self.blocks(i)).collect();
+            *to = Abreast::new(cols, &blocks);
+        });
     }
 
     /// Some rows of `w` times the inputs of a batch.
@@ -138,18 +197,53 @@ impl<'a> Inputs<'a> {
             }
             return;
         }
-        let blocks = self.bytes.len() / self.rows.len();
-        let input = |&i: &usize| Input {
-            floats: self.rows[i],
-            bytes: &self.bytes[i * blocks..][..blocks],
-        };
-        let inputs: Vec<Input<'_>> = batch.inputs.iter().map(input).collect();
         let rows = Rows {
             ty: w.ty,
             cols: w.cols,
             bytes: w.rows_bytes(batch.group, rows),
         };
-        Instructions::best().multiply(rows, &inputs, out);
+        let instructions = Instructions::best();
+        let abreast = match takes_bytes(w.ty) {
+            true => &batch.abreast[..],
+            false => &[],
+        };
+        let (many, rest) = out.split_at_mut(abreast.iter().map(Abreast::count).sum());
+        if !abreast.is_empty() {
+            instructions.multiply_abreast(rows, abreast, many);
+        }
+        let input = |&i: &usize| Input {
+            floats: self.rows[i],
+            bytes: self.blocks(i),
+        };
+        let inputs: Vec<Input<'_>> = batch.inputs[many.len()..].iter().map(input).collect();
+        instructions.multiply(rows, &inputs, rest);
+    }
+
+    /// Some rows of a projection of the inputs of a batch.
+    fn project(
+        &self,
+        of: Projection<'_>,
+        batch: &Batch,
+        rows: Range<usize>,
+        out: &mut [&mut [f32]],
+    ) {
+        let [gate, up] = match of {
+            Projection::Plain(w) => return self.multiply(w, batch, rows, out),
+            Projection::Gated(pair) => pair,
+        };
+        self.multiply(gate, batch, rows.clone(), out);
+        let mut ups = vec![0.0; out.len() * rows.len()];
+        let mut of_inputs: Vec<&mut [f32]> = ups.chunks_exact_mut(rows.len()).collect();
+        self.multiply(up, batch, rows, &mut of_inputs);
+        for (gates, ups) in out.iter_mut().zip(of_inputs) {
+            match self.products {
+                Products::Exact => {
+                    let pairs = gates.iter_mut().zip(ups);
+                    pairs.for_each(|(g, u)| *g = silu(*g) * *u);
+                }
+                Products::Quick => Instructions::best().silu_times(gates, ups),
+            }
+        }
     }
 }
 
@@ -163,6 +257,7 @@ fn by_expert(slots: Vec<Vec<usize>>, input: impl Fn(usize) -> usize) -> Vec<Batc
     let batch = |(group, slots): (usize, Vec<usize>)| Batch {
         group,
         inputs: slots.iter().map(|slot| input(*slot)).collect(),
+        abreast: vec![],
         places: slots,
     };
     chosen.map(batch).collect()
@@ -216,10 +311,18 @@ impl Products {
             inputs: (0..n_tokens)
                 .map(|t| t * distinct + group % distinct)
                 .collect(),
+            abreast: vec![],
             places: (0..n_tokens).map(|t| t * w.groups + group).collect(),
         };
-        let batches: Vec<_> = (0..w.groups).map(batch).collect();
-        in_tasks(&batches, [w.rows, w.cols], out, |batch, rows, out| {
+        let mut batches: Vec<_> = (0..w.groups).map(batch).collect();
+        inputs.put_abreast(&mut batches);
+        let share = Share {
+            job: (),
+            batches: &batches,
+            shape: [w.rows, w.cols],
+            out: &mut *out,
+        };
+        in_tasks(vec![share], |(), batch, rows, out| {
             inputs.multiply(w, batch, rows, out);
         });
         if let Some(residual) = options.residual {
@@ -244,17 +347,11 @@ impl Products {
         ids: Option<&[u32]>,
         out: &mut [f32],
     ) {
-        assert_eq!(
-            (gate.groups, gate.rows, gate.cols),
-            (up.groups, up.rows, up.cols),
-            "{} and {}",
-            gate.name,
-            up.name
-        );
+        let of = Projection::Gated([gate, up]);
+        let [rows, cols] = of.shape();
         if n_tokens == 0 {
             return;
         }
-        let (rows, cols) = (gate.rows, gate.cols);
         let fits = norm.is_none_or(|(weight, _)| weight.len() == cols);
         assert!(fits, "norm before {}", gate.name);
         let x = normed(&x[..n_tokens * cols], norm);
@@ -271,15 +368,60 @@ impl Products {
         );
 
         let inputs = Inputs::new(self, x.chunks_exact(cols).collect(), &[gate, up]);
-        let batches = by_expert(slots, |slot| slot / used);
-        in_tasks(&batches, [rows, cols], out, |batch, rows, out| {
-            inputs.multiply(gate, batch, rows.clone(), out);
-            let mut ups = vec![0.0; out.len() * rows.len()];
-            let mut of_inputs: Vec<&mut [f32]> = ups.chunks_exact_mut(rows.len()).collect();
-            inputs.multiply(up, batch, rows, &mut of_inputs);
-            let pairs = out.iter_mut().flat_map(|out| out.iter_mut()).zip(&ups);
-            pairs.for_each(|(g, u)| *g = silu(*g) * u);
+        let mut batches = by_expert(slots, |slot| slot / used);
+        inputs.put_abreast(&mut batches);
+        let share = Share {
+            job: (),
+            batches: &batches,
+            shape: [rows, cols],
+            out,
+        };
+        in_tasks(vec![share], |(), batch, rows, out| {
+            inputs.project(of, batch, rows, out);
         });
+    }
+
+    /// The projections of norm(x), each (T, rows): they share the norm, its rounding, and the threads' meeting at the end.
+    ///
+    /// # Panics
+    /// If a size does not fit the others.
+    pub fn project<const N: usize>(
+        self,
+        of: [Projection<'_>; N],
+        x: &[f32],
+        n_tokens: usize,
+        norm: Option<(&[f32], f32)>,
+    ) -> [Vec<f32>; N] {
+        let mut out = of.map(|of| vec![0.0; n_tokens * of.shape()[0]]);
+        let cols = of.first().map_or(0, |of| of.shape()[1]);
+        if x.is_empty() || cols == 0 {
+            return out;
+        }
+        let x = normed(&x[..n_tokens * cols], norm);
+        let weights: Vec<&Weight> = of.iter().flat_map(|of| of.weights()).copied().collect();
+        let inputs = Inputs::new(self, x.chunks_exact(cols).collect(), &weights);
+        let mut batches = [Batch {
+            group: 0,
+            inputs: (0..n_tokens).collect(),
+            abreast: vec![],
+            places: (0..n_tokens).collect(),
+        }];
+        inputs.put_abreast(&mut batches);
+        let share = |(job, out): (_, _)| {
+            let shape = Projection::shape(&job);
+            assert_eq!(shape[1], cols, "columns of what is projected");
+            Share {
+                job,
+                batches: &batches,
+                shape,
+                out: Vec::as_mut_slice(out),
+            }
+        };
+        let shares = of.into_iter().zip(&mut out).map(share).collect();
+        in_tasks(shares, |of, batch, rows, out| {
+            inputs.project(of, batch, rows, out);
+        });
+        out
     }
 
     /// `out` (T, d) = residual (T, d) + sum over s of weights\[t\]\[s\] * down\[ids\[t\]\[s\]\] h\[t\]\[s\].
@@ -292,6 +434,25 @@ impl Products {
     pub fn moe_down(
         self,
         down: &Weight,
+        h: &[f32],
+        chosen: (&[u32], &[f32]),
+        n_tokens: usize,
+        residual: &[f32],
+        out: &mut [f32],
+    ) {
+        self.moe_down_beside(down, None, h, chosen, n_tokens, residual, out);
+    }
+
+    /// [`moe_down`](Self::moe_down) beside the product of a shared expert, its weight and its input (T, ff), which is added to `residual`
+    /// first.
+    ///
+    /// # Panics
+    /// If a size does not fit the others or an id is not below the number of experts.
+    #[expect(clippy::too_many_arguments, reason = "those of two products")]
+    pub fn moe_down_beside(
+        self,
+        down: &Weight,
+        shared: Option<(&Weight, &[f32])>,
         h: &[f32],
         (ids, weights): (&[u32], &[f32]),
         n_tokens: usize,
@@ -317,10 +478,41 @@ impl Products {
         }
         let mut by_slot = vec![0.0f32; ids.len() * rows];
         let inputs = Inputs::new(self, h.chunks_exact(cols).collect(), &[down]);
-        let batches = by_expert(slots_by_expert(ids, down.groups), |slot| slot);
-        in_tasks(&batches, [rows, cols], &mut by_slot, |batch, rows, out| {
-            inputs.multiply(down, batch, rows, out);
+        let mut batches = by_expert(slots_by_expert(ids, down.groups), |slot| slot);
+        inputs.put_abreast(&mut batches);
+        let mut shares = vec![Share {
+            job: (down, &inputs),
+            batches: &batches,
+            shape: [rows, cols],
+            out: &mut by_slot,
+        }];
+        let mut with_shared = vec![];
+        let of_shared = shared.map(|(w, h)| {
+            let rows = h.chunks_exact(w.cols).collect();
+            let mut batch = by_expert(vec![(0..n_tokens).collect()], |token| token);
+            let inputs = Inputs::new(self, rows, &[w]);
+            inputs.put_abreast(&mut batch);
+            with_shared.resize(residual.len(), 0.0);
+            (w, inputs, batch)
         });
+        if let Some((w, inputs, batches)) = &of_shared {
+            assert_eq!(w.rows, rows, "rows of {}", w.name);
+            shares.push(Share {
+                job: (w, inputs),
+                batches,
+                shape: [w.rows, w.cols],
+                out: &mut with_shared,
+            });
+        }
+        in_tasks(shares, |(w, inputs), batch, rows, out| {
+            inputs.multiply(w, batch, rows, out);
+        });
+        let sums = with_shared.iter_mut().zip(residual);
+        sums.for_each(|(sum, residual)| *sum += residual);
+        let residual = match with_shared.is_empty() {
+            true => residual,
+            false => &with_shared,
+        };
         let used = ids.len() / n_tokens;
         let slots = by_slot
             .chunks_exact(used * rows)

@@ -2,9 +2,17 @@
 //!
 //! Every type is unsigned codes with a scale and an offset for every 16 weights (`types`), and so are activations bytes with a scale for
 //! every 16 values and with their sum, as [`activation`](super::activation) has them. So one loop multiplies all types, on vectors that each
-//! instruction set has as it can (`simd`). Floats are multiplied by floats. A product of a row and an input is the same sequence of
-//! operations among any other rows and inputs; only instruction sets differ in how they round.
+//! instruction set has as it can (`simd`). Floats are multiplied by floats.
+//!
+//! Products of 16 codes are summed as integers. There is a sum of floats for each sixteenth of 256 weights, in the order of the row, and
+//! these are added at its end. For few inputs a vector has the sums of a row (`rows`), for many it has those of 16 inputs (`abreast`). Rows
+//! may also lie as a device reads them (`planes`). In every way a product of a row and an input is the same sequence of operations among any
+//! other rows and inputs, whatever the vectors.
 
+mod abreast;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod curves;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod planes;
@@ -20,6 +28,7 @@ use std::sync::OnceLock;
 use super::activation::quantize_half;
 use super::repack::HALF;
 use super::types::{GgmlType, SUPER_BLOCK};
+pub use abreast::Abreast;
 pub use planes::PlaneRows;
 use portable::Portable;
 use simd::{Simd, Work};
@@ -32,7 +41,9 @@ pub struct ByteBlock {
     codes: [[i8; 64]; 4],
     /// The scale of every 16 values.
     scales: [f32; 16],
-    /// Scale times sum of the codes, of every 16 values.
+    /// The sum of the codes of every 16 values.
+    sums: [i32; 16],
+    /// Scale times sum of the codes, of every 32 values, behind each of which there is a 0.
     scaled_sums: [f32; 16],
 }
 
@@ -136,7 +147,7 @@ impl Instructions {
 
     fn run(self, work: impl Work) {
         match self.0 {
-            Set::Portable(simd) => work.run(simd),
+            Set::Portable(simd) => simd.run(work),
             #[cfg(target_arch = "x86_64")]
             Set::Avx2(simd) => simd.run(work),
             #[cfg(target_arch = "x86_64")]
@@ -172,6 +183,42 @@ impl Instructions {
         self.run(rows::Multiply::new(rows, inputs, out));
     }
 
+    /// The number of inputs from which on [`multiply_abreast`](Self::multiply_abreast) is faster.
+    pub fn many(self) -> usize {
+        struct Many<'a>(&'a mut usize);
+        impl Work for Many<'_> {
+            #[inline(always)]
+            fn run<S: Simd>(self, _: S) {
+                *self.0 = S::ABREAST;
+            }
+        }
+        let mut many = 0;
+        self.run(Many(&mut many));
+        many
+    }
+
+    /// [`multiply`](Self::multiply) with many inputs, to the same bits.
+    ///
+    /// # Panics
+    /// If a size does not fit the others, or the rows are floats.
+    pub fn multiply_abreast(self, rows: Rows<'_>, inputs: &[Abreast], out: &mut [&mut [f32]]) {
+        self.run(abreast::Multiply { rows, inputs, out });
+    }
+
+    /// `gate[i] = silu(gate[i]) * up[i]`, of finite values.
+    ///
+    /// # Panics
+    /// If there are fewer `up`.
+    pub fn silu_times(self, gate: &mut [f32], up: &[f32]) {
+        assert!(gate.len() <= up.len(), "a gate of {} values", gate.len());
+        self.run(curves::SiluTimes { gate, up });
+    }
+
+    /// The softmax of `scale * x`.
+    pub fn softmax(self, x: &mut [f32], scale: f32) {
+        self.run(curves::Softmax { x, scale });
+    }
+
     /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
     /// as an output has.
     ///
@@ -200,19 +247,24 @@ struct Quantize<'a> {
 
 impl Work for Quantize<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
+        let ones = simd.bytes(&[1; 64]);
         for (values, block) in self.x.chunks(SUPER_BLOCK).zip(self.to) {
             let (halves, _) = values.as_chunks::<HALF>();
-            let codes = block.codes.as_flattened_mut();
-            codes[values.len()..].fill(0);
-            block.scales.fill(0.0);
-            block.scaled_sums.fill(0.0);
-            for (i, values) in halves.iter().enumerate() {
-                let (quantised, scale) = quantize_half(values);
-                let sum: i32 = quantised.iter().map(|&code| i32::from(code)).sum();
-                codes[HALF * i..HALF * (i + 1)].copy_from_slice(&quantised);
-                block.scales[i] = scale;
-                block.scaled_sums[i] = scale * sum as f32;
+            let (codes, _) = block.codes.as_flattened_mut().as_chunks_mut::<HALF>();
+            codes[halves.len()..].fill([0; HALF]);
+            block.scales[halves.len()..].fill(0.0);
+            let places = codes.iter_mut().zip(&mut block.scales);
+            for (values, (codes, scale)) in halves.iter().zip(places) {
+                (*codes, *scale) = quantize_half(values);
+            }
+            let sums = simd.dots([ones; 4], &block.codes, false);
+            simd.put_ints(sums, &mut block.sums);
+            let scales = simd.floats(&block.scales);
+            let mut scaled = [0.0; 16];
+            simd.store(simd.mul(scales, simd.to_floats(sums)), &mut scaled);
+            for (to, pair) in block.scaled_sums.chunks_mut(2).zip(scaled.chunks(2)) {
+                to.copy_from_slice(&[pair[0] + pair[1], 0.0]);
             }
         }
     }
@@ -223,6 +275,7 @@ impl ByteBlock {
     pub const ZERO: Self = Self {
         codes: [[0; 64]; 4],
         scales: [0.0; 16],
+        sums: [0; 16],
         scaled_sums: [0.0; 16],
     };
 

@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 use std::array::from_fn;
 
-use super::simd::{Simd, Work};
+use super::simd::{Simd, Strips, Work};
 
 /// NEON, which every 64-bit Arm has, and dotprod where `DOT` is true.
 #[derive(Clone, Copy)]
@@ -29,11 +29,10 @@ fn inside_dotprod<S: Simd>(simd: S, work: impl Work) {
     work.run(simd);
 }
 
-/// The sums of four products each: an intrinsic that is not stable yet.
+/// `sums` and the sums of four products each: an intrinsic that is not stable yet.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot(codes: int8x16_t, x: int8x16_t) -> int32x4_t {
-    let mut sums = vdupq_n_s32(0);
+fn sdot(mut sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: it reads and writes nothing but these registers, and the function has the feature.
     unsafe {
         asm!(
@@ -78,19 +77,17 @@ impl<const DOT: bool> Neon<DOT> {
         }
     }
 
-    /// The sums of four products each.
+    /// `sums` and the sums of four products each.
     #[inline(always)]
-    fn dot_of(self, codes: uint8x16_t, x: &[i8; 16]) -> float32x4_t {
+    fn dot_of(self, sums: int32x4_t, codes: uint8x16_t, x: &[i8; 16]) -> int32x4_t {
         instructions! {
             let (codes, x) = (vreinterpretq_s8_u8(codes), vld1q_s8(x.as_ptr()));
-            let sums = if DOT {
-                sdot(codes, x)
-            } else {
-                let low = vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(x)));
-                let high = vpaddlq_s16(vmull_high_s8(codes, x));
-                vpaddq_s32(low, high)
-            };
-            vcvtq_f32_s32(sums)
+            if DOT {
+                return sdot(sums, codes, x);
+            }
+            let low = vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(x)));
+            let high = vpaddlq_s16(vmull_high_s8(codes, x));
+            vaddq_s32(sums, vpaddq_s32(low, high))
         }
     }
 
@@ -114,8 +111,29 @@ impl<const DOT: bool> Neon<DOT> {
 
 impl<const DOT: bool> Simd for Neon<DOT> {
     type Bytes = [uint8x16_t; 4];
+    type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
-    const BIAS: f32 = 0.0;
+    const BIAS: i32 = 0;
+    const ABREAST: usize = 12;
+
+    #[inline(always)]
+    fn strips(self, strips: impl Strips) {
+        strips.run::<Self, 4>(self);
+    }
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8; 64]) -> Self::Bytes {
+        let (bytes, _) = bytes.as_chunks::<16>();
+        from_fn(|i| self.load(&bytes[i]))
+    }
+
+    #[inline(always)]
+    fn put(self, bytes: Self::Bytes, to: &mut [u8; 64]) {
+        let (to, _) = to.as_chunks_mut::<16>();
+        for (to, bytes) in to.iter_mut().zip(bytes) {
+            instructions!(vst1q_u8(to.as_mut_ptr(), bytes));
+        }
+    }
 
     #[inline(always)]
     fn join(self, low: &[u8; 32], high: &[u8; 32]) -> Self::Bytes {
@@ -194,9 +212,48 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn dot(self, codes: Self::Bytes, x: &[i8; 64], _wide: bool) -> Self::Floats {
+    fn dots(self, codes: [Self::Bytes; 4], x: &[[i8; 64]; 4], _wide: bool) -> Self::Ints {
+        from_fn(|quarter| {
+            let (codes, (x, _)) = (codes[quarter], x[quarter].as_chunks::<16>());
+            instructions! {
+                let fours: [int32x4_t; 4] =
+                    from_fn(|i| self.dot_of(vdupq_n_s32(0), codes[i], &x[i]));
+                vpaddq_s32(vpaddq_s32(fours[0], fours[1]), vpaddq_s32(fours[2], fours[3]))
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn dot_four(self, sums: Self::Ints, codes: &[u8; 4], x: &[i8; 64], _wide: bool) -> Self::Ints {
         let (x, _) = x.as_chunks::<16>();
-        from_fn(|i| self.dot_of(codes[i], &x[i]))
+        let codes = instructions!(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(
+            *codes
+        ))));
+        from_fn(|i| self.dot_of(sums[i], codes, &x[i]))
+    }
+
+    #[inline(always)]
+    fn ints(self, values: &[i32; 16]) -> Self::Ints {
+        let (values, _) = values.as_chunks::<4>();
+        instructions!(from_fn(|i| vld1q_s32(values[i].as_ptr())))
+    }
+
+    #[inline(always)]
+    fn put_ints(self, values: Self::Ints, to: &mut [i32; 16]) {
+        let (to, _) = to.as_chunks_mut::<4>();
+        for (to, values) in to.iter_mut().zip(values) {
+            instructions!(vst1q_s32(to.as_mut_ptr(), values));
+        }
+    }
+
+    #[inline(always)]
+    fn less(self, a: Self::Ints, b: Self::Ints, factor: i32) -> Self::Ints {
+        instructions!(from_fn(|i| vmlsq_n_s32(a[i], b[i], factor)))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, values: Self::Ints) -> Self::Floats {
+        instructions!(values.map(|values| vcvtq_f32_s32(values)))
     }
 
     #[inline(always)]
@@ -240,6 +297,17 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn half(self, half: [u8; 2]) -> Self::Floats {
+        let four = self.halves_of(bytemuck::cast_ref(&[half; 4]));
+        [four; 4]
+    }
+
+    #[inline(always)]
+    fn half_pairs(self, halves: [[u8; 2]; 8]) -> Self::Floats {
+        self.halves(bytemuck::cast_ref(&from_fn::<_, 16, _>(|i| halves[i / 2])))
+    }
+
+    #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> Self::Floats {
         instructions! {
             let bytes = self.load(bytes);
@@ -254,29 +322,8 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn each_twice(self, bytes: u64) -> Self::Floats {
-        instructions! {
-            let bytes = vcreate_u8(bytes);
-            let twice = vmovl_u8(vzip1_u8(bytes, bytes));
-            let other = vmovl_u8(vzip2_u8(bytes, bytes));
-            [
-                vcvtq_f32_u32(vmovl_u16(vget_low_u16(twice))),
-                vcvtq_f32_u32(vmovl_high_u16(twice)),
-                vcvtq_f32_u32(vmovl_u16(vget_low_u16(other))),
-                vcvtq_f32_u32(vmovl_high_u16(other)),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    fn spread(self, values: Self::Floats, quarter: usize) -> Self::Floats {
-        let of = values[quarter];
-        instructions!([
-            vdupq_laneq_f32::<0>(of),
-            vdupq_laneq_f32::<1>(of),
-            vdupq_laneq_f32::<2>(of),
-            vdupq_laneq_f32::<3>(of),
-        ])
+    fn pairs(self, bytes: [u8; 8]) -> Self::Floats {
+        self.unsigned(&from_fn(|i| bytes[i / 2]))
     }
 
     #[inline(always)]
@@ -290,6 +337,29 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vdivq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vmaxq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| vminq_f32(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: Self::Floats, exponents: Self::Floats) -> Self::Floats {
+        instructions!(from_fn(|i| {
+            let bits = vshlq_n_s32::<23>(vreinterpretq_s32_f32(exponents[i]));
+            vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a[i]), bits))
+        }))
+    }
+
+    #[inline(always)]
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
         instructions!(from_fn(|i| vfmaq_f32(c[i], a[i], b[i])))
     }
@@ -297,8 +367,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     #[inline(always)]
     fn sum(self, values: Self::Floats) -> f32 {
         instructions! {
-            let low = vaddq_f32(values[0], values[2]);
-            vaddvq_f32(vaddq_f32(low, vaddq_f32(values[1], values[3])))
+            let [low, high] = [vaddq_f32(values[0], values[2]), vaddq_f32(values[1], values[3])];
+            let four = vaddq_f32(low, high);
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
         }
     }
 }

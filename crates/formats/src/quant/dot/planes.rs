@@ -2,14 +2,17 @@
 //! have. Of the other types some rows at a time become blocks again, which stay in a core's first cache.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-use super::rows::Multiply;
+use super::rows::add_products;
 use super::simd::{Simd, Work};
-use super::types::{Affine, around, scaled, twice};
+use super::types::{Affine, Coded, above_minima, linear, scaled};
 use super::{ByteBlock, Input, Instructions, Rows, byte_blocks, takes_bytes};
-use crate::quant::block::widen;
+use crate::quant::iq4::unpack_scales_xs;
+use crate::quant::k_quants::{Q4K, Q5K, Q6K};
+use crate::quant::legacy::{Q4_0, Q8_0};
 use crate::quant::repack::{Q5KRecord, Q6KRecord, ScalesMins, plane_row_bytes, unpack_rows};
 use crate::quant::types::{GgmlType, SUPER_BLOCK};
 
@@ -33,7 +36,7 @@ pub struct PlaneRows<'a> {
 }
 
 impl Instructions {
-    /// `out[r]` = row r . `input`. A product of a row is the same sequence of operations among any other rows.
+    /// `out[r]` = row r . `input`, to the bits of [`multiply`](Self::multiply) with the rows' blocks.
     ///
     /// # Panics
     /// If a size does not fit the others.
@@ -45,56 +48,57 @@ impl Instructions {
         let bytes = plane_row_bytes(rows.ty, rows.cols);
         let has = |plane: usize| rows.planes[plane].len() >= out.len() * bytes[plane];
         assert!((0..3).all(has), "planes of {} rows", out.len());
-        self.run(MultiplyPlanes { rows, input, out });
-    }
-}
-
-struct MultiplyPlanes<'a, 'o> {
-    rows: PlaneRows<'a>,
-    input: Input<'a>,
-    out: &'o mut [f32],
-}
-
-impl Work for MultiplyPlanes<'_, '_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        match self.rows.ty {
-            GgmlType::Q4_0 => self.planes::<S, OfQ4_0>(simd),
-            GgmlType::Q8_0 => self.planes::<S, OfQ8_0>(simd),
-            GgmlType::Q4_K => self.planes::<S, OfQ4K>(simd),
-            GgmlType::Q5_K => self.planes::<S, OfQ5K>(simd),
-            GgmlType::Q6_K => self.planes::<S, OfQ6K>(simd),
-            _ => self.blocks(simd),
+        match rows.ty {
+            GgmlType::Q4_0 => self.run(Multiply::<Q4_0>::new(rows, input, out)),
+            GgmlType::Q8_0 => self.run(Multiply::<Q8_0>::new(rows, input, out)),
+            GgmlType::Q4_K => self.run(Multiply::<Q4K>::new(rows, input, out)),
+            GgmlType::Q5_K => self.run(Multiply::<Q5K>::new(rows, input, out)),
+            GgmlType::Q6_K => self.run(Multiply::<Q6K>::new(rows, input, out)),
+            _ => self.multiply_blocks(rows, input, out),
         }
     }
-}
 
-impl MultiplyPlanes<'_, '_> {
-    #[inline(always)]
-    fn blocks<S: Simd>(self, simd: S) {
-        let PlaneRows { ty, cols, planes } = self.rows;
+    /// The products of rows that become blocks again.
+    fn multiply_blocks(self, rows: PlaneRows<'_>, input: Input<'_>, out: &mut [f32]) {
+        let PlaneRows { ty, cols, planes } = rows;
         let row_bytes = ty.row_bytes(cols).unwrap_or_default().max(1);
         let at_once = (AT_ONCE / row_bytes).max(1);
         let mut blocks = BLOCKS.take();
         blocks.resize(blocks.len().max(at_once * row_bytes), 0);
         let bytes = plane_row_bytes(ty, cols);
-        for (i, out) in self.out.chunks_mut(at_once).enumerate() {
+        for (i, out) in out.chunks_mut(at_once).enumerate() {
             let first = i * at_once;
             let places = [0, 1, 2].map(|plane| &planes[plane][first * bytes[plane]..]);
-            let blocks = &mut blocks[..out.len() * row_bytes];
-            unpack_rows(ty, cols, places, blocks);
-            let rows = Rows {
-                ty,
-                cols,
-                bytes: blocks,
-            };
-            Multiply::new(rows, &[self.input], &mut [out]).run(simd);
+            let bytes = &mut blocks[..out.len() * row_bytes];
+            unpack_rows(ty, cols, places, bytes);
+            self.multiply(Rows { ty, cols, bytes }, &[input], &mut [out]);
         }
         BLOCKS.set(blocks);
     }
+}
 
+/// `out[r]` = row r . `input`, for rows that lie as `L` does.
+struct Multiply<'a, 'o, L> {
+    rows: PlaneRows<'a>,
+    input: Input<'a>,
+    out: &'o mut [f32],
+    lies: PhantomData<L>,
+}
+
+impl<'a, 'o, L> Multiply<'a, 'o, L> {
+    fn new(rows: PlaneRows<'a>, input: Input<'a>, out: &'o mut [f32]) -> Self {
+        Self {
+            rows,
+            input,
+            out,
+            lies: PhantomData,
+        }
+    }
+}
+
+impl<L: Lies> Work for Multiply<'_, '_, L> {
     #[inline(always)]
-    fn planes<S: Simd, L: Lies>(self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let PlaneRows { ty, cols, planes } = self.rows;
         let bytes = plane_row_bytes(ty, cols);
         let whole = cols / SUPER_BLOCK;
@@ -103,15 +107,14 @@ impl MultiplyPlanes<'_, '_> {
             let (quants, records, subs) = (row(0), row(1), row(2));
             let mut sum = simd.splat(0.0);
             for (i, x) in self.input.bytes.iter().enumerate() {
-                let products = if i < whole {
-                    products::<S, L>(simd, part(quants, i), part(records, i), part(subs, i), x)
+                sum = if i < whole {
+                    let parts = (part(quants, i), part(records, i), part(subs, i));
+                    add::<S, L>(simd, parts, x, sum)
                 } else {
                     // Scales of zero: the activations there are 0.
-                    let (quants, records, subs) =
-                        (rest(quants, i), rest(records, i), rest(subs, i));
-                    products::<S, L>(simd, &quants, &records, &subs, x)
+                    let parts = (&rest(quants, i), &rest(records, i), &rest(subs, i));
+                    add::<S, L>(simd, parts, x, sum)
                 };
-                sum = simd.add(sum, products);
             }
             *out = simd.sum(sum);
         }
@@ -133,36 +136,37 @@ fn rest<T: Pod>(plane: &[u8], i: usize) -> T {
     all
 }
 
-/// The products of 256 weights.
+/// The quants, the records and the subs of 256 weights.
+type Parts<'a, L> = (
+    &'a <L as Lies>::Quants,
+    &'a <L as Lies>::Records,
+    &'a <L as Lies>::Subs,
+);
+
+/// `sum` and the products of 256 weights.
 #[inline(always)]
-fn products<S: Simd, L: Lies>(
+fn add<S: Simd, L: Lies>(
     simd: S,
-    quants: &L::Quants,
-    records: &L::Records,
-    subs: &L::Subs,
+    (quants, records, subs): Parts<'_, L>,
     x: &ByteBlock,
+    sum: S::Floats,
 ) -> S::Floats {
-    let [scales, offsets] = L::affine(simd, records, subs);
-    let scales = simd.mul(scales, simd.floats(&x.scales));
-    let mut products = simd.mul(offsets, simd.floats(&x.scaled_sums));
-    for quarter in 0..4 {
-        let codes = L::codes(simd, quants, records, quarter);
-        let dots = simd.dot(codes, &x.codes[quarter], L::WIDE);
-        products = simd.fma(dots, simd.spread(scales, quarter), products);
-    }
-    products
+    let codes = [
+        L::codes(simd, quants, records, 0),
+        L::codes(simd, quants, records, 1),
+        L::codes(simd, quants, records, 2),
+        L::codes(simd, quants, records, 3),
+    ];
+    add_products::<S, L>(simd, L::affine(simd, records, subs), codes, x, sum)
 }
 
 /// The parts of 256 weights in the planes.
-trait Lies {
+trait Lies: Coded {
     type Quants: Pod;
     type Records: Pod;
     type Subs: Pod;
 
-    /// Whether the codes are of eight bits, from [`Simd::signed`].
-    const WIDE: bool = false;
-
-    /// Weight i is `scales[i / 16] * codes[i] + offsets[i / 16]`.
+    /// As [`Packed::affine`](super::types::Packed::affine).
     fn affine<S: Simd>(simd: S, records: &Self::Records, subs: &Self::Subs) -> Affine<S>;
 
     /// The codes of a quarter of the weights, in their order.
@@ -190,44 +194,23 @@ fn word(bytes: [u8; 4]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// The eight nibbles of a word as bytes.
+/// The scales and offsets of Q4_K and Q5_K.
 #[inline(always)]
-fn nibbles(bytes: [u8; 4]) -> u64 {
-    let all = u64::from(word(bytes));
-    let all = (all | all << 16) & 0x0000_ffff_0000_ffff;
-    let all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
-    (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f
-}
-
-/// Eight numbers of two bits as bytes.
-#[inline(always)]
-fn crumbs(both: [u8; 2]) -> u64 {
-    let all = u64::from(u16::from_le_bytes(both));
-    let all = (all | all << 24) & 0x0000_00ff_0000_00ff;
-    let all = (all | all << 12) & 0x000f_000f_000f_000f;
-    (all | all << 6) & 0x0303_0303_0303_0303
-}
-
-/// The scales and offsets of weights `scale * code - min`.
-#[inline(always)]
-fn above_minima<S: Simd>(simd: S, of: &ScalesMins) -> Affine<S> {
+fn of_record<S: Simd>(simd: S, of: &ScalesMins) -> Affine<S> {
     let [a, b, c, d] = of.high;
-    let scales = nibbles(of.scales_low) | crumbs([a, b]) << 4;
-    let minima = nibbles(of.mins_low) | crumbs([c, d]) << 4;
-    let times = |all: u64, factor: f32| simd.mul(simd.each_twice(all), simd.splat(factor));
-    [times(scales, widen(of.d)), times(minima, -widen(of.dmin))]
+    let scales = unpack_scales_xs(of.scales_low, [a, b]);
+    let minima = unpack_scales_xs(of.mins_low, [c, d]);
+    above_minima(simd, [of.d, of.dmin], (scales, minima))
 }
 
-struct OfQ4_0;
-
-impl Lies for OfQ4_0 {
+impl Lies for Q4_0 {
     type Quants = [[u8; 16]; 8];
     type Records = [u8; 0];
     type Subs = [[u8; 2]; 8];
 
     #[inline(always)]
     fn affine<S: Simd>(simd: S, _: &[u8; 0], subs: &[[u8; 2]; 8]) -> Affine<S> {
-        around(simd, twice(simd, *subs), 8.0)
+        linear::<S>(simd.half_pairs(*subs))
     }
 
     #[inline(always)]
@@ -236,41 +219,30 @@ impl Lies for OfQ4_0 {
     }
 }
 
-struct OfQ8_0;
-
-impl Lies for OfQ8_0 {
-    type Quants = [[[u8; 32]; 2]; 4];
+impl Lies for Q8_0 {
+    type Quants = [[u8; 64]; 4];
     type Records = [u8; 0];
     type Subs = [[u8; 2]; 8];
-    const WIDE: bool = true;
 
     #[inline(always)]
     fn affine<S: Simd>(simd: S, _: &[u8; 0], subs: &[[u8; 2]; 8]) -> Affine<S> {
-        around(simd, twice(simd, *subs), S::BIAS)
+        linear::<S>(simd.half_pairs(*subs))
     }
 
     #[inline(always)]
-    fn codes<S: Simd>(
-        simd: S,
-        quants: &[[[u8; 32]; 2]; 4],
-        _: &[u8; 0],
-        quarter: usize,
-    ) -> S::Bytes {
-        let [low, high] = &quants[quarter];
-        simd.signed(simd.join(low, high))
+    fn codes<S: Simd>(simd: S, quants: &[[u8; 64]; 4], _: &[u8; 0], quarter: usize) -> S::Bytes {
+        simd.signed(simd.bytes(&quants[quarter]))
     }
 }
 
-struct OfQ4K;
-
-impl Lies for OfQ4K {
+impl Lies for Q4K {
     type Quants = [[u8; 16]; 8];
     type Records = ScalesMins;
     type Subs = [u8; 0];
 
     #[inline(always)]
     fn affine<S: Simd>(simd: S, records: &ScalesMins, _: &[u8; 0]) -> Affine<S> {
-        above_minima(simd, records)
+        of_record(simd, records)
     }
 
     #[inline(always)]
@@ -279,16 +251,14 @@ impl Lies for OfQ4K {
     }
 }
 
-struct OfQ5K;
-
-impl Lies for OfQ5K {
+impl Lies for Q5K {
     type Quants = [[u8; 16]; 8];
     type Records = Q5KRecord;
     type Subs = [u8; 0];
 
     #[inline(always)]
     fn affine<S: Simd>(simd: S, records: &Q5KRecord, _: &[u8; 0]) -> Affine<S> {
-        above_minima(simd, &records.scales)
+        of_record(simd, &records.scales)
     }
 
     #[inline(always)]
@@ -307,9 +277,7 @@ impl Lies for OfQ5K {
     }
 }
 
-struct OfQ6K;
-
-impl Lies for OfQ6K {
+impl Lies for Q6K {
     type Quants = [[u8; 16]; 8];
     type Records = Q6KRecord;
     type Subs = [u8; 2];
@@ -319,7 +287,7 @@ impl Lies for OfQ6K {
         // Signed bytes with 128 added are unsigned.
         let scales = u128::from_ne_bytes(*bytemuck::cast_ref(&records.scales));
         let scales = (scales ^ TOP_BITS).to_ne_bytes();
-        around(simd, scaled(simd, *d, scales, 128.0), 32.0)
+        linear::<S>(scaled(simd, *d, scales, 128.0))
     }
 
     #[inline(always)]

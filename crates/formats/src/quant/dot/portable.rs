@@ -4,16 +4,39 @@ use std::array::from_fn;
 
 use half::{bf16, f16};
 
-use super::simd::{BYTES, FLOATS, Simd};
+use super::simd::{BYTES, FLOATS, Simd, Strips, Work, sum};
 
 /// No instructions in particular.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
+impl Portable {
+    pub(super) fn run(self, work: impl Work) {
+        work.run(self);
+    }
+}
+
 impl Simd for Portable {
     type Bytes = [u8; BYTES];
+    type Ints = [i32; FLOATS];
     type Floats = [f32; FLOATS];
-    const BIAS: f32 = 0.0;
+    const BIAS: i32 = 0;
+    const ABREAST: usize = 16;
+
+    #[inline(always)]
+    fn strips(self, strips: impl Strips) {
+        strips.run::<Self, 4>(self);
+    }
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8; 64]) -> [u8; 64] {
+        *bytes
+    }
+
+    #[inline(always)]
+    fn put(self, bytes: [u8; 64], to: &mut [u8; 64]) {
+        *to = bytes;
+    }
 
     #[inline(always)]
     fn join(self, low: &[u8; 32], high: &[u8; 32]) -> [u8; 64] {
@@ -65,17 +88,46 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn dot(self, codes: [u8; 64], x: &[i8; 64], _wide: bool) -> [f32; 16] {
-        // Codes that are not wide are below 128, so all are signed bytes. Four sums of four with the same scale are one here.
-        let mut sums = [0.0; 16];
-        for quarter in 0..4 {
-            let mut sum = 0;
-            for i in 16 * quarter..16 * quarter + 16 {
-                sum += i32::from(codes[i] as i8) * i32::from(x[i]);
+    fn dots(self, codes: [[u8; 64]; 4], x: &[[i8; 64]; 4], _wide: bool) -> [i32; 16] {
+        // Codes that are not wide are below 128, so all are signed bytes.
+        let (codes, _) = codes.as_flattened().as_chunks::<16>();
+        let (x, _) = x.as_flattened().as_chunks::<16>();
+        let mut sums = [0; 16];
+        for (sum, (codes, x)) in sums.iter_mut().zip(codes.iter().zip(x)) {
+            for (code, x) in codes.iter().zip(x) {
+                *sum += i32::from(*code as i8) * i32::from(*x);
             }
-            sums[4 * quarter] = sum as f32;
         }
         sums
+    }
+
+    #[inline(always)]
+    fn dot_four(self, sums: [i32; 16], codes: &[u8; 4], x: &[i8; 64], _wide: bool) -> [i32; 16] {
+        let codes = codes.map(|code| i32::from(code as i8));
+        from_fn(|i| {
+            let products: [i32; 4] = from_fn(|j| codes[j] * i32::from(x[4 * i + j]));
+            sums[i] + products.iter().sum::<i32>()
+        })
+    }
+
+    #[inline(always)]
+    fn ints(self, values: &[i32; 16]) -> [i32; 16] {
+        *values
+    }
+
+    #[inline(always)]
+    fn put_ints(self, values: [i32; 16], to: &mut [i32; 16]) {
+        *to = values;
+    }
+
+    #[inline(always)]
+    fn less(self, a: [i32; 16], b: [i32; 16], factor: i32) -> [i32; 16] {
+        from_fn(|i| a[i] - b[i] * factor)
+    }
+
+    #[inline(always)]
+    fn to_floats(self, values: [i32; 16]) -> [f32; 16] {
+        values.map(|value| value as f32)
     }
 
     #[inline(always)]
@@ -110,18 +162,23 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn half(self, half: [u8; 2]) -> [f32; 16] {
+        [f16::from_le_bytes(half).to_f32(); 16]
+    }
+
+    #[inline(always)]
+    fn half_pairs(self, halves: [[u8; 2]; 8]) -> [f32; 16] {
+        from_fn(|i| f16::from_le_bytes(halves[i / 2]).to_f32())
+    }
+
+    #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> [f32; 16] {
         bytes.map(f32::from)
     }
 
     #[inline(always)]
-    fn each_twice(self, bytes: u64) -> [f32; 16] {
-        from_fn(|i| f32::from(bytes.to_le_bytes()[i / 2]))
-    }
-
-    #[inline(always)]
-    fn spread(self, values: [f32; 16], quarter: usize) -> [f32; 16] {
-        from_fn(|i| values[4 * quarter + i / 4])
+    fn pairs(self, bytes: [u8; 8]) -> [f32; 16] {
+        from_fn(|i| f32::from(bytes[i / 2]))
     }
 
     #[inline(always)]
@@ -135,14 +192,32 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn div(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn min(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: [f32; 16], exponents: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| f32::from_bits(a[i].to_bits().wrapping_add(exponents[i].to_bits() << 23)))
+    }
+
+    #[inline(always)]
     fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] * b[i] + c[i])
     }
 
     #[inline(always)]
     fn sum(self, values: [f32; 16]) -> f32 {
-        let eight: [f32; 8] = from_fn(|i| values[i] + values[i + 8]);
-        let four: [f32; 4] = from_fn(|i| eight[i] + eight[i + 4]);
-        (four[0] + four[2]) + (four[1] + four[3])
+        sum(values, |a, b| a + b)
     }
 }

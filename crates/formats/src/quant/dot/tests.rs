@@ -61,6 +61,23 @@ fn multiplied(set: Instructions, rows: Rows<'_>, inputs: &[Input<'_>]) -> Vec<f3
     out
 }
 
+/// (inputs, rows) products of inputs side by side.
+fn multiplied_abreast(
+    random: &mut Rng,
+    set: Instructions,
+    rows: Rows<'_>,
+    inputs: &[Input<'_>],
+) -> Vec<f32> {
+    let count = rows.bytes.len() / rows.ty.row_bytes(rows.cols).expect("whole blocks");
+    let mut out = vec![f32::NAN; inputs.len() * count];
+    let mut parts: Vec<&mut [f32]> = out.chunks_mut(count).collect();
+    let blocks: Vec<&[ByteBlock]> = inputs.iter().map(|input| input.bytes).collect();
+    let abreast = blocks.chunks(1 + random.below(Abreast::WIDTH));
+    let abreast: Vec<Abreast> = abreast.map(|some| Abreast::new(rows.cols, some)).collect();
+    set.multiply_abreast(rows, &abreast, &mut parts);
+    out
+}
+
 #[test]
 fn all_sets_multiply_what_the_bytes_stand_for() {
     let mut random = Rng::fresh();
@@ -120,7 +137,8 @@ fn products_have_the_same_bits_among_others() {
     let mut random = Rng::fresh();
     for set in Instructions::all() {
         for &ty in GgmlType::ALL {
-            let cols = ty.block_len().max(96);
+            let block = ty.block_len().max(32);
+            let cols = block * (1 + random.below(768 / block));
             let (bytes, _) = weights(&mut random, ty, 9, cols);
             let (x, quantised) = activations(&mut random, set, 11, cols);
             let inputs = inputs(&x, &quantised, cols);
@@ -133,6 +151,15 @@ fn products_have_the_same_bits_among_others() {
                 },
                 &inputs,
             );
+            if takes_bytes(ty) {
+                let rows = Rows {
+                    ty,
+                    cols,
+                    bytes: &bytes,
+                };
+                let abreast = multiplied_abreast(&mut random, set, rows, &inputs);
+                assert_eq!(abreast, all, "{} {ty} {cols} abreast", set.name());
+            }
             let (row, input) = (random.below(9), random.below(11));
             let row_bytes = bytes.len() / 9;
             let one = Rows {
@@ -182,9 +209,8 @@ fn rows_in_planes_have_the_products_of_their_blocks() {
             };
             set.multiply_planes(rows, inputs[0], &mut found);
             for (found, expected) in found.iter().zip(&expected[16..]) {
-                let error = (found - expected).abs();
-                let within = error <= 1e-5 * expected.abs() + 1e-4;
-                assert!(within, "{} {ty} {cols}: {found} for {expected}", set.name());
+                let (found, expected) = (found.to_bits(), expected.to_bits());
+                assert_eq!(found, expected, "{} {ty} {cols}", set.name());
             }
         }
     }
@@ -263,6 +289,44 @@ fn rows_are_added_by_their_weights() {
                 set.name()
             );
         }
+    }
+}
+
+#[test]
+fn gates_and_softmax_are_those_of_exact_exponentials() {
+    let mut random = Rng::fresh();
+    for set in Instructions::all() {
+        let n = 1 + random.below(70);
+        let mut gate: Vec<f32> = random.normals(n).iter().map(|x| 20.0 * x).collect();
+        gate[0] = -200.0;
+        let (given, up) = (gate.clone(), random.normals(n));
+        set.silu_times(&mut gate, &up);
+        for ((x, up), found) in given.iter().zip(&up).zip(&gate) {
+            let (x, up) = (f64::from(*x), f64::from(*up));
+            let expected = x / (1.0 + (-x).exp()) * up;
+            let error = (f64::from(*found) - expected).abs();
+            assert!(
+                error <= 1e-6 * expected.abs() + 1e-30,
+                "{}: {found} for {expected}",
+                set.name()
+            );
+        }
+
+        let mut weights = given.clone();
+        set.softmax(&mut weights, 0.3);
+        let exponential = |x: &f32| (0.3 * f64::from(*x)).exp();
+        let sum: f64 = given.iter().map(exponential).sum();
+        for (x, found) in given.iter().zip(&weights) {
+            let expected = exponential(x) / sum;
+            assert!(
+                (f64::from(*found) - expected).abs() <= 1e-5 * expected + 1e-30,
+                "{}: {found} for {expected}",
+                set.name()
+            );
+        }
+        let mut none = vec![1.0, f32::NAN, 2.0];
+        set.softmax(&mut none, 1.0);
+        assert!(none.iter().all(|x| x.is_nan()), "{}", set.name());
     }
 }
 

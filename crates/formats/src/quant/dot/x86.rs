@@ -1,9 +1,9 @@
-//! AVX2, with VNNI or without it, and AVX-512 with VNNI.
+//! The instruction sets of x86, and AVX2 with VNNI or without it.
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 
-use super::simd::{Simd, Work};
+use super::simd::{Simd, Strips, Work};
 
 /// AVX2 with FMA and F16C, and with AVX-VNNI where `VNNI` is true.
 #[derive(Clone, Copy)]
@@ -87,11 +87,39 @@ macro_rules! instructions {
         unsafe { $($body)* }
     }};
 }
+pub(super) use instructions;
 
 #[inline(always)]
-fn load16(bytes: &[u8; 16]) -> __m128i {
+pub(super) fn load16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: SSE2 belongs to every x86-64, and the array has the 16 bytes, at any address.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+/// Eight bytes, each twice.
+#[inline(always)]
+pub(super) fn each_twice(bytes: [u8; 8]) -> __m128i {
+    // SAFETY: SSE2 belongs to every x86-64.
+    unsafe {
+        let bytes = _mm_cvtsi64_si128(i64::from_le_bytes(bytes));
+        _mm_unpacklo_epi8(bytes, bytes)
+    }
+}
+
+/// Eight halves, each twice: the first four and the others.
+#[inline(always)]
+pub(super) fn halves_twice(halves: [[u8; 2]; 8]) -> [__m128i; 2] {
+    // They are put together in other registers, because a vector that is read right after its parts are written waits for them.
+    let four = |halves: [[u8; 2]; 4]| {
+        let [a, b, c, d] = halves.map(|half| u64::from(u16::from_le_bytes(half)));
+        (a | b << 16 | c << 32 | d << 48) as i64
+    };
+    let [a, b, c, d, e, f, g, h] = halves;
+    // SAFETY: SSE2 belongs to every x86-64.
+    unsafe {
+        let low = _mm_cvtsi64_si128(four([a, b, c, d]));
+        let high = _mm_cvtsi64_si128(four([e, f, g, h]));
+        [_mm_unpacklo_epi16(low, low), _mm_unpacklo_epi16(high, high)]
+    }
 }
 
 impl<const VNNI: bool> Avx2<VNNI> {
@@ -134,37 +162,85 @@ impl<const VNNI: bool> Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn dot_of(self, codes: __m256i, x: &[i8; 32], wide: bool) -> __m256 {
+    fn numbers(self, bytes: __m128i) -> [__m256; 2] {
         instructions! {
-            let x = _mm256_loadu_si256(x.as_ptr().cast());
-            let sums = if VNNI {
-                _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
-            } else {
-                // Pairs are summed in 16 bits: 2 * 128 * 127 is below 2^15.
-                let pairs = match wide {
-                    true => _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)),
-                    false => _mm256_maddubs_epi16(codes, x),
-                };
-                _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-            };
-            _mm256_cvtepi32_ps(sums)
+            let high = _mm_srli_si128::<8>(bytes);
+            [
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)),
+            ]
         }
     }
 
-    /// The two values from `first` on, each four times.
+    /// `sums` and the sums of four products each.
     #[inline(always)]
-    fn spread_of(self, values: __m256, first: i32) -> __m256 {
+    fn dot_of(self, sums: __m256i, codes: __m256i, x: &[i8; 32], wide: bool) -> __m256i {
         instructions! {
-            let of = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
-            _mm256_permutevar8x32_ps(values, _mm256_add_epi32(of, _mm256_set1_epi32(first)))
+            let x = _mm256_loadu_si256(x.as_ptr().cast());
+            if VNNI {
+                return _mm256_dpbusd_avx_epi32(sums, codes, x);
+            }
+            // Pairs are summed in 16 bits: 2 * 128 * 127 is below 2^15.
+            let pairs = match wide {
+                true => _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)),
+                false => _mm256_maddubs_epi16(codes, x),
+            };
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    /// The sums of 16 products each of half the weights.
+    #[inline(always)]
+    fn dots_of(self, codes: [[__m256i; 2]; 2], x: &[[i8; 64]; 2], wide: bool) -> __m256i {
+        let (x, _) = x.as_flattened().as_chunks::<32>();
+        instructions! {
+            let zero = _mm256_setzero_si256();
+            let fours = [
+                self.dot_of(zero, codes[0][0], &x[0], wide),
+                self.dot_of(zero, codes[0][1], &x[1], wide),
+                self.dot_of(zero, codes[1][0], &x[2], wide),
+                self.dot_of(zero, codes[1][1], &x[3], wide),
+            ];
+            let pairs = |a, b| {
+                _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+            };
+            let (low, high) = (pairs(fours[0], fours[1]), pairs(fours[2], fours[3]));
+            let sums = _mm256_add_epi32(
+                _mm256_unpacklo_epi64(low, high),
+                _mm256_unpackhi_epi64(low, high),
+            );
+            // The lower half of a register of fours had an even 16, the upper one the next.
+            _mm256_permutevar8x32_epi32(sums, _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0))
         }
     }
 }
 
 impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type Bytes = [__m256i; 2];
+    type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
-    const BIAS: f32 = if VNNI { 128.0 } else { 0.0 };
+    const BIAS: i32 = if VNNI { 128 } else { 0 };
+    const ABREAST: usize = 12;
+
+    #[inline(always)]
+    fn strips(self, strips: impl Strips) {
+        strips.run::<Self, 4>(self);
+    }
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8; 64]) -> [__m256i; 2] {
+        let (bytes, _) = bytes.as_chunks::<32>();
+        [self.load32(&bytes[0]), self.load32(&bytes[1])]
+    }
+
+    #[inline(always)]
+    fn put(self, bytes: [__m256i; 2], to: &mut [u8; 64]) {
+        let (to, _) = to.as_chunks_mut::<32>();
+        instructions! {
+            _mm256_storeu_si256(to[0].as_mut_ptr().cast(), bytes[0]);
+            _mm256_storeu_si256(to[1].as_mut_ptr().cast(), bytes[1]);
+        }
+    }
 
     #[inline(always)]
     fn join(self, low: &[u8; 32], high: &[u8; 32]) -> [__m256i; 2] {
@@ -241,12 +317,54 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn dot(self, codes: [__m256i; 2], x: &[i8; 64], wide: bool) -> [__m256; 2] {
-        let (x, _) = x.as_chunks::<32>();
+    fn dots(self, codes: [[__m256i; 2]; 4], x: &[[i8; 64]; 4], wide: bool) -> [__m256i; 2] {
+        let (x, _) = x.as_chunks::<2>();
         [
-            self.dot_of(codes[0], &x[0], wide),
-            self.dot_of(codes[1], &x[1], wide),
+            self.dots_of([codes[0], codes[1]], &x[0], wide),
+            self.dots_of([codes[2], codes[3]], &x[1], wide),
         ]
+    }
+
+    #[inline(always)]
+    fn dot_four(
+        self,
+        sums: [__m256i; 2],
+        codes: &[u8; 4],
+        x: &[i8; 64],
+        wide: bool,
+    ) -> [__m256i; 2] {
+        let (x, _) = x.as_chunks::<32>();
+        let codes = instructions!(_mm256_set1_epi32(i32::from_le_bytes(*codes)));
+        [
+            self.dot_of(sums[0], codes, &x[0], wide),
+            self.dot_of(sums[1], codes, &x[1], wide),
+        ]
+    }
+
+    #[inline(always)]
+    fn ints(self, values: &[i32; 16]) -> [__m256i; 2] {
+        self.bytes(bytemuck::cast_ref(values))
+    }
+
+    #[inline(always)]
+    fn put_ints(self, values: [__m256i; 2], to: &mut [i32; 16]) {
+        self.put(values, bytemuck::cast_mut(to));
+    }
+
+    #[inline(always)]
+    fn less(self, a: [__m256i; 2], b: [__m256i; 2], factor: i32) -> [__m256i; 2] {
+        instructions! {
+            let factor = _mm256_set1_epi32(factor);
+            [
+                _mm256_sub_epi32(a[0], _mm256_mullo_epi32(b[0], factor)),
+                _mm256_sub_epi32(a[1], _mm256_mullo_epi32(b[1], factor)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn to_floats(self, values: [__m256i; 2]) -> [__m256; 2] {
+        instructions!([_mm256_cvtepi32_ps(values[0]), _mm256_cvtepi32_ps(values[1])])
     }
 
     #[inline(always)]
@@ -306,33 +424,24 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn half(self, half: [u8; 2]) -> [__m256; 2] {
+        instructions!([_mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(half))); 2])
+    }
+
+    #[inline(always)]
+    fn half_pairs(self, halves: [[u8; 2]; 8]) -> [__m256; 2] {
+        let [low, high] = halves_twice(halves);
+        instructions!([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+    }
+
+    #[inline(always)]
     fn unsigned(self, bytes: &[u8; 16]) -> [__m256; 2] {
-        instructions! {
-            let low = load16(bytes);
-            let high = _mm_srli_si128::<8>(low);
-            [
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(low)),
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)),
-            ]
-        }
+        self.numbers(load16(bytes))
     }
 
     #[inline(always)]
-    fn each_twice(self, bytes: u64) -> [__m256; 2] {
-        instructions! {
-            let bytes = _mm_cvtsi64_si128(bytes as i64);
-            let twice = _mm_unpacklo_epi8(bytes, bytes);
-            [
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(twice)),
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(twice))),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    fn spread(self, values: [__m256; 2], quarter: usize) -> [__m256; 2] {
-        let (of, first) = (values[quarter / 2], 4 * (quarter as i32 % 2));
-        [self.spread_of(of, first), self.spread_of(of, first + 2)]
+    fn pairs(self, bytes: [u8; 8]) -> [__m256; 2] {
+        self.numbers(each_twice(bytes))
     }
 
     #[inline(always)]
@@ -343,6 +452,32 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         instructions!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        instructions!([_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    fn times_power(self, a: [__m256; 2], exponents: [__m256; 2]) -> [__m256; 2] {
+        let times = |a, exponent| {
+            instructions! {
+                let bits = _mm256_slli_epi32::<23>(_mm256_castps_si256(exponent));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), bits))
+            }
+        };
+        [times(a[0], exponents[0]), times(a[1], exponents[1])]
     }
 
     #[inline(always)]
@@ -361,163 +496,5 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
-    }
-}
-
-impl Simd for Avx512 {
-    type Bytes = __m512i;
-    type Floats = __m512;
-    const BIAS: f32 = 128.0;
-
-    #[inline(always)]
-    fn join(self, low: &[u8; 32], high: &[u8; 32]) -> __m512i {
-        instructions! {
-            let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.as_ptr().cast()));
-            _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(high.as_ptr().cast()))
-        }
-    }
-
-    #[inline(always)]
-    fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> __m512i {
-        instructions! {
-            let both = _mm512_castsi256_si512(_mm256_set_m128i(load16(b), load16(a)));
-            let places = _mm512_set_epi64(3, 2, 3, 2, 1, 0, 1, 0);
-            let twice = _mm512_permutexvar_epi64(places, both);
-            let low_first = _mm512_srlv_epi64(twice, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
-            _mm512_and_si512(low_first, _mm512_set1_epi8(15))
-        }
-    }
-
-    #[inline(always)]
-    fn sixteens(self, low: [u8; 4], high: [u8; 4]) -> __m512i {
-        let [low, high] = [low, high].map(|bits| u64::from(u32::from_le_bytes(bits)));
-        instructions!(_mm512_maskz_set1_epi8(low | high << 32, 16))
-    }
-
-    #[inline(always)]
-    fn codes(self, bytes: __m512i, low: u32, high: u32, mask: u8) -> __m512i {
-        let (l, h) = (i64::from(low), i64::from(high));
-        instructions! {
-            let shifted = _mm512_srlv_epi64(bytes, _mm512_set_epi64(h, h, h, h, l, l, l, l));
-            _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
-        }
-    }
-
-    #[inline(always)]
-    fn above(self, low: __m512i, high: __m512i, bits: u32) -> __m512i {
-        instructions! {
-            let high = _mm512_sll_epi16(high, _mm_cvtsi32_si128(bits as i32));
-            _mm512_or_si512(low, high)
-        }
-    }
-
-    #[inline(always)]
-    fn fields(self, words: [u32; 4], bits: u32) -> __m512i {
-        let [a, b, c, d] = words;
-        let [a, b, c, d] = [a as i32, b as i32, c as i32, d as i32];
-        let (one, mask) = (bits as i32, (1 << bits) - 1);
-        instructions! {
-            let words = _mm512_castsi128_si512(_mm_set_epi32(d, c, b, a));
-            let of = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-            let words = _mm512_permutexvar_epi32(of, words);
-            let by = _mm512_broadcast_i32x4(_mm_set_epi32(3 * one, 2 * one, one, 0));
-            _mm512_and_si512(_mm512_srlv_epi32(words, by), _mm512_set1_epi8(mask))
-        }
-    }
-
-    #[inline(always)]
-    fn look_up(self, table: &[i8; 16], indices: __m512i) -> __m512i {
-        instructions! {
-            let table = _mm512_broadcast_i32x4(load16(bytemuck::cast_ref(table)));
-            _mm512_shuffle_epi8(table, indices)
-        }
-    }
-
-    #[inline(always)]
-    fn signed(self, codes: __m512i) -> __m512i {
-        instructions!(_mm512_xor_si512(codes, _mm512_set1_epi8(-128)))
-    }
-
-    #[inline(always)]
-    fn dot(self, codes: __m512i, x: &[i8; 64], _wide: bool) -> __m512 {
-        instructions! {
-            let x = _mm512_loadu_si512(x.as_ptr().cast());
-            _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, x))
-        }
-    }
-
-    #[inline(always)]
-    fn floats(self, values: &[f32; 16]) -> __m512 {
-        instructions!(_mm512_loadu_ps(values.as_ptr()))
-    }
-
-    #[inline(always)]
-    fn store(self, values: __m512, to: &mut [f32; 16]) {
-        instructions!(_mm512_storeu_ps(to.as_mut_ptr(), values))
-    }
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> __m512 {
-        instructions!(_mm512_set1_ps(value))
-    }
-
-    #[inline(always)]
-    fn singles(self, bytes: &[u8; 64]) -> __m512 {
-        instructions!(_mm512_loadu_ps(bytes.as_ptr().cast()))
-    }
-
-    #[inline(always)]
-    fn halves(self, halves: &[u8; 32]) -> __m512 {
-        instructions!(_mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())))
-    }
-
-    #[inline(always)]
-    fn brain(self, halves: &[u8; 32]) -> __m512 {
-        instructions! {
-            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves.as_ptr().cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
-        }
-    }
-
-    #[inline(always)]
-    fn unsigned(self, bytes: &[u8; 16]) -> __m512 {
-        instructions!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load16(bytes))))
-    }
-
-    #[inline(always)]
-    fn each_twice(self, bytes: u64) -> __m512 {
-        instructions! {
-            let bytes = _mm_cvtsi64_si128(bytes as i64);
-            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes)))
-        }
-    }
-
-    #[inline(always)]
-    fn spread(self, values: __m512, quarter: usize) -> __m512 {
-        instructions! {
-            let of = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-            let first = _mm512_set1_epi32(4 * quarter as i32);
-            _mm512_permutexvar_ps(_mm512_add_epi32(of, first), values)
-        }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        instructions!(_mm512_add_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        instructions!(_mm512_mul_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        instructions!(_mm512_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn sum(self, values: __m512) -> f32 {
-        instructions!(_mm512_reduce_add_ps(values))
     }
 }

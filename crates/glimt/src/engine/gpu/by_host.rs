@@ -235,9 +235,7 @@ fn hidden(
         let (gate, ups) = unsafe { (gate.rows(expert, rows.clone()), ups.rows(expert, rows)) };
         instructions.multiply_planes(gate, input, h);
         instructions.multiply_planes(ups, input, up);
-        for (gate, up) in h.iter_mut().zip(up) {
-            *gate = *gate / (1.0 + (-*gate).exp()) * *up;
-        }
+        instructions.silu_times(h, up);
     });
 }
 

@@ -10,7 +10,7 @@ use super::{Layer, Model, Query};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attend;
 use crate::kernels::embed::embed;
-use crate::kernels::products::{MatvecOptions, Products};
+use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
 use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
@@ -101,19 +101,21 @@ impl Reference {
             self.product(w, x, n_tokens, options)
         };
         let attention = &layer.attention;
-        let q = match &attention.q {
-            Query::Full { attn_q } => normed(attn_q, x, &layer.attn_norm),
-            Query::Lora {
-                attn_q_a,
-                attn_q_a_norm,
-                attn_q_b,
-            } => normed(
-                attn_q_b,
-                &normed(attn_q_a, x, &layer.attn_norm),
-                attn_q_a_norm,
-            ),
+        let plain = |w| Projection::Plain(w);
+        let first = match &attention.q {
+            Query::Full { attn_q: w } | Query::Lora { attn_q_a: w, .. } => w,
         };
-        let kv_a = normed(&attention.attn_kv_a_mqa, x, &layer.attn_norm);
+        let both = [plain(first), plain(&attention.attn_kv_a_mqa)];
+        let norm = Some((&layer.attn_norm[..], eps));
+        let [mut q, kv_a] = self.products.project(both, x, n_tokens, norm);
+        if let Query::Lora {
+            attn_q_a_norm,
+            attn_q_b,
+            ..
+        } = &attention.q
+        {
+            q = normed(attn_q_b, &q, attn_q_a_norm);
+        }
         let per_head = MatvecOptions::per_group(heads * dims.head(), dims.head());
         let q_lat = self.product(&attention.attn_k_b, &q, n_tokens, per_head);
         let mut latents = vec![0.0; n_tokens * heads * kv_lora];
@@ -159,15 +161,13 @@ impl Reference {
     fn ffn_block(&self, layer: &Layer, x: &[f32], n_tokens: usize) -> Vec<f32> {
         let eps = self.model.config.rms_eps;
         let norm = Some((layer.ffn_norm.as_slice(), eps));
-        let dense = |Mlp { gate, up, down }: &Mlp| {
-            let mut h = vec![0.0; n_tokens * gate.rows];
-            let products = self.products;
-            products.gate_up([gate, up], x, n_tokens, norm, None, &mut h);
-            let options = MatvecOptions::contiguous(down.cols).with_residual(x);
-            self.product(down, &h, n_tokens, options)
-        };
         match &layer.ffn {
-            Ffn::Dense(mlp) => dense(mlp),
+            Ffn::Dense(Mlp { gate, up, down }) => {
+                let gated = [Projection::Gated([gate, up])];
+                let [h] = self.products.project(gated, x, n_tokens, norm);
+                let options = MatvecOptions::contiguous(down.cols).with_residual(x);
+                self.product(down, &h, n_tokens, options)
+            }
             Ffn::Moe(moe) => {
                 let Moe {
                     ffn_gate_inp,
@@ -181,9 +181,20 @@ impl Reference {
                     .experts
                     .as_ref()
                     .expect("a model with a MoE layer has experts");
-                let options =
-                    MatvecOptions::contiguous(ffn_gate_inp.cols).with_norm(&layer.ffn_norm, eps);
-                let logits = self.product(ffn_gate_inp, x, n_tokens, options);
+                let products = self.products;
+                let plain = Projection::Plain(ffn_gate_inp);
+                // The shared expert is computed beside the others.
+                let (logits, shared) = match shared {
+                    None => {
+                        let [logits] = products.project([plain], x, n_tokens, norm);
+                        (logits, None)
+                    }
+                    Some(Mlp { gate, up, down }) => {
+                        let both = [plain, Projection::Gated([gate, up])];
+                        let [logits, h] = products.project(both, x, n_tokens, norm);
+                        (logits, Some((down, h)))
+                    }
+                };
                 let mut ids = vec![0; n_tokens * experts.used];
                 let mut weights = vec![0.0; n_tokens * experts.used];
                 router(
@@ -195,13 +206,11 @@ impl Reference {
                     &mut weights,
                 );
                 let mut h = vec![0.0; ids.len() * gate.rows];
-                let products = self.products;
                 products.gate_up([gate, up], x, n_tokens, norm, Some(&ids), &mut h);
-                let with_shared = shared.as_ref().map(dense);
-                let residual = with_shared.as_deref().unwrap_or(x);
+                let shared = shared.as_ref().map(|(down, h)| (*down, &h[..]));
                 let mut out = vec![0.0; x.len()];
                 let chosen = (&ids[..], &weights[..]);
-                products.moe_down(down, &h, chosen, n_tokens, residual, &mut out);
+                products.moe_down_beside(down, shared, &h, chosen, n_tokens, x, &mut out);
                 out
             }
         }

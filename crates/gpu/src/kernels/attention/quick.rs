@@ -78,12 +78,7 @@ fn of_queries(queries: &[Vec<f32>], rows: &[f16], scale: f32, out: &mut [f32]) {
     };
     instructions.multiply(of_cache, &inputs, &mut scores);
     for scores in scores {
-        let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        scores
-            .iter_mut()
-            .for_each(|s| *s = ((*s - max) * scale).exp());
-        let norm = 1.0 / scores.iter().sum::<f32>();
-        scores.iter_mut().for_each(|w| *w *= norm);
+        instructions.softmax(scores, scale);
     }
     let weights: Vec<&[f32]> = weights.chunks_exact(n).collect();
     let mut sums: Vec<&mut [f32]> = out.chunks_exact_mut(out.len() / queries.len()).collect();
