@@ -58,8 +58,6 @@ fn router() -> Steps {
             norm: None,
             squares: floats(),
             eps: 1e-5,
-            stride: 0,
-            tokens: 1,
             y: floats(),
             stride: 64,
             tokens: 1,
