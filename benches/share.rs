@@ -170,57 +170,89 @@ fn products(bench: &Bench, ty: GgmlType) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The cost of an answer to a layer: what it tells is read by mapping, or where the processor reaches it, and a sum is given by the queue, or
-/// written where shaders read it.
-fn answers(bench: &Bench) -> Result<(), GpuError> {
-    let gpu = &bench.gpu;
-    let told = gpu.storage("told", 4 * WIDTH, Role::Words).wait()?;
-    let sum = gpu.storage("sum", 4 * WIDTH, Role::Words).wait()?;
-    let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-    let back = gpu.buffer("back", 4 * WIDTH, usage).wait()?;
-    let reached = Buffer::of_host("reached", 4 * WIDTH, Role::Words);
-    let given = Buffer::of_host("given", 4 * WIDTH, Role::Words);
-    gpu.realise(&reached).wait()?;
-    gpu.realise(&given).wait()?;
-    let step = Step::of(
-        Most::token(1),
-        vec![mark::call(&Range::whole(&told)); WAITS],
-    );
-    let layer = Recording::new(gpu, &step).wait()?;
-    let submit = |to: Option<&wgpu::Buffer>| -> SubmissionIndex {
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        layer.encode(gpu, &mut encoder, &State::default());
+/// The buffers of a layer that the host answers.
+struct Layer<'a> {
+    gpu: &'a Gpu,
+    recording: Recording,
+    told: Buffer,
+    sum: Buffer,
+    back: wgpu::Buffer,
+    /// Where the processor reads what is told, and writes a sum.
+    reached: Buffer,
+    given: Buffer,
+}
+
+impl<'a> Layer<'a> {
+    fn new(gpu: &'a Gpu) -> Result<Self, GpuError> {
+        let bytes = 4 * WIDTH;
+        let told = gpu.storage("told", bytes, Role::Words).wait()?;
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let of_host = |name: &str| {
+            let buffer = Buffer::of_host(name, bytes, Role::Words);
+            gpu.realise(&buffer).wait().map(|()| buffer)
+        };
+        let step = Step::of(
+            Most::token(1),
+            vec![mark::call(&Range::whole(&told)); WAITS],
+        );
+        Ok(Self {
+            recording: Recording::new(gpu, &step).wait()?,
+            sum: gpu.storage("sum", bytes, Role::Words).wait()?,
+            back: gpu.buffer("back", bytes, usage).wait()?,
+            reached: of_host("reached")?,
+            given: of_host("given")?,
+            told,
+            gpu,
+        })
+    }
+
+    fn submit(&self, to: Option<&wgpu::Buffer>) -> SubmissionIndex {
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        self.recording
+            .encode(self.gpu, &mut encoder, &State::default());
         if let Some(to) = to {
-            encoder.copy_buffer_to_buffer(told.made(), 0, to, 0, 4 * WIDTH);
+            encoder.copy_buffer_to_buffer(self.told.made(), 0, to, 0, 4 * WIDTH);
         }
-        gpu.queue.submit([encoder.finish()])
-    };
-    let by_mapping = || -> Result<u32, GpuError> {
-        let submitted = submit(Some(&back));
-        let words: Vec<u32> = gpu.map_read(&back, 4 * WIDTH, Some(submitted)).wait()?;
+        self.gpu.queue.submit([encoder.finish()])
+    }
+
+    fn by_mapping(&self) -> Result<u32, GpuError> {
+        let submitted = self.submit(Some(&self.back));
+        let read = self.gpu.map_read(&self.back, 4 * WIDTH, Some(submitted));
+        let words: Vec<u32> = read.wait()?;
         Ok(words[0])
-    };
-    let by_memory = || -> Result<u32, GpuError> {
-        let submitted = submit(Some(reached.made()));
-        wait(gpu, submitted)?;
-        let memory = reached.memory().expect("it was looked at before");
+    }
+
+    fn by_memory(&self) -> Result<u32, GpuError> {
+        let submitted = self.submit(Some(self.reached.made()));
+        wait(self.gpu, submitted)?;
+        let memory = self.reached.memory().expect("it was looked at before");
         // SAFETY: the submission that wrote the words was waited for, and the next one is not submitted yet.
         let words = unsafe { memory.bytes(0..4 * WIDTH) }.to_vec();
         Ok(u32::from_le_bytes([words[0], words[1], words[2], words[3]]))
-    };
-    let values = vec![1u8; 4 * WIDTH as usize];
-    let by_queue = || gpu.queue.write_buffer(sum.made(), 0, &values);
-    let to_memory = || {
-        let memory = given.memory().expect("it was looked at before");
+    }
+
+    fn by_queue(&self) {
+        let values = [1; 4 * WIDTH as usize];
+        self.gpu.queue.write_buffer(self.sum.made(), 0, &values);
+    }
+
+    fn to_memory(&self) {
+        let memory = self.given.memory().expect("it was looked at before");
         // SAFETY: no dispatch reads the buffer here.
-        unsafe { memory.write(0, &values) };
-    };
-    let nothing = || {};
+        unsafe { memory.write(0, &[1; 4 * WIDTH as usize]) };
+    }
+}
+
+/// The cost of an answer to a layer: what it tells is read by mapping, or where the processor reaches it, and a sum is given by the queue, or
+/// written where shaders read it.
+fn answers(bench: &Bench) -> Result<(), GpuError> {
+    let layer = Layer::new(&bench.gpu)?;
     let whole = best(bench, || {
         for _ in 1..LAYERS {
-            submit(None);
+            layer.submit(None);
         }
-        by_mapping().map(drop)
+        layer.by_mapping().map(drop)
     })?;
     println!(
         "{LAYERS} layers of {WAITS} dispatches, submitted one by one and read at the end: {whole:.0} us"
@@ -237,30 +269,29 @@ fn answers(bench: &Bench) -> Result<(), GpuError> {
         println!("  {what}: {us:.0} us, {more:.1} us an answer");
         Ok::<_, GpuError>(())
     };
-    each("read by mapping, nothing given", &by_mapping, &nothing)?;
-    each(
-        "read by mapping, a sum by the queue",
-        &by_mapping,
-        &by_queue,
-    )?;
-    if reached.memory().is_none() || given.memory().is_none() {
+    let (mapping, memory) = (&|| layer.by_mapping(), &|| layer.by_memory());
+    let (nothing, queue) = (&|| {}, &|| layer.by_queue());
+    each("read by mapping, nothing given", mapping, nothing)?;
+    each("read by mapping, a sum by the queue", mapping, queue)?;
+    if layer.reached.memory().is_none() || layer.given.memory().is_none() {
         println!("  the processor does not reach the memory that shaders read");
         return Ok(());
     }
     each(
         "read in memory behind a wait, nothing given",
-        &by_memory,
-        &nothing,
+        memory,
+        nothing,
     )?;
     each(
         "read in memory behind a wait, a sum by the queue",
-        &by_memory,
-        &by_queue,
+        memory,
+        queue,
     )?;
+    let to_memory = &|| layer.to_memory();
     each(
         "read in memory behind a wait, a sum in memory",
-        &by_memory,
-        &to_memory,
+        memory,
+        to_memory,
     )
 }
 

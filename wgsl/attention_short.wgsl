@@ -1,7 +1,8 @@
-// Computes what attention.wgsl does for one token over a short context, in f32, for slices of up to ROWS rows.
+// Computes what attention.wgsl does for tokens over short contexts, in f32, for slices of up to ROWS rows.
 //
-// Division: grid (slices, heads, tokens), or the list of shared/own_slice.wgsl. A slice has at most ROWS rows. SHARE neighbouring threads share a row and keep their columns of it in registers. They multiply them by
-// the query, and then add them up over the rows, times the rows' weights: two rows in a subgroup, the others in workgroup memory.
+// Division: grid (slices, heads, tokens), or the list of shared/own_slice.wgsl. A slice has at most ROWS rows. SHARE neighbouring threads share
+// a row and keep their columns of it in registers. They multiply them by the query, and then add them up over the rows, times the rows'
+// weights: two rows in a subgroup, the others in workgroup memory.
 // Bound by: latency. A workgroup requests all of its rows at once. Every head reads the same rows again from the second-level cache, so
 // this is for short contexts.
 #number KV_LORA ROPE ROWS SHARE  // width of a latent, rotated values of a head, rows of a workgroup, threads that share a row

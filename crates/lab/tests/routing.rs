@@ -137,7 +137,7 @@ fn kept(steps: &Steps, slots: usize) -> Share {
     let mut words = first_words(EXPERTS as u32, slots as u32);
     for ids in steps {
         match ids.len() {
-            USED => drop(expert_slots(&mut words, ids, EXPERTS)),
+            USED => drop(expert_slots(&mut words, ids, EXPERTS, None)),
             _ => drop(expert_places(&mut words, ids, [EXPERTS, USED])),
         }
     }

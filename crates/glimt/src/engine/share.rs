@@ -35,15 +35,13 @@ impl FromStr for CpuShare {
     }
 }
 
-/// The times by which a share is chosen, in microseconds.
+/// The microseconds of a layer's missing experts, measured as steps bring and multiply them: beside what computes, one layer after another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShareTimes {
-    /// The time that the bus takes for an expert.
-    pub bus: f64,
-    /// The time that the CPU takes for 0, 1 and more experts.
-    pub cpu: Vec<f64>,
-    /// The time from the end of a part of a step to the beginning of the next one, if the host answers between them.
-    pub answer: f64,
+    /// Of 0 to all of a token's experts, if the bus brings them and nobody waits for the host.
+    pub by_bus: Vec<f64>,
+    /// Of 0 to all of a token's experts, if the host answers and multiplies 0 to all of these.
+    pub with_host: Vec<Vec<f64>>,
 }
 
 /// The slots and experts of a layer, by which misses are computed for experts that are chosen evenly.
@@ -74,11 +72,9 @@ impl Layers {
     fn expected(self, times: &ShareTimes, share: usize) -> f64 {
         let of_layer = |misses: usize| {
             if share == 0 {
-                return misses as f64 * times.bus;
+                return times.by_bus[misses];
             }
-            let of_cpu = split(self.used, share)[misses] as usize;
-            let bus = (misses - of_cpu) as f64 * times.bus;
-            bus.max(times.answer + times.cpu[of_cpu])
+            times.with_host[misses][split(self.used, share)[misses] as usize]
         };
         let all = (0..=self.used).map(|misses| self.probability(misses) * of_layer(misses));
         self.count as f64 * all.sum::<f64>()
@@ -173,10 +169,12 @@ mod tests {
 
     /// An H200 by PCIe 5 x16 with 16 cores, and a card by PCIe 4 x8 with 8.
     fn times(bus: f64, cpu: f64) -> ShareTimes {
+        let of_bus = |misses: u32| f64::from(misses) * bus;
+        let of_cpu = |experts: u32| 58.0 + f64::from(experts) * cpu;
+        let of = |misses: u32| (0..=misses).map(move |n| of_bus(misses - n).max(of_cpu(n)));
         ShareTimes {
-            bus,
-            cpu: (0..=4).map(|n| f64::from(n) * cpu).collect(),
-            answer: 58.0,
+            by_bus: (0..=4).map(of_bus).collect(),
+            with_host: (0..=4).map(|misses| of(misses).collect()).collect(),
         }
     }
 

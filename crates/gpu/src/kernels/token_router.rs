@@ -1,9 +1,10 @@
 //! The product whose rows are the experts' logits, of each token: [`token_matvec`](super::token_matvec) in f32 throughout, for few
 //! rows.
 
+use super::token::tiles_of;
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent};
+use crate::gpu::call::Call;
 use crate::gpu::machine::workgroups::TOKEN_ROUTER as WG;
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::model::Weight;
@@ -47,10 +48,6 @@ impl GpuTokenRouter<'_> {
         let w = self.weight;
         assert!(fits(w.ty, w.cols) && w.groups == 1, "{}", w.name);
         let columns = w.cols / 4;
-        let along_tokens = match self.tokens {
-            1 => Extent::N(1),
-            _ => Extent::Tokens,
-        };
         let call = |piece: &Piece| {
             let weights = u64::from(piece.rows) * u64::from(w.cols);
             Call::new("token_router")
@@ -67,7 +64,8 @@ impl GpuTokenRouter<'_> {
                 .bind("y", &self.y)
                 .word("first_row", piece.first_row)
                 .word("eps", self.eps)
-                .grid([Extent::N(piece.rows), along_tokens, Extent::N(1)])
+                .flag("SEVERAL", self.tokens > 1)
+                .grid(tiles_of(self.tokens, piece.rows))
                 .with_bytes(weights * 4)
                 .with_shape(format!("{}x{}", w.rows, w.cols))
                 .with_flops(super::once(2 * weights))

@@ -342,38 +342,42 @@ fn on_gpu(
     if let Some(share) = &weights.share {
         tell(on_event, Event::Share(share))?;
     }
-    // In the tier that loading settled for.
-    let gpu = Arc::clone(&weights.gpu);
     if let Some(trial) = &weights.tier_trial {
         tell(on_event, Event::Tier(trial))?;
     }
     if let Some(precomposed) = &weights.precomposed {
         tell(on_event, Event::Precomposed(precomposed))?;
     }
-    let kept = weights.precomposed.as_ref().map(|p| p.kept);
     let chunks = match options.chunks.as_slice() {
         [] => vec![None],
         asked => asked.iter().map(|n| Some(*n)).collect(),
     };
     for chunk in chunks {
         let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk).wait()?;
-        let row = Row {
-            gpu_info: gpu.info.name.clone(),
-            driver: driver(&gpu),
-            backends: backend_name(gpu.info.backend),
-            tier: Some(gpu.tier.name()),
-            activation: Some(gpu.activation().name()),
-            precompose: Some(kept.unwrap_or_default().name()),
-            n_ubatch: Some(backend.chunk()),
-            peak_gb_per_s: Some(peak / 1e9),
-            clock: Some(Clock::of(&gpu).name()),
-            expert_slots: weights.residence.slots(),
-            cpu_share: weights.share.as_ref().map(|share| share.experts),
-            ..base_row(options, &**model)
-        };
+        let row = gpu_row(options, &weights, backend.chunk(), peak);
         run_tests(options, &mut backend, &**model, &row, on_event)?;
     }
     Ok(())
+}
+
+/// The facts of a row about a model on a GPU.
+fn gpu_row(options: &BenchOptions, weights: &GpuModel, chunk: u32, peak: f64) -> Row {
+    let gpu = &weights.gpu;
+    let kept = weights.precomposed.as_ref().map(|p| p.kept);
+    Row {
+        gpu_info: gpu.info.name.clone(),
+        driver: driver(gpu),
+        backends: backend_name(gpu.info.backend),
+        tier: Some(gpu.tier.name()),
+        activation: Some(gpu.activation().name()),
+        precompose: Some(kept.unwrap_or_default().name()),
+        n_ubatch: Some(chunk),
+        peak_gb_per_s: Some(peak / 1e9),
+        clock: Some(Clock::of(gpu).name()),
+        expert_slots: weights.residence.slots(),
+        cpu_share: weights.share.as_ref().map(|share| share.experts),
+        ..base_row(options, &*weights.model)
+    }
 }
 
 /// Name and version of the driver.

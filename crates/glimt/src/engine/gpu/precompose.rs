@@ -1,5 +1,5 @@
 //! `--precompose`: products of weights beside the weights of the file, how fast a token is with them, and how far its logits are off. Products
-//! trade bytes for dispatches, so only steps of one token read them.
+//! trade bytes for dispatches, so only steps by the kernels of a decoded token read them.
 
 use super::memory::MemoryPlan;
 use super::model::GpuModel;
@@ -95,7 +95,7 @@ impl GpuModel {
         Ok(products)
     }
 
-    /// Has steps of one token read those of `products` that `choice` names.
+    /// Has steps by the kernels of a decoded token read those of `products` that `choice` names.
     fn read(&mut self, choice: PrecomposeChoice, products: &[Vec<GpuWeight>; 2]) {
         let weights = Arc::get_mut(&mut self.weights).expect("no session has begun");
         *weights.products() = Pair::ALL.map(|pair| match choice.pairs().contains(&pair) {

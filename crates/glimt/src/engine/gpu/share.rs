@@ -1,14 +1,13 @@
-//! The choice of the CPU's share of missing experts, by what the bus, the CPU and an answer of the host are measured to take.
+//! The choice of the CPU's share of missing experts, by what layers are measured to take with each.
 
 use super::answered::Answering;
 use super::by_host::ByHost;
 use super::model::GpuModel;
 use crate::engine::share::{CpuShare, Layers, Share, ShareTimes, split};
-use crate::gpu::buffer::{Range, Role};
+use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
-use crate::gpu::clock;
 use crate::gpu::record::Recording;
-use crate::gpu::{GpuError, Most, Step};
+use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::mark;
 use crate::model::Ffn;
 use crate::recipes::Residence;
@@ -16,17 +15,12 @@ use std::sync::Arc;
 use web_time::Instant;
 use wgpu::BufferUsages;
 
-/// Answers that are timed.
-const ANSWERS: usize = 25;
-/// Layers whose experts are timed.
-const LAYERS: usize = 5;
-/// Copies of the experts of a layer that are timed.
-const COPIES: usize = 4;
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
-}
+/// Layers that are timed one after another, as steps have them.
+const LAYERS: usize = 8;
+/// Dispatches of a layer that wait for each other, beside which nothing is brought.
+const WAITS: usize = 24;
+/// Rounds, of which the fastest counts.
+const ROUNDS: usize = 4;
 
 impl GpuModel {
     /// Gives the CPU its share of the experts that tokens of sessions which are made from now on miss. A token takes `seconds` without it, if
@@ -131,70 +125,141 @@ impl GpuModel {
         Ok(share)
     }
 
-    /// What the bus, the CPU and an answer take.
+    /// The times of layers that miss some of the `used` experts of a token.
     pub(super) async fn times(
         &self,
         by_host: &mut ByHost,
         used: usize,
     ) -> Result<ShareTimes, GpuError> {
-        let answer = self.time_an_answer().await?;
-        let mut bus = vec![];
-        let layers: Vec<_> = by_host.layers().take(LAYERS).collect();
-        let body = &self.weights.body;
-        for (i, _) in &layers {
-            if let (Ffn::Moe(moe), Some(Some(rooms))) = (&body.layers[*i].ffn, body.rooms.get(*i)) {
-                let calls = rooms.copies_to_time(&moe.experts, used as u32);
-                let copies = Recording::new(&self.gpu, &Step::of(Most::token(1), calls)).await?;
-                let state = State::default();
-                let us = clock::in_turn(&self.gpu, &[(&copies, &state)], COPIES).await?;
-                bus.extend(us.into_iter().flatten().map(|us| us / used as f64));
-            }
+        let mut chain = Chain::new(self, by_host, used).await?;
+        let mut by_bus = vec![];
+        for misses in 0..=used {
+            by_bus.push(chain.fastest(misses, None).await?);
         }
-        let x = vec![1.0; self.model.config().embedding_length];
-        let mut cpu = vec![0.0];
-        for n in 1..=used {
+        let computing = by_bus[0];
+        let mut with_host = vec![];
+        for misses in 0..=used {
             let mut times = vec![];
-            for (i, groups) in &layers {
-                // Others in each round, which no cache holds.
-                let chosen = (0..n).map(|k| ((n * used + k) % groups, 1.0));
-                let chosen: Vec<_> = chosen.collect();
-                let began = Instant::now();
-                by_host.multiply(*i, &x, &chosen)?;
-                times.push(began.elapsed().as_secs_f64() * 1e6);
+            for of_cpu in 0..=misses {
+                let us = chain.fastest(misses - of_cpu, Some(of_cpu)).await?;
+                times.push((us - computing).max(0.0));
             }
-            cpu.push(median(times));
+            with_host.push(times);
         }
-        Ok(ShareTimes {
-            bus: median(bus),
-            cpu,
-            answer,
+        for us in &mut by_bus {
+            *us = (*us - computing).max(0.0);
+        }
+        Ok(ShareTimes { by_bus, with_host })
+    }
+}
+
+/// Layers that do nothing but wait, and bring experts.
+struct Chain<'a> {
+    gpu: &'a Gpu,
+    by_host: &'a mut ByHost,
+    /// The numbers of the layers with their experts, and of each the copies of 1 and more of these.
+    layers: Vec<(usize, usize, Vec<Recording>)>,
+    /// What a layer computes.
+    computing: Recording,
+    /// What it tells the host, and where the host reads that.
+    told: Buffer,
+    back: wgpu::Buffer,
+    /// The stream.
+    x: Vec<f32>,
+    /// The next expert, so that no cache holds it.
+    next: usize,
+}
+
+impl<'a> Chain<'a> {
+    async fn new(
+        model: &'a GpuModel,
+        by_host: &'a mut ByHost,
+        used: usize,
+    ) -> Result<Self, GpuError> {
+        let (gpu, body) = (&model.gpu, &model.weights.body);
+        let mut layers = vec![];
+        for (i, experts) in by_host.layers().take(LAYERS).collect::<Vec<_>>() {
+            let (Ffn::Moe(moe), Some(Some(rooms))) = (&body.layers[i].ffn, body.rooms.get(i))
+            else {
+                continue;
+            };
+            let mut copies = vec![];
+            for n in 1..=used {
+                let calls = rooms.copies_to_time(&moe.experts, n as u32);
+                copies.push(Recording::new(gpu, &Step::of(Most::token(1), calls)).await?);
+            }
+            layers.push((i, experts, copies));
+        }
+        let told = gpu.storage("told words", 16, Role::Words).await?;
+        let waits = vec![mark::call(&Range::whole(&told)); WAITS];
+        Ok(Self {
+            gpu,
+            by_host,
+            layers,
+            computing: Recording::new(gpu, &Step::of(Most::token(1), waits)).await?,
+            back: gpu
+                .buffer(
+                    "an answer",
+                    16,
+                    BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+                )
+                .await?,
+            told,
+            x: vec![1.0; model.model.config().embedding_length],
+            next: 0,
         })
     }
 
-    /// Microseconds from the submission of next to nothing until the host has read what it left.
-    async fn time_an_answer(&self) -> Result<f64, GpuError> {
-        let gpu = &self.gpu;
-        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let back = gpu.buffer("an answer", 16, usage).await?;
-        let told = gpu.storage("told words", 16, Role::Words).await?;
-        let step = Step::of(Most::token(1), [mark::call(&Range::whole(&told))]);
-        let recording = Recording::new(gpu, &step).await?;
-        let mut times = vec![];
-        for _ in 0..ANSWERS {
+    /// The microseconds of a layer for which the bus brings so many experts while the host, if it answers, multiplies `of_cpu`.
+    async fn fastest(&mut self, of_bus: usize, of_cpu: Option<usize>) -> Result<f64, GpuError> {
+        let mut fastest = f64::INFINITY;
+        for _ in 0..ROUNDS {
             let began = Instant::now();
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            recording.encode(gpu, &mut encoder, &State::default());
-            encoder.copy_buffer_to_buffer(told.made(), 0, &back, 0, 16);
-            let submitted = gpu.queue.submit([encoder.finish()]);
-            // What needs no answer is submitted before the host waits.
-            recording.submit(gpu, &State::default());
-            gpu.map_read::<u32>(&back, 16, Some(submitted)).await?;
-            gpu.queue.write_buffer(told.made(), 0, &[0; 16]);
-            times.push(began.elapsed().as_secs_f64() * 1e6);
+            for layer in 0..self.layers.len() {
+                self.layer(layer, of_bus, of_cpu).await?;
+            }
+            self.gpu.done().await?;
+            let us = began.elapsed().as_secs_f64() * 1e6;
+            fastest = fastest.min(us / self.layers.len().max(1) as f64);
         }
-        gpu.release_made(&back);
-        gpu.release(&told);
-        Ok(median(times))
+        Ok(fastest)
+    }
+
+    async fn layer(
+        &mut self,
+        layer: usize,
+        of_bus: usize,
+        of_cpu: Option<usize>,
+    ) -> Result<(), GpuError> {
+        let (gpu, state) = (self.gpu, State::default());
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        self.computing.encode(gpu, &mut encoder, &state);
+        encoder.copy_buffer_to_buffer(self.told.made(), 0, &self.back, 0, 16);
+        let asked = gpu.queue.submit([encoder.finish()]);
+        let (i, experts, copies) = &self.layers[layer];
+        if let Some(copies) = of_bus.checked_sub(1).and_then(|n| copies.get(n)) {
+            copies.submit(gpu, &state);
+        }
+        let Some(of_cpu) = of_cpu else {
+            return Ok(());
+        };
+        gpu.map_read::<u32>(&self.back, 16, Some(asked)).await?;
+        if of_cpu > 0 {
+            let chosen: Vec<_> = (0..of_cpu)
+                .map(|k| ((self.next + k) % experts, 1.0))
+                .collect();
+            self.next += of_cpu;
+            self.by_host.multiply(*i, &self.x, &chosen)?;
+            gpu.queue.write_buffer(self.told.made(), 0, &[0; 16]);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Chain<'_> {
+    fn drop(&mut self) {
+        self.gpu.release_made(&self.back);
+        self.gpu.release(&self.told);
     }
 }
 

@@ -8,7 +8,8 @@ use super::places::Pages;
 use crate::gpu::call::{Call, State};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{
-    Form, GpuAttention, MAX_SLICES, Seen, attention, cut_context, cut_sequences, partial_bytes,
+    Form, GpuAttention, MAX_SLICES, OfOne, Seen, attention, cut_context, cut_sequences,
+    partial_bytes,
 };
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::sequences::{SLICE, Sequences};
@@ -232,10 +233,10 @@ impl Context {
     }
 }
 
-/// Tokens of several sequences, each in pages, in one step.
+/// Tokens of several sequences, each in pages, in one step: cut together, or each as it is alone, with another kernel up to so many rows.
 fn of_sequences(
     lab: &Lab<'_>,
-    form: Form,
+    (form, short): (Form, Option<u32>),
     dims: MlaDims,
     lengths: &[usize],
 ) -> Result<Vec<Compared>, GpuError> {
@@ -249,7 +250,11 @@ fn of_sequences(
         sequence: *sequence as u32,
         position: *position,
     });
-    let cut = cut_sequences(form, lab.gpu.machine, &seen.collect::<Vec<_>>(), dims.heads);
+    let (seen, machine) = (seen.collect::<Vec<_>>(), lab.gpu.machine);
+    let cut = match short {
+        Some(short) => OfOne { form, short }.cut(machine, &seen, dims.heads),
+        None => cut_sequences(form, machine, &seen, dims.heads),
+    };
     let most = MAX_SLICES + tokens;
     let mut work = cut.work.clone();
     let fits = lab.holds(work.len() <= most, || format!("{} slices", work.len()));
@@ -259,9 +264,15 @@ fn of_sequences(
     let attention = queries.given(lab, kernel, &cache, Some(sequences));
     let state = State {
         slices: cut.work.len() as u32,
+        kernels: cut.kernels,
+        slices_of: cut.slices_of,
         ..state(tokens, (cut.rows as usize).max(tokens) - tokens)
     };
-    lab.run(kernel.calls(lab, &attention), state)?;
+    let calls = match short {
+        Some(short) => attention.calls_of_each(lab.gpu, short),
+        None => kernel.calls(lab, &attention),
+    };
+    lab.run(calls, state)?;
     let (mut twin, mut found) = (vec![], vec![]);
     for t in 0..tokens {
         let own = &of[pages.of[t]][..(pages.positions[t] as usize + 1) * row];
@@ -285,7 +296,22 @@ fn of_sequences(
 pub(crate) fn sequences(form: Form, dims: MlaDims, lengths: &'static [usize]) -> Case {
     let name = format!("{} heads, {} sequences", dims.heads, lengths.len());
     let name = name + Kernel::Of(form).name();
-    Case::new(name, move |lab| of_sequences(lab, form, dims, lengths))
+    Case::new(name, move |lab| {
+        of_sequences(lab, (form, None), dims, lengths)
+    })
+}
+
+/// Tokens of sequences of these lengths, each of which attends as it does alone, up to `short` rows by another kernel.
+pub(crate) fn each(form: Form, short: u32, dims: MlaDims, lengths: &'static [usize]) -> Case {
+    let name = format!(
+        "{} heads, {} sequences, each alone",
+        dims.heads,
+        lengths.len()
+    );
+    let name = format!("{name}, {short} rows{}", Kernel::Of(form).name());
+    Case::new(name, move |lab| {
+        of_sequences(lab, (form, Some(short)), dims, lengths)
+    })
 }
 
 /// Cases of the form in f32 and of the one that a device takes after it has tried it, over contexts in which a form takes other kernels.
@@ -314,5 +340,11 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
         all.push(Context::of_one(Kernel::Short, DEEPSEEK, 100, slice_rows).case());
     }
     all.extend(forms.iter().map(|&form| sequences(form, DEEPSEEK, lengths)));
+    let short = attention_short::fits(gpu, DEEPSEEK).then_some(96);
+    all.extend(
+        forms
+            .iter()
+            .map(|&form| each(form, short.unwrap_or(0), DEEPSEEK, lengths)),
+    );
     all.into_iter().map(Case::verified).collect()
 }

@@ -45,6 +45,12 @@ fn pair(lab: &Lab<'_>, count: usize) -> Result<Vec<GpuWeight>, GpuError> {
     lab.load_alike(&[&weight, &weight])
 }
 
+/// A share of the host, by lot: from none of the missing experts to all of them.
+fn split_by_lot(lab: &Lab<'_>, used: usize) -> Option<Vec<u32>> {
+    let of = |misses: usize| lab.below(misses + 1) as u32;
+    (lab.below(2) == 0).then(|| (0..=used).map(of).collect())
+}
+
 /// Tokens one after the other, in a step. All logits come alike: whole, raw or in parts.
 fn compare(
     lab: &Lab<'_>,
@@ -71,11 +77,7 @@ fn compare(
         choices.flatten().collect()
     });
     let routing = trace.as_ref().map(|trace| Routing::new(trace, used));
-    // A share of the host, by lot: from none of the missing experts to all of them.
-    let split: Option<Vec<u32>> = (lab.below(2) == 0).then(|| {
-        let of = |misses: usize| lab.below(misses + 1) as u32;
-        (0..=used).map(of).collect()
-    });
+    let split = split_by_lot(lab, used);
     let (mut calls, mut found) = (vec![], vec![]);
     for choice in &choices {
         let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();

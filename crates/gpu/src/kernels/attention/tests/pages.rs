@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpu::Coop;
 use crate::kernels::attention_short;
-use crate::kernels::cases::attention::{Queries, joined, sequences};
+use crate::kernels::cases::attention::{Queries, each, joined, sequences};
 use crate::kernels::cases::places::Pages;
 use crate::kernels::cases::{Compared, Lab};
 use crate::kernels::sequences::SLICE;
@@ -54,7 +54,15 @@ fn in_pages(gpu: &Gpu) -> Vec<Case> {
     ];
     for (dims, lengths) in several {
         let forms = untried_forms(gpu, dims).into_iter();
-        all.extend(forms.map(|form| sequences(form, dims, lengths)));
+        for form in forms {
+            all.push(sequences(form, dims, lengths));
+            let short = attention_short::fits(gpu, dims);
+            // No context is short, some are, or all.
+            let bounds = [0, 48, 3000]
+                .into_iter()
+                .filter(|bound| *bound == 0 || short);
+            all.extend(bounds.map(|short| each(form, short, dims, lengths)));
+        }
     }
     let mut kernels: Vec<_> = untried_forms(gpu, GLM)
         .into_iter()
@@ -92,6 +100,7 @@ fn tokens_that_share_workgroups_get_what_they_get_alone_where_matrices_are_emula
         let lengths = all[Rng::fresh().below(3)];
         let emulated = |call: Call| emulated_call(&call, Coop::NVIDIA, false);
         agrees_changed(gpu, &sequences(form, dims, lengths), emulated);
+        agrees_changed(gpu, &each(form, 0, dims, lengths), emulated);
     }
 }
 

@@ -132,6 +132,9 @@ fn a_share_is_refused_or_left_out_by_reason() {
         .times(&mut by_host, 2)
         .wait()
         .expect("they are measured");
-    assert!(times.bus > 0.0 && times.answer > 0.0, "{times:?}");
-    assert!(times.cpu.len() == 3 && times.cpu[1] > 0.0, "{times:?}");
+    let of_each: Vec<_> = times.with_host.iter().map(Vec::len).collect();
+    assert_eq!((times.by_bus.len(), &of_each[..]), (3, &[1, 2, 3][..]));
+    let all = times.with_host.iter().flatten().chain(&times.by_bus);
+    assert!(all.clone().all(|us| us.is_finite()), "{times:?}");
+    assert!(times.with_host[2][2] > 0.0, "{times:?}");
 }
