@@ -255,13 +255,17 @@ fn of_sequences(
         Some(short) => OfOne { form, short }.cut(machine, &seen, dims.heads),
         None => cut_sequences(form, machine, &seen, dims.heads),
     };
-    let most = MAX_SLICES + tokens;
+    let most = match short {
+        Some(_) => cut.work.len(),
+        None => MAX_SLICES + tokens,
+    };
     let mut work = cut.work.clone();
     let fits = lab.holds(work.len() <= most, || format!("{} slices", work.len()));
     work.resize(most, [0; SLICE]);
     let sequences = pages.given(lab, &cut.slices, &work);
     let kernel = Kernel::Of(form);
-    let attention = queries.given(lab, kernel, &cache, Some(sequences));
+    let mut attention = queries.given(lab, kernel, &cache, Some(sequences));
+    attention.partials = partial_bytes(dims, most).map(|bytes| lab.room(bytes as usize / 4));
     let state = State {
         slices: cut.work.len() as u32,
         kernels: cut.kernels,
@@ -269,7 +273,12 @@ fn of_sequences(
         ..state(tokens, (cut.rows as usize).max(tokens) - tokens)
     };
     let calls = match short {
-        Some(short) => attention.calls_of_each(lab.gpu, short),
+        Some(short) => {
+            let mut calls = attention.calls_of_each(lab.gpu, short);
+            let most = most as u32;
+            calls.iter_mut().for_each(|call| call.slices = Some(most));
+            calls
+        }
         None => kernel.calls(lab, &attention),
     };
     lab.run(calls, state)?;
