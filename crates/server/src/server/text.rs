@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
 
-/// The tokens of a text. Long texts have very many, so this is no [`Value`].
+/// The tokens of a text. Long texts have very many, so this is no [`Value`](serde_json::Value).
 #[derive(Serialize)]
 struct Tokens<'a> {
     count: usize,
