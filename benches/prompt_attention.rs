@@ -86,7 +86,9 @@ fn in_pages(bench: &Bench, n_ctx: usize) -> Result<Sequences, GpuError> {
     let none = || bench.zeros(32, Role::Words);
     Ok(Sequences {
         table: none()?,
-        pages: Range::whole(&bench.gpu.storage_with("pages", &pages).wait()?),
+        pages: Some(Range::whole(
+            &bench.gpu.storage_with("pages", &pages).wait()?,
+        )),
         work: none()?,
         page: PAGE,
         rows: count * PAGE,
@@ -164,7 +166,9 @@ fn release(gpu: &Gpu, attention: &GpuPromptAttention<'_>) {
         values,
         ..
     } = attention;
-    let pages = sequences.iter().flat_map(|s| [&s.table, &s.pages, &s.work]);
+    let pages = sequences
+        .iter()
+        .flat_map(|s| [&s.table, &s.work].into_iter().chain(&s.pages));
     let own = [weights, stats, q, rope_table, cache, values];
     let all = own.into_iter().chain(kv).chain(pages);
     all.for_each(|range: &Range| gpu.release(&range.buffer));
