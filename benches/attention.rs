@@ -85,7 +85,13 @@ impl Buffers {
         let merged = floats(dims.heads * dims.kv_lora)?;
         Ok(Self {
             dims,
-            merge: attention_merge::call(None, &partials, dims, &merged, Activation::Floats),
+            merge: attention_merge::call(
+                (None, false),
+                &partials,
+                dims,
+                &merged,
+                Activation::Floats,
+            ),
             attention: GpuAttention {
                 form: Form::Vector,
                 q_lat: floats(dims.heads * dims.kv_lora)?,
