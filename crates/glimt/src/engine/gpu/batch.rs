@@ -5,6 +5,7 @@ use super::pace::Paces;
 use super::prompt::{self, Prompt};
 use super::proof::Proof;
 use super::results::Results;
+use super::table::{Place, write_words};
 use super::warm;
 use crate::engine::backend::Touch;
 pub use crate::engine::batch::{BatchLanding, BatchStep, BatchToken};
@@ -37,26 +38,6 @@ pub struct BatchFlight {
     drawn: usize,
     rows: Option<FlyingRows>,
     submission: SubmissionIndex,
-}
-
-/// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// The first page of the sequence in the table of pages.
-    first_page: u32,
-    /// The first id of the sequence in the history.
-    first_id: u32,
-}
-
-impl Place {
-    /// The words of a step over `tokens` tokens of the sequence from `pos` on.
-    pub(super) fn state(self, recipes: &Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
-        State {
-            first_page: self.first_page,
-            first_id: self.first_id,
-            ..recipes.state(gpu.machine, pos, tokens)
-        }
-    }
 }
 
 impl Token {
@@ -130,13 +111,6 @@ pub(super) struct Token {
     pub needed: Vec<Buffer>,
     /// The sites of `single`, for which a geometry can be chosen.
     pub sites: Vec<Site>,
-}
-
-/// Writes words of a buffer, for steps that are submitted from now on.
-fn write_words(gpu: &Gpu, range: &Range, at: usize, words: &[u32]) {
-    let bytes = bytemuck::cast_slice(words);
-    let offset = range.offset + 4 * at as u64;
-    gpu.queue.write_buffer(range.buffer.made(), offset, bytes);
 }
 
 /// The most tokens of each of the steps of several tokens that a batch of such sizes may compile.
@@ -463,7 +437,6 @@ mod warm_up;
 use biases::BiasRows;
 use copies::Copies;
 use rows::{FlyingRows, Rows};
-pub(super) use submit::write_table;
 
 #[cfg(test)]
 mod tests;

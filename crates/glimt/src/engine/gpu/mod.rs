@@ -23,6 +23,7 @@ mod results;
 mod run;
 mod share;
 mod submissions;
+mod table;
 #[cfg(test)]
 mod tests;
 mod tier_trial;

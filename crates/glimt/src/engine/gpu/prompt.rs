@@ -1,7 +1,8 @@
 //! The steps over several tokens of a prompt: their buffers are there from the start, each is compiled when first needed.
 
-use super::batch::{BatchToken, Place, write_table};
 use super::model::GpuModel;
+use super::table::{Place, write_table};
+use crate::engine::batch::BatchToken;
 use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::machine::tiles::{LOWEST, STEPS};

@@ -4,10 +4,12 @@ use super::{HEADS_PER_GROUP, TILE, trial};
 use crate::gpu::call::KERNELS;
 use crate::gpu::interface::MAX_SLICES;
 use crate::gpu::machine::Machine;
-use crate::gpu::machine::attention::{FLOATS_OF_CORE, MATRICES_OF_CORE, SHARING_TOKENS};
+use crate::gpu::machine::attention::{
+    FLOATS_OF_CORE, MATRICES_OF_CORE, SHARING_TOKENS, SHORT_ROWS,
+};
 use crate::gpu::{Gpu, GpuError, Target};
 use crate::kernels::sequences::SLICE;
-use crate::kernels::{MlaDims, attention_coop, attention_heads, attention_short, coop};
+use crate::kernels::{MlaDims, attention_coop, attention_heads, coop};
 
 /// The kernel that attends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +153,7 @@ pub struct Seen {
     pub position: u32,
 }
 
-/// The attention of steps of one token: the form, and the rows of a context up to which [`attention_short`] takes its place.
+/// The attention of steps of one token: the form, and the rows of a context up to which [`attention_short`](crate::kernels::attention_short) takes its place.
 #[derive(Debug, Clone, Copy)]
 pub struct OfOne {
     /// The form.
@@ -164,10 +166,7 @@ impl OfOne {
     /// The number of slices of a context of `rows` rows, and the rows of each.
     pub fn slices(self, machine: Machine, rows: usize, heads: usize) -> (u32, u32) {
         if rows <= self.short as usize {
-            return (
-                (rows as u32).div_ceil(attention_short::ROWS),
-                attention_short::ROWS,
-            );
+            return ((rows as u32).div_ceil(SHORT_ROWS), SHORT_ROWS);
         }
         cut_context(self.form, machine, rows, 1, heads)
     }

@@ -1,11 +1,12 @@
 //! The logits of all tokens of a prompt: behind each piece the head over its slices.
 
-use super::{GpuBatch, Place};
+use super::GpuBatch;
 use crate::engine::backend::{OnPrompt, OnRow};
 use crate::engine::gpu::GpuModel;
 use crate::engine::gpu::pace::Kind;
 use crate::engine::gpu::prompt::{HEAD_TOKENS, LEAST_SLICE, Prompt};
 use crate::engine::gpu::submissions::{Submissions, Worth};
+use crate::engine::gpu::table::Place;
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range as Bound;
 use crate::gpu::call::State;

@@ -1,18 +1,15 @@
 //! A step on its way: what the host writes before it, the recordings that it replays, and what comes back of it.
 
 use super::rows::FlyingRows;
-use super::{
-    BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, Place, RING, write_words,
-};
+use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, RING};
 use crate::engine::gpu::results::RESULT;
+use crate::engine::gpu::table::{write_table, write_words};
+use crate::gpu::GpuError;
 use crate::gpu::call::State;
 use crate::gpu::record::Recording;
-use crate::gpu::{Gpu, GpuError};
-use crate::kernels::attention::Seen;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
-use crate::kernels::sequences::{CHOICE, Record};
-use crate::recipes::Steps;
+use crate::kernels::sequences::CHOICE;
 use std::sync::Arc;
 use wgpu::CommandEncoder;
 
@@ -228,46 +225,5 @@ impl GpuBatch {
             landing.logits = self.rows.land(gpu, rows, flight.submission).await?;
         }
         Ok(landing)
-    }
-}
-
-/// Says where the tokens of a step of up to `most` stand, in the tables that it reads, and gives the words of its replay.
-pub(in crate::engine::gpu) fn write_table(
-    gpu: &Gpu,
-    recipes: &Steps,
-    most: u32,
-    tokens: &[(BatchToken, Place)],
-) -> State {
-    let seen = |(token, _): &(BatchToken, Place)| Seen {
-        sequence: token.sequence,
-        position: token.position,
-    };
-    let seen: Vec<Seen> = tokens.iter().map(seen).collect();
-    let cut = recipes.cut(gpu, most, &seen);
-    let records = tokens.iter().zip(&cut.slices);
-    let records = records.flat_map(|((token, place), [first_slice, slices])| {
-        let record = Record {
-            position: token.position,
-            first_page: place.first_page,
-            first_id: place.first_id,
-            first_slice: *first_slice,
-            slices: *slices,
-        };
-        record.words()
-    });
-    let records: Vec<u32> = records.collect();
-    if let Some(sequences) = recipes.sequences() {
-        write_words(gpu, &sequences.table, 0, &records);
-        write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
-    }
-    let count = tokens.len() as u32;
-    State {
-        // The number of rows chooses among kernels. Positions are in the table.
-        pos: cut.rows.max(count) - count,
-        tokens: count,
-        slices: cut.work.len() as u32,
-        kernels: cut.kernels,
-        slices_of: cut.slices_of,
-        ..State::default()
     }
 }

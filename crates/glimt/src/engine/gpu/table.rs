@@ -1,0 +1,77 @@
+//! The tables that tell a step of several tokens where these stand.
+
+use crate::engine::batch::BatchToken;
+use crate::gpu::Gpu;
+use crate::gpu::buffer::Range;
+use crate::gpu::call::State;
+use crate::kernels::attention::Seen;
+use crate::kernels::sequences::Record;
+use crate::recipes::Steps;
+
+/// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// The first page of the sequence in the table of pages.
+    pub(super) first_page: u32,
+    /// The first id of the sequence in the history.
+    pub(super) first_id: u32,
+}
+
+impl Place {
+    /// The words of a step over `tokens` tokens of the sequence from `pos` on.
+    pub(super) fn state(self, recipes: &Steps, gpu: &Gpu, pos: usize, tokens: usize) -> State {
+        State {
+            first_page: self.first_page,
+            first_id: self.first_id,
+            ..recipes.state(gpu.machine, pos, tokens)
+        }
+    }
+}
+
+/// Writes words of a buffer, for steps that are submitted from now on.
+pub(super) fn write_words(gpu: &Gpu, range: &Range, at: usize, words: &[u32]) {
+    let bytes = bytemuck::cast_slice(words);
+    let offset = range.offset + 4 * at as u64;
+    gpu.queue.write_buffer(range.buffer.made(), offset, bytes);
+}
+
+/// Says where the tokens of a step of up to `most` stand, in the tables that it reads, and gives the words of its replay.
+pub(super) fn write_table(
+    gpu: &Gpu,
+    recipes: &Steps,
+    most: u32,
+    tokens: &[(BatchToken, Place)],
+) -> State {
+    let seen = |(token, _): &(BatchToken, Place)| Seen {
+        sequence: token.sequence,
+        position: token.position,
+    };
+    let seen: Vec<Seen> = tokens.iter().map(seen).collect();
+    let cut = recipes.cut(gpu, most, &seen);
+    let records = tokens.iter().zip(&cut.slices);
+    let records = records.flat_map(|((token, place), [first_slice, slices])| {
+        let record = Record {
+            position: token.position,
+            first_page: place.first_page,
+            first_id: place.first_id,
+            first_slice: *first_slice,
+            slices: *slices,
+        };
+        record.words()
+    });
+    let records: Vec<u32> = records.collect();
+    if let Some(sequences) = recipes.sequences() {
+        write_words(gpu, &sequences.table, 0, &records);
+        write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
+    }
+    let count = tokens.len() as u32;
+    State {
+        // The number of rows chooses among kernels. Positions are in the table.
+        pos: cut.rows.max(count) - count,
+        tokens: count,
+        slices: cut.work.len() as u32,
+        kernels: cut.kernels,
+        slices_of: cut.slices_of,
+        ..State::default()
+    }
+}
