@@ -166,11 +166,9 @@ fn release(gpu: &Gpu, attention: &GpuPromptAttention<'_>) {
         values,
         ..
     } = attention;
-    let pages = sequences.iter().flat_map(|s| {
-        [Some(&s.table), s.pages.as_ref(), Some(&s.work)]
-            .into_iter()
-            .flatten()
-    });
+    let pages = sequences
+        .iter()
+        .flat_map(|s| [&s.table, &s.work].into_iter().chain(&s.pages));
     let own = [weights, stats, q, rope_table, cache, values];
     let all = own.into_iter().chain(kv).chain(pages);
     all.for_each(|range: &Range| gpu.release(&range.buffer));
