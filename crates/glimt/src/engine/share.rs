@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 /// The least part of a token's time that a share must save to be taken on its own.
-const WORTH: f64 = 0.05;
+pub(super) const WORTH: f64 = 0.05;
 
 /// The share that is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum CpuShare {
     /// None: the GPU reads all missing experts over the bus.
     #[default]
     Off,
-    /// The one that is computed to be the fastest, from speeds that are measured while a model is loaded, if it is worth it.
+    /// The one with which layers are measured to be the fastest while a model is loaded, if tokens are faster by enough with it.
     Auto,
     /// So many of a token's experts of a layer if all of them are missing, and in proportion if fewer are.
     Experts(u32),
@@ -117,7 +117,7 @@ pub struct Share {
     pub instructions: &'static str,
     /// What was measured, if the share was chosen by it.
     pub times: Option<ShareTimes>,
-    /// The part of a token's time that the share is computed to save, if it was chosen by that.
+    /// The part of a token's time that the share is measured to save, if it was chosen by that.
     pub saves: Option<f64>,
     /// Why there is no share.
     pub because: Option<String>,
@@ -152,7 +152,7 @@ impl fmt::Display for Share {
         if let Some(saves) = self.saves {
             write!(
                 f,
-                ", computed to save {:.0}% of a token's time",
+                ", measured to save {:.0}% of a token's time",
                 100.0 * saves
             )?;
         }

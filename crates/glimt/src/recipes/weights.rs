@@ -2,7 +2,6 @@
 
 use super::places::{Made, Places};
 use super::{AttentionWeights, BatchSizes, Body, ChunkSize, HostShare, Residence, Steps, chunk};
-use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::machine::Machine;
 use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{Gpu, GpuError, Target};
@@ -87,15 +86,10 @@ impl Weights {
         any
     }
 
-    /// Has the host multiply some of the experts that decoded tokens of sessions which are made from now on miss: `split` tells how many of so
-    /// many in a layer. Their sum of a layer, (embedding_length) f32, comes to `sum`.
-    pub fn share(&mut self, split: &[u32], sum: &Range) {
-        let share = HostShare {
-            split: Range::whole(&Buffer::with("split of missing experts", split)),
-            sum: sum.clone(),
-        };
+    /// Has the host multiply this share of the experts that decoded tokens of sessions which are made from now on miss.
+    pub fn share(&mut self, share: Option<&HostShare>) {
         for rooms in self.body.rooms.iter_mut().flatten() {
-            rooms.share = Some(share.clone());
+            rooms.share = share.cloned();
         }
     }
 
