@@ -30,9 +30,10 @@ const SHOWN_BY: [(&str, &[&str]); 14] = [
 ];
 
 /// Flags that only those are told of who gave one that the others do not have.
-const OF_SOME: [(&str, &[&str]); 6] = [
+const OF_SOME: [(&str, &[&str]); 7] = [
     ("--cache-tokens", &["serve", "batch"]),
     ("--parallel", &["serve", "batch"]),
+    ("--cpu-share", &["generate", "chat", "bench"]),
     ("--logit-bias", &["generate", "chat", "serve", "batch"]),
     ("--raw", &["generate"]),
     ("--grammar", &["generate"]),

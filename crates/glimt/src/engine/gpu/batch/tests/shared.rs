@@ -136,7 +136,6 @@ fn a_share_is_refused_or_left_out_by_reason() {
     assert_eq!((times.by_bus.len(), &of_each[..]), (3, &[1, 2, 3][..]));
     let all = times.with_host.iter().flatten().chain(&times.by_bus);
     assert!(all.clone().all(|us| us.is_finite()), "{times:?}");
-    assert!(times.with_host[2][2] > 0.0, "{times:?}");
     let of_token = slots.time_tokens().wait().expect("it is measured");
     assert!(of_token.is_some_and(|us| us > 0.0), "{of_token:?}");
 }
