@@ -27,7 +27,7 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
         whole.contains("resident     all of it; computed: "),
         "{whole}"
     );
-    let partly = page("54M", &["--host-memory", "32G", "--bus", "3x8"]);
+    let partly = page("56M", &["--host-memory", "32G", "--bus", "3x8"]);
     for expected in [
         "resident     partly: ",
         " of 8 experts of each layer; all experts, 4.5 MiB, lie in the machine's memory",
@@ -36,18 +36,18 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
         assert!(partly.contains(expected), "{expected}: {partly}");
     }
     // A machine that has no memory for them, and a disk that is named.
-    let from_file = page("54M", &["--host-memory", "3G", "--disk", "1.5"]);
+    let from_file = page("56M", &["--host-memory", "3G", "--disk", "1.5"]);
     for expected in [
         "all experts, 4.5 MiB, stay in the file, and missing ones are read from the file (1.5 GB/s); computed: at least ",
         " tokens/s",
     ] {
         assert!(from_file.contains(expected), "{expected}: {from_file}");
     }
-    let found = json(&page("54M", &["--json", "--experts", "file"]));
+    let found = json(&page("56M", &["--json", "--experts", "file"]));
     assert_eq!(found["memory"]["host"], 0);
     assert_eq!(found["memory"]["file"], found["partly"]["host"]);
     assert_eq!(found["partly"]["disk"]["told"], "assumed");
-    let found = json(&page("54M", &["--json"]));
+    let found = json(&page("56M", &["--json"]));
     let slots = found["memory"]["slots"].as_u64().expect("it has some");
     assert!((2..8).contains(&slots), "{slots}");
     assert_eq!(found["partly"]["slots"], slots);
@@ -73,7 +73,7 @@ fn inspect_refuses_what_fits_no_part_of_a_machine() {
         "{told}"
     );
     let scarce = ["-c", "1024", "--host-memory", "3G", "--experts", "host"];
-    let told = refused("54M", &scarce);
+    let told = refused("56M", &scarce);
     assert!(
         told.contains("have no room in the machine's memory"),
         "{told}"

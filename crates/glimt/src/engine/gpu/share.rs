@@ -125,7 +125,18 @@ impl GpuModel {
             split: Range::whole(&Buffer::with("split of missing experts", &split)),
             sum,
         };
-        let tried = asked == CpuShare::Auto;
+        self.take_share(share, of_host, by_host, asked == CpuShare::Auto)
+            .await
+    }
+
+    /// Has steps have this `share`; if it is `tried`, only if tokens are faster with it by enough.
+    async fn take_share(
+        &mut self,
+        mut share: Share,
+        of_host: HostShare,
+        by_host: ByHost,
+        tried: bool,
+    ) -> Result<Share, GpuError> {
         let without = match tried {
             true => self.time_tokens().await?,
             false => None,
