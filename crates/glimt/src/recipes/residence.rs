@@ -50,7 +50,7 @@ impl Residence {
     }
 }
 
-/// The rooms on the device for the experts of a layer that lie elsewhere.
+/// The memory on the device that takes experts of one layer, if these lie in host memory or in the file.
 #[derive(Clone)]
 pub struct Rooms {
     /// The number of the layer.
@@ -70,7 +70,7 @@ pub struct Rooms {
 /// The host's share of the missing experts of a decoded token.
 #[derive(Clone)]
 pub struct HostShare {
-    /// Of n missing experts of a layer the number that the host multiplies, (used + 1) u32.
+    /// The number of experts that the host multiplies if n of a layer are missing, for n of 0 to `used`, (used + 1) u32.
     pub split: Range,
     /// The sum of these experts, which the host writes for each layer, (embedding_length) f32.
     pub sum: Range,

@@ -141,7 +141,7 @@ impl Ring {
     ) -> Result<(), GpuError> {
         let widest = targets.iter().map(Target::step_bytes).max().unwrap_or(0) + PADDING;
         if widest > self.slot {
-            // Those under way end on their own.
+            // Reads that are under way end on their own.
             *self = Self::new(widest);
         }
         let (mut pieces, mut used, mut done) = (vec![], 0, 0);

@@ -33,7 +33,7 @@ impl Routing {
     /// Takes such an array from the bytes of a file.
     ///
     /// # Errors
-    /// What else the bytes are.
+    /// A sentence that says why the bytes are no such array.
     pub fn from_npy(bytes: &[u8]) -> Result<Self, String> {
         let rest = bytes
             .strip_prefix(MAGIC)

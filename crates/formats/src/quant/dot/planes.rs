@@ -166,7 +166,7 @@ trait Lies: Coded {
     type Records: Pod;
     type Subs: Pod;
 
-    /// As [`Packed::affine`](super::types::Packed::affine).
+    /// The scales and offsets of the weights, which [`Packed::affine`](super::types::Packed::affine) gives for a block.
     fn affine<S: Simd>(simd: S, records: &Self::Records, subs: &Self::Subs) -> Affine<S>;
 
     /// The codes of a quarter of the weights, in their order.

@@ -1,5 +1,5 @@
 //! The choice of the CPU's share of missing experts. Layers are timed with each share, and tokens with the best one and without. Layers alone
-//! tell too little: on an H200 a share that they made 29% faster was 5% slower in steps, whose gaps let the CPU's threads sleep.
+//! tell too little: they promised shares that made tokens slower (benches/results/h200-2026-11-27-beyond.txt).
 
 use super::GpuBackend;
 use super::answered::Answering;

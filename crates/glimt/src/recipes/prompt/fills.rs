@@ -30,8 +30,7 @@ const LEAST_SHARE: f64 = 1.0 / 128.0;
 /// Operations that a device makes while a byte comes over its bus: 200 TFLOP/s and 50 GB/s were measured on an H200. If a layer has more, computing
 /// takes longer, and the bus need not work all the time.
 const OPERATIONS_PER_BYTE: f64 = 4000.0;
-/// The share of the operations of a layer from which on a level then has a part: fewer parts cost less (H200, 16% of the experts over the bus: 17809
-/// tokens/s, with parts beside all levels 16805).
+/// The share of the operations of a layer from which on a level then has a part: fewer parts cost less (benches/results/h200-2026-11-27-beyond.txt).
 const LARGE_SHARE: f64 = 1.0 / 16.0;
 
 /// All experts of a layer.

@@ -48,8 +48,8 @@ pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
 }
 
 /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more, a
-/// workgroup takes more tokens, so that weights are read less often from the second-level cache. With 8 users of GLM-4.7-Flash on an H200, 1, 2
-/// and 4 gave 1200, 1287 and 1265 tokens per second.
+/// workgroup takes more tokens, so that weights are read less often from the second-level cache. Of 1, 2 and 4
+/// this was the fastest for 8 users (benches/results/h200-2026-11-27-beyond.txt).
 pub(crate) const WORKGROUPS_OF_CORE: u32 = 2;
 
 /// The fewest and the most of several tokens that a workgroup takes at once. Both are powers of two. Registers hold the sums of each token.

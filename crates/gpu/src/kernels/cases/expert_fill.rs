@@ -55,6 +55,13 @@ fn compare(
 }
 
 pub(crate) fn cases() -> Vec<Case> {
+    of_shapes(compare)
+}
+
+/// Cases of a kernel that copies experts, of every type and in (experts, rows, cols).
+pub(super) fn of_shapes(
+    compare: fn(&Lab<'_>, GgmlType, [usize; 3]) -> Result<Vec<Compared>, GpuError>,
+) -> Vec<Case> {
     let case = |ty: GgmlType, sizes: [usize; 3]| {
         let [count, rows, cols] = sizes;
         let name = format!("{ty} {count}x{rows}x{cols}");
@@ -65,7 +72,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case.verified_if(*ty == GgmlType::Q6_K)
     });
     let mut all: Vec<_> = of_types.collect();
-    // Experts of several parts in each plane, and of an odd number of rows of 32 weights.
+    // Experts of several parts in each plane, more parts than workgroups, and an odd number of rows of 32 weights.
     all.push(case(GgmlType::Q8_0, [6, 144, 2048]).verified());
     all.push(case(GgmlType::Q4_K, [64, 64, 2048]));
     all.push(case(GgmlType::Q4_0, [4, 16, 96]));

@@ -1,7 +1,7 @@
 //! Cases of copies of all experts in parts, of every type.
 
-use super::Case;
 use super::lab::{Compared, Lab, state};
+use super::{Case, expert_fill};
 use crate::gpu::GpuError;
 use crate::gpu::call::Blocks;
 use crate::kernels::expert_part::{GpuExpertParts, expert_part};
@@ -72,19 +72,5 @@ fn compare(
 }
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |ty: GgmlType, sizes: [usize; 3]| {
-        let [count, rows, cols] = sizes;
-        let name = format!("{ty} {count}x{rows}x{cols}");
-        Case::new(name, move |lab| compare(lab, ty, sizes))
-    };
-    let of_types = GgmlType::ALL.iter().map(|ty| {
-        let case = case(*ty, [5, 48, 256]);
-        case.verified_if(*ty == GgmlType::Q6_K)
-    });
-    let mut all: Vec<_> = of_types.collect();
-    // Experts of several parts in each plane, more parts than workgroups, and an odd number of rows of 32 weights.
-    all.push(case(GgmlType::Q8_0, [6, 144, 2048]).verified());
-    all.push(case(GgmlType::Q4_K, [64, 64, 2048]));
-    all.push(case(GgmlType::Q4_0, [4, 16, 96]));
-    all
+    expert_fill::of_shapes(compare)
 }

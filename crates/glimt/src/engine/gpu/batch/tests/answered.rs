@@ -60,7 +60,7 @@ fn text(session: &mut GpuBackend, count: usize) -> (Vec<u32>, Option<BackendErro
     text_after(session, count, |_| {})
 }
 
-/// The same, if something is done between the prompt and the text.
+/// The text of a session and its error, if `between` is done between the prompt and the text.
 fn text_after(
     session: &mut GpuBackend,
     count: usize,

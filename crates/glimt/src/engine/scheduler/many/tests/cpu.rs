@@ -141,7 +141,7 @@ fn a_step_whose_future_is_dropped_is_computed_again() {
                 ControlFlow::Continue(())
             };
             match step % 3 {
-                // As an event loop polls it, so that a thread of its own computes.
+                // An event loop polls the step once, so that a thread of its own computes.
                 0 => {
                     let mut context = Context::from_waker(Waker::noop());
                     dropped += usize::from(pin!(many.step(told)).poll(&mut context).is_pending());
