@@ -58,10 +58,11 @@ pub(crate) fn cases() -> Vec<Case> {
     of_shapes(compare)
 }
 
-/// Cases of a kernel that copies experts, of every type and in (experts, rows, cols).
-pub(super) fn of_shapes(
-    compare: fn(&Lab<'_>, GgmlType, [usize; 3]) -> Result<Vec<Compared>, GpuError>,
-) -> Vec<Case> {
+/// A comparison of a kernel that copies experts of a type and of these sizes, (experts, rows, cols), with its twin.
+type Compare = fn(&Lab<'_>, GgmlType, [usize; 3]) -> Result<Vec<Compared>, GpuError>;
+
+/// Cases of a kernel that copies experts, of every type and in several sizes.
+pub(super) fn of_shapes(compare: Compare) -> Vec<Case> {
     let case = |ty: GgmlType, sizes: [usize; 3]| {
         let [count, rows, cols] = sizes;
         let name = format!("{ty} {count}x{rows}x{cols}");
