@@ -167,6 +167,7 @@ fn whole(batch: &mut GpuBatch, count: u32) -> Result<f64, GpuError> {
             choices: &choices,
             biases: &[],
             logits: &[],
+            predictions: &[],
         };
         flying.push_back(batch.submit(step).wait()?);
         if flying.len() == BATCHES_IN_FLIGHT {

@@ -28,6 +28,23 @@ pub struct BatchStep<'a> {
     pub biases: &'a [Biases],
     /// Indices of the chosen tokens of which the host wants the logits, with their biases.
     pub logits: &'a [usize],
+    /// The drafts that the prediction layer makes before anything else, at most one entry for a sequence.
+    pub predictions: &'a [Prediction],
+}
+
+/// The drafts that the prediction layer makes for a sequence at the beginning of a step. They become its ids behind `position`, where tokens of
+/// the same step may compute them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prediction {
+    /// The number of the sequence.
+    pub sequence: u32,
+    /// The position of its last token, which the host or an earlier step wrote.
+    pub position: u32,
+    /// The rows of the layer's cache that are missing or were made for drafts, up to that of `position`. The device has the hidden states of the
+    /// tokens before them from earlier steps.
+    pub behind: u32,
+    /// The drafts to make.
+    pub drafts: u32,
 }
 
 /// The results of a step.

@@ -16,6 +16,7 @@ pub mod chooser;
 pub mod cpu;
 pub mod device;
 mod disk;
+pub mod draft;
 mod elsewhere;
 mod ending;
 mod error;

@@ -258,6 +258,7 @@ impl Run {
             choices: &choices,
             biases: &[],
             logits: &[],
+            predictions: &[],
         };
         let position = tokens[0].position as usize;
         let flight = self.batch.submit(step).wait()?;

@@ -192,6 +192,7 @@ impl Batch for CpuBatch {
                 choices: &[Sampling::GREEDY],
                 biases: &[],
                 logits: &[],
+                predictions: &[],
             };
             self.submit(step).await?;
             self.land(&mut |_| ControlFlow::Continue(())).await?;

@@ -27,7 +27,9 @@ impl GpuBatch {
             choices,
             biases,
             logits,
+            predictions,
         } = step;
+        assert!(predictions.is_empty(), "no prediction layer");
         let drawn = choices.len();
         let run = self.run(tokens, drawn);
         let most = match run {

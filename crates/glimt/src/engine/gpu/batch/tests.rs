@@ -115,6 +115,7 @@ impl Run {
             choices: &choices,
             biases: &[],
             logits: &rows,
+            predictions: &[],
         }));
         let landing = flight.map(|flight| complete(self.batch.land(flight)));
         let landing = landing.expect("it runs").expect("it lands");
@@ -334,6 +335,7 @@ fn rows_come_back_through_kept_memory_whatever_became_of_others() {
             choices: &[Sampling::GREEDY; 4],
             biases: &[],
             logits: rows,
+            predictions: &[],
         };
         complete(batch.submit(step)).expect("it runs")
     };
@@ -401,6 +403,7 @@ fn biases_change_the_choices_of_their_own_rows_alone() {
             choices: &vec![Sampling::GREEDY; tokens.len()],
             biases,
             logits: &[],
+            predictions: &[],
         };
         let flight = complete(run.batch.submit(step)).expect("it runs");
         let landing = complete(run.batch.land(flight)).expect("it lands");

@@ -121,6 +121,7 @@ impl GpuBatch {
             choices: &choices,
             biases: &[],
             logits: &[],
+            predictions: &[],
         };
         let flight = self.submit(step).await?;
         // The results mean nothing, so neither does whether they are finite.

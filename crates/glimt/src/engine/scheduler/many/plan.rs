@@ -71,6 +71,7 @@ impl Many {
             choices: &plan.choices,
             biases: &plan.biases,
             logits: &plan.rows,
+            predictions: &[],
         });
         submitted.await?;
         if let Some((token, id)) = restored {

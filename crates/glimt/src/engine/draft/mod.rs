@@ -1,0 +1,58 @@
+//! Drafts: tokens that are proposed for the next positions, and computed in one step with the token before them. A draft is accepted if it is
+//! the token that the model chooses at its position. So the text is what it is without drafts.
+
+use web_time::Duration;
+
+/// The source of drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DraftSource {
+    /// Whatever pays: the prediction layer if the model has one, n-grams where the text repeats itself, or none.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// The layer that predicts the token after next (multi-token prediction, `blk.N.nextn.*`).
+    Mtp,
+    /// What followed the last tokens where they stand in the text before.
+    Ngram,
+}
+
+/// The drafts that an answer may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftOptions {
+    /// Their source.
+    pub source: DraftSource,
+    /// The most drafts of a step, where the user says so.
+    pub most: Option<usize>,
+}
+
+/// The drafts of the next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proposal {
+    /// The step has none.
+    None,
+    /// The step takes these ids for the positions behind the last token.
+    Ids(Vec<u32>),
+    /// The prediction layer is to propose so many.
+    Predict(usize),
+}
+
+/// What became of a step with or without drafts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verified {
+    /// The drafts that the step had.
+    pub drafted: usize,
+    /// How many of them were what the model chose, from the first one on.
+    pub accepted: usize,
+    /// The time from the step before to this one.
+    pub took: Duration,
+}
+
+/// Decides on the drafts of an answer, step by step.
+pub trait Drafter: Send {
+    /// The drafts, at most `most`, of the step that computes the last token of `text`.
+    fn propose(&mut self, text: &[u32], most: usize) -> Proposal;
+
+    /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.
+    fn verified(&mut self, step: &Verified);
+}
