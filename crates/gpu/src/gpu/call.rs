@@ -46,6 +46,8 @@ pub struct Call {
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache, for profiles.
     pub bytes_per_row: u64,
+    /// Bytes it reads at least for the whole context, of which each block has a share if it is repeated for these, for profiles.
+    pub bytes_of_blocks: u64,
     /// Floating-point operations, for profiles.
     pub flops: Flops,
     /// The list that it leaves of the experts that tokens chose, for those who count them.
@@ -248,6 +250,12 @@ impl Call {
     /// States the bytes it reads for each row of the cache.
     pub fn with_bytes_per_row(mut self, bytes: u64) -> Self {
         self.bytes_per_row = bytes;
+        self
+    }
+
+    /// States the bytes it reads for the whole context, of which each block has a share if it is repeated for these.
+    pub fn with_bytes_of_blocks(mut self, bytes: u64) -> Self {
+        self.bytes_of_blocks = bytes;
         self
     }
 

@@ -32,6 +32,7 @@ impl Call {
             sublayer: self.sublayer,
             bytes: self.bytes,
             bytes_per_row: self.bytes_per_row,
+            bytes_of_blocks: self.bytes_of_blocks,
             flops: self.flops,
         }
     }

@@ -69,7 +69,7 @@ impl<'a> GpuExpertParts<'a> {
             .copies()
             .bound(call, [WG, LOADS])
             .grid([MISSING + keeping, 1, 1].map(Extent::N))
-            .with_bytes((share * self.bytes_of_host()) as u64);
+            .with_bytes_of_blocks((share * self.bytes_of_host()) as u64);
         match blocks {
             None => call,
             Some(blocks) => call

@@ -51,8 +51,11 @@ fn head(profile: &Profile) -> String {
 
 /// The experts of a token or prompt, and those that came over the bus.
 fn experts(of: &FromHost, what: &str) -> String {
-    let mut text = match (of.expert_hits, of.expert_misses) {
-        (Some(hits), Some(misses)) => format!(
+    let counted = of.expert_hits.zip(of.expert_misses);
+    let counts_nothing = of.beside_bytes > 0.0 && counted.is_none_or(|(h, m)| h + m == 0.0);
+    let mut text = match counted {
+        _ if counts_nothing => String::new(),
+        Some((hits, misses)) => format!(
             "Of {:.1} experts of a {what} {hits:.1} had one of {} slots of their layers ({:.1}%), and {misses:.1} had none. ",
             hits + misses,
             of.expert_slots,
@@ -60,6 +63,12 @@ fn experts(of: &FromHost, what: &str) -> String {
         ),
         _ => "No layer has slots for experts. ".to_owned(),
     };
+    if of.beside_bytes > 0.0 {
+        text += &format!(
+            "Where many tokens are computed at once, all experts without one of the {} slots of their layers were brought beside what computes. ",
+            of.expert_slots
+        );
+    }
     let came = of.bus_bytes;
     let came = came.map(|bytes| format!("{:.2} MB came over the bus", bytes / 1e6));
     text += &came.unwrap_or_else(|| "What came over the bus is not counted".to_owned());
@@ -259,6 +268,7 @@ in a product of several tokens; operations are two for each weight used and toke
             expert_hits: Some(6.0),
             expert_misses: Some(2.0),
             bus_bytes: Some(1.5e6),
+            beside_bytes: 0.0,
             fills_us: 30.0,
             bus_gb_per_s: Some(50.0),
         });
@@ -270,6 +280,36 @@ in a product of several tokens; operations are two for each weight used and toke
         assert_eq!(
             (&value["expert_hits"], &value["bus_bytes"]),
             (&6.0.into(), &1.5e6.into())
+        );
+    }
+
+    #[test]
+    fn the_text_tells_of_experts_that_came_beside_what_computes() {
+        let mut profile = example_prompt();
+        let of = FromHost {
+            expert_slots: 20,
+            expert_hits: Some(0.0),
+            expert_misses: Some(0.0),
+            bus_bytes: Some(1.5e6),
+            beside_bytes: 1.5e6,
+            fills_us: 30.0,
+            bus_gb_per_s: Some(50.0),
+        };
+        profile.from_host = Some(of);
+        let text = markdown(&profile);
+        let expected = "\nWhere many tokens are computed at once, all experts without one of the 20 slots of their layers were brought beside what computes. \
+                        1.50 MB came over the bus, and 30.0 us are those of the dispatches that bring experts, 50.0 GB/s.\n";
+        assert!(text.contains(expected), "{text}");
+        // The last tokens of a prompt are few.
+        profile.from_host = Some(FromHost {
+            expert_hits: Some(3.0),
+            expert_misses: Some(1.0),
+            ..of
+        });
+        let text = markdown(&profile);
+        assert!(
+            text.contains("Of 4.0 experts of a prompt 3.0 had"),
+            "{text}"
         );
     }
 

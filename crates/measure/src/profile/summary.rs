@@ -100,6 +100,8 @@ pub struct FromHost {
     pub expert_misses: Option<f64>,
     /// Bytes that came over the bus, on average.
     pub bus_bytes: Option<f64>,
+    /// Bytes of these that came beside what computes, of all experts without a slot whichever were chosen: hits and misses do not count them.
+    pub beside_bytes: f64,
     /// Microseconds of the dispatches that bring experts, the median.
     pub fills_us: f64,
     /// The speed of these, in 10^9 bytes per second.
@@ -202,8 +204,10 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The kernels that bring experts.
-const FILLS: [&str; 1] = ["expert_fill"];
+/// The kernel that brings experts which were chosen, as slots and their tables count them.
+const CHOSEN: &str = "expert_fill";
+/// The kernel that brings all experts of a layer beside what computes.
+const BESIDE: &str = "expert_part";
 
 /// The measurements of a profile.
 pub(super) struct Measured {
@@ -234,8 +238,8 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// The experts of one token or prompt.
-    fn of_work(&self, work: &Work, fills_us: f64) -> FromHost {
+    /// The experts of one token or prompt with these dispatches, of which those that bring experts take `fills_us`.
+    fn of_work(&self, work: &Work, step: &[Taken], fills_us: f64) -> FromHost {
         let is_token = matches!(work, Work::Token { .. });
         let chosen = self.chosen as f64;
         let counted = self.counted.map(|counted| {
@@ -247,13 +251,22 @@ impl Traffic {
             [counted.hits, counted.misses, counted.bytes].map(|n| n as f64 / times.max(1.0))
         });
         let counted = counted.or(is_token.then_some([0.0, chosen, self.of_token as f64]));
-        let [hits, misses, bytes] = [0, 1, 2].map(|i| counted.map(|counted| counted[i]));
+        let [hits, misses, of_chosen] = [0, 1, 2].map(|i| counted.map(|counted| counted[i]));
+        let of = |kernel| {
+            step.iter()
+                .filter(move |taken| taken.about.kernel == kernel)
+        };
+        let beside: u64 = of(BESIDE).map(|taken| taken.bytes).sum();
+        // Without slots nobody counts what prompts choose.
+        let of_chosen = of_chosen.or(of(CHOSEN).next().is_none().then_some(0.0));
+        let bytes = of_chosen.map(|bytes| bytes + beside as f64);
         let rate = bytes.filter(|_| fills_us > 0.0);
         FromHost {
             expert_slots: self.slots,
             expert_hits: hits,
             expert_misses: misses,
             bus_bytes: bytes,
+            beside_bytes: beside as f64,
             fills_us,
             bus_gb_per_s: rate.map(|bytes| bytes / fills_us / 1e3),
         }
@@ -285,9 +298,9 @@ impl Profile {
                     .sum_of(|i| step[i].about.sublayer == Sublayer::FeedForward(layer)),
             })
             .collect();
-        let fills_us = spans.sum_of(|i| FILLS.contains(&step[i].about.kernel));
+        let fills_us = spans.sum_of(|i| [CHOSEN, BESIDE].contains(&step[i].about.kernel));
         Self {
-            from_host: traffic.map(|traffic| traffic.of_work(&work, fills_us)),
+            from_host: traffic.map(|traffic| traffic.of_work(&work, step, fills_us)),
             sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
             kernels: kernels(&head, step, &spans, &alone),

@@ -63,6 +63,8 @@ pub struct About {
     pub bytes: u64,
     /// Bytes it reads at least for each row of the cache.
     pub bytes_per_row: u64,
+    /// Bytes it reads at least for the whole context, of which each block has a share.
+    pub bytes_of_blocks: u64,
     /// Floating-point operations; none where they are not told.
     pub flops: Flops,
 }
@@ -91,10 +93,11 @@ impl Taken {
         let context = state.pos + state.tokens;
         let (begin, rows) = block.map_or((0, context), |b| (b.begin, b.rows));
         let flops = about.flops;
+        let shared = about.bytes_of_blocks * u64::from(rows) / u64::from(context.max(1));
         Self {
             dispatch,
             about: Arc::clone(about),
-            bytes: about.bytes + about.bytes_per_row * u64::from(rows),
+            bytes: about.bytes + about.bytes_per_row * u64::from(rows) + shared,
             flops: flops.once
                 + flops.per_token * u64::from(state.tokens)
                 + flops.per_row * u64::from(rows)

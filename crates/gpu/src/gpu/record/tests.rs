@@ -202,6 +202,7 @@ fn a_dispatch_tells_what_it_is_and_reads() {
         .with_shape("4x1536x2048".to_owned())
         .with_bytes(1000)
         .with_bytes_per_row(10)
+        .with_bytes_of_blocks(700)
         .with_flops(Flops {
             once: 1,
             per_token: 100,
@@ -218,12 +219,12 @@ fn a_dispatch_tells_what_it_is_and_reads() {
         ..Default::default()
     };
     let whole = Taken::new(5, &about, &state, None);
-    assert_eq!((whole.dispatch, whole.bytes), (5, 1070));
+    assert_eq!((whole.dispatch, whole.bytes), (5, 1770));
     // Tokens at 4, 5 and 6 see 5, 6 and 7 rows.
     assert_eq!(whole.flops, 18_070_301);
     let blocks = Blocks::new(5, 10);
     let block = |i| Taken::new(5, &about, &state, Some(blocks.block(i, &state)));
-    assert_eq!([block(0).bytes, block(1).bytes], [1050, 1020]);
+    assert_eq!([block(0).bytes, block(1).bytes], [1550, 1220]);
     // All tokens see the 5 rows of the first block, and 0, 1 and 2 rows of the second.
     assert_eq!([block(0).flops, block(1).flops], [15_050_301, 3_020_301]);
 }

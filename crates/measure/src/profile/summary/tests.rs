@@ -103,17 +103,18 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
         misses: 10,
         bytes: 5000,
     };
-    let found = traffic(Some(counted)).of_work(&token, 2.0);
+    let found = traffic(Some(counted)).of_work(&token, &[], 2.0);
     let expected = FromHost {
         expert_slots: 3,
         expert_hits: Some(6.0),
         expert_misses: Some(2.0),
         bus_bytes: Some(1000.0),
+        beside_bytes: 0.0,
         fills_us: 2.0,
         bus_gb_per_s: Some(0.5),
     };
     assert_eq!(found, expected);
-    let found = traffic(None).of_work(&token, 0.0);
+    let found = traffic(None).of_work(&token, &[], 0.0);
     assert_eq!(
         (found.expert_hits, found.bus_bytes),
         (Some(0.0), Some(4000.0))
@@ -121,12 +122,55 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
     assert_eq!((found.expert_misses, found.bus_gb_per_s), (Some(8.0), None));
     // A prompt that was computed twice.
     let prompt = example_prompt().work;
-    let found = traffic(Some(counted)).of_work(&prompt, 1.0);
+    let layer = Sublayer::FeedForward(1);
+    let fill = taken(CHOSEN, "expert_fill", layer, 4000);
+    let found = traffic(Some(counted)).of_work(&prompt, std::slice::from_ref(&fill), 1.0);
     assert_eq!(
-        (found.expert_hits, found.bus_bytes),
-        (Some(15.0), Some(2500.0))
+        (found.expert_hits, found.bus_bytes, found.beside_bytes),
+        (Some(15.0), Some(2500.0), 0.0)
     );
-    assert_eq!(traffic(None).of_work(&prompt, 1.0).bus_bytes, None);
+    // Nobody counted those that were chosen.
+    let uncounted = traffic(None).of_work(&prompt, &[fill.clone()], 1.0);
+    assert_eq!(uncounted.bus_bytes, None);
+    // Experts that come beside what computes are in no table.
+    let parts = [100, 23].map(|bytes| taken(BESIDE, "expert_part", layer, bytes));
+    let found = traffic(None).of_work(&prompt, &parts, 1.0);
+    assert_eq!((found.bus_bytes, found.beside_bytes), (Some(123.0), 123.0));
+    let both = [&parts[..], &[fill]].concat();
+    let found = traffic(Some(counted)).of_work(&prompt, &both, 1.0);
+    assert_eq!((found.bus_bytes, found.beside_bytes), (Some(2623.0), 123.0));
+    assert_eq!(traffic(None).of_work(&prompt, &both, 1.0).bus_bytes, None);
+}
+
+#[test]
+fn dispatches_that_bring_experts_in_either_way_count() {
+    let layer = Sublayer::FeedForward(1);
+    let step = vec![
+        taken("gemm", "gemm", layer, 1),
+        taken(BESIDE, "expert_part", layer, 3000),
+        taken(CHOSEN, "expert_fill", layer, 1000),
+    ];
+    let measured = Measured {
+        work: example_prompt().work,
+        step,
+        times: vec![vec![[0.0, 5e3], [5e3, 8e3], [8e3, 9e3]]],
+        alone: BTreeMap::new(),
+        traffic: Some(Traffic {
+            slots: 3,
+            counted: Some(ExpertTraffic::default()),
+            of_token: 4000,
+            chosen: 8,
+            times: 1,
+        }),
+    };
+    let head = Head {
+        peak_gb_per_s: 10.0,
+        ..Head::default()
+    };
+    let profile = Profile::new(head, measured, 1);
+    let found = profile.from_host.expect("experts lie in host memory");
+    assert_eq!((found.fills_us, found.bus_bytes), (4.0, Some(3000.0)));
+    assert_eq!(found.bus_gb_per_s, Some(0.75));
 }
 
 #[test]
