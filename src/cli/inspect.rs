@@ -16,7 +16,7 @@ use super::machine::{Answered, MachineArgs, Subject};
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, Partly};
+use crate::engine::{self, ComputedShare, EngineError, EngineOptions, MemoryPlan, Partly};
 use crate::gguf::Gguf;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::{self, Experts, Gating};
@@ -83,6 +83,9 @@ struct Report {
     refused: Option<String>,
     /// Where the experts lie, if the device has no room for all of them.
     partly: Option<Partly>,
+    /// The CPU's share of missing experts that should pay, if one should.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_share: Option<ComputedShare>,
     /// Tokens per second, computed; `None` on the CPU, or where the speed of the device's memory is not known.
     computed_tokens_per_s: Option<f64>,
     /// The GPU that was named, if one was.
@@ -201,6 +204,7 @@ impl Inspect {
             chat_template: template.is_some(),
             thinking: template.is_some_and(|template| template.supports_thinking()),
             available: place.site.has(),
+            cpu_share: self.machine.share(&machine, partly.as_ref()),
             partly,
             computed_tokens_per_s: computed,
             gpu: machine.name().map(str::to_owned),
@@ -375,7 +379,9 @@ fn verdict(report: &Report) -> String {
         (None, Some(speed)) => format!("all of it; computed: {speed:.0} tokens/s"),
         (None, None) => return String::new(),
     };
-    format!("resident     {found}\n")
+    let share = report.cpu_share.as_ref();
+    let share = share.map(|share| format!("shared       {share}\n"));
+    format!("resident     {found}\n{}", share.unwrap_or_default())
 }
 
 /// `number` with a unit of thousands, and exactly.

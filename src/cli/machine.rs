@@ -7,8 +7,8 @@ use super::error::CliError;
 use super::load::{self, Tried};
 use super::size::size;
 use crate::engine::{
-    self, DeviceChoice, Disk, EngineError, EngineOptions, GpuOptions, Host, Memory, ModelSource,
-    Partly, Place, Site,
+    self, ComputedShare, DeviceChoice, Disk, EngineError, EngineOptions, GpuOptions, Host, Memory,
+    ModelSource, Partly, Place, Processor, Site,
 };
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
@@ -31,6 +31,9 @@ pub(super) struct MachineArgs {
     /// Plan for a disk that gives so many GB in a second, such as 3.5 [default: measured on this machine, else 3]
     #[arg(long, value_name = "GB/s")]
     disk: Option<Disk>,
+    /// Plan for a CPU that multiplies so many GB of experts in a second, such as 16 [default: 16, as 8 cores do]
+    #[arg(long, value_name = "GB/s")]
+    cpu_speed: Option<Processor>,
 }
 
 /// The name of a GPU as data sheets have it.
@@ -102,6 +105,25 @@ impl MachineArgs {
             memory,
             changed: self.host_memory.is_some() || self.bus.is_some() || self.disk.is_some(),
         })
+    }
+}
+
+impl MachineArgs {
+    /// The CPU's share of missing experts that should pay on `machine`; `None` where nothing is shared.
+    pub(super) fn share(
+        &self,
+        machine: &Machine,
+        partly: Option<&Partly>,
+    ) -> Option<ComputedShare> {
+        let shares = match machine {
+            Machine::Cpu => false,
+            Machine::Here { adapter, .. } => {
+                adapter.backend == "vulkan" && adapter.kind != "software"
+            }
+            Machine::Named { .. } => true,
+        };
+        let partly = partly.filter(|_| shares)?;
+        partly.share(self.cpu_speed.unwrap_or(Processor::ASSUMED))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::args::{EngineArgs, MeasuredArgs};
+use super::args::{EngineArgs, MeasuredArgs, ShareArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
@@ -41,6 +41,8 @@ pub(super) struct Profile {
     model: MeasuredArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    share: ShareArgs,
     /// Tokens to time; medians are over them
     #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     tokens: u16,
@@ -97,6 +99,7 @@ impl Profile {
             source: self.model.source()?,
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice.unwrap_or_default(),
+            cpu_share: self.share.asked(),
             force: self.model.force,
             on_partly: load::partly,
             subject: match self.prompt {
@@ -126,6 +129,9 @@ impl Profile {
         }
         if let Some(precomposed) = &profile.head.precompose {
             note(format_args!("{precomposed}"));
+        }
+        if let Some(share) = &profile.head.cpu_share {
+            note(format_args!("{share}"));
         }
         if let Some(picture) = picture {
             picture.finish(&profile::svg(&profile), "timeline of one token")?;

@@ -132,6 +132,7 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
         source: subject.source.clone(),
         gpu: subject.options(subject.asked.first().copied()),
         precompose: Default::default(),
+        cpu_share: Default::default(),
         force: subject.force,
         on_partly: load::partly,
         subject: what,

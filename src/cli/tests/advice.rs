@@ -33,7 +33,7 @@ const SHOWN_BY: [(&str, &[&str]); 14] = [
 const OF_SOME: [(&str, &[&str]); 7] = [
     ("--cache-tokens", &["serve", "batch"]),
     ("--parallel", &["serve", "batch"]),
-    ("--cpu-share", &["generate", "chat", "bench"]),
+    ("--cpu-share", &["generate", "chat", "bench", "profile"]),
     ("--logit-bias", &["generate", "chat", "serve", "batch"]),
     ("--raw", &["generate"]),
     ("--grammar", &["generate"]),

@@ -35,6 +35,27 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
     ] {
         assert!(partly.contains(expected), "{expected}: {partly}");
     }
+    assert!(
+        !partly.contains("--cpu-share"),
+        "experts are too small: {partly}"
+    );
+    let slow = page(
+        "56M",
+        &["--host-memory", "32G", "--bus", "1x1", "--cpu-speed", "8"],
+    );
+    let shared = slow.lines().find(|line| line.starts_with("shared "));
+    let shared = shared.unwrap_or_else(|| panic!("no share: {slow}"));
+    assert!(
+        shared.ends_with(" and a CPU that multiplies 8 GB/s"),
+        "{shared}"
+    );
+    let found = json(&page("56M", &["--bus", "1x1", "--json"]));
+    assert_eq!(found["cpu_share"]["processor"]["assumed"], true);
+    let share = &found["cpu_share"]["tokens_per_s"];
+    assert!(
+        share.as_f64() > found["partly"]["tokens_per_s"].as_f64(),
+        "{found}"
+    );
     // A machine that has no memory for them, and a disk that is named.
     let from_file = page("56M", &["--host-memory", "3G", "--disk", "1.5"]);
     for expected in [
@@ -91,6 +112,7 @@ fn sizes_buses_and_names_that_mean_nothing_are_refused() {
         (&["bench", "--gpu-memory", "0G"], "no memory at all"),
         (&["inspect", "--bus", "4x3"], "such as 4x16"),
         (&["inspect", "--disk", "0"], "such as 3.5"),
+        (&["inspect", "--cpu-speed", "0"], "such as 16"),
         (&["generate", "--experts", "cloud", "x"], "auto, host, file"),
         (
             &["inspect", "--gpu", "Voodoo 2", "--gpu-memory", "12M"],
@@ -177,6 +199,22 @@ fn a_profile_and_a_report_tell_of_experts_that_have_no_room() {
     assert_eq!(number("expert_hits") + number("expert_misses"), 10.0);
     assert_eq!(number("bus_bytes") > 0.0, number("expert_misses") > 0.0);
     assert!(number("expert_slots") >= 2.0 && number("fills_us") > 0.0);
+    assert_eq!(
+        found.get("cpu_experts"),
+        None,
+        "software has no share of its own"
+    );
+    let shared = ["-n", "4", "-o", "json", "--cpu-share", "1"];
+    let found = json(&profiled(&shared));
+    let number = |name: &str| {
+        found[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {found}"))
+    };
+    // Of two missing experts of a layer the CPU multiplies one, and the bus brings the other.
+    assert!((0.0..=5.0).contains(&number("cpu_experts")), "{found}");
+    assert_eq!(number("cpu_bytes") > 0.0, number("cpu_experts") > 0.0);
+    assert_eq!(number("cpu_us") > 0.0, number("cpu_experts") > 0.0);
     let part = ["report", "-", "--only", "token"];
     let told = text(&[&part[..], &device].concat());
     for expected in [

@@ -27,6 +27,7 @@ mod many;
 pub(crate) mod opened;
 mod partly;
 pub mod perplexity;
+mod processor;
 pub mod random;
 pub mod recommended;
 mod room;
@@ -56,12 +57,13 @@ pub use host::Host;
 pub use many::partly_of_many;
 pub use opened::Opened;
 pub use partly::Partly;
+pub use processor::{ComputedShare, Processor};
 pub use room::{Place, Site};
 #[cfg(not(target_arch = "wasm32"))]
 pub use room::{check_gpu, residence};
 pub use saved::{SessionFile, SessionFileError};
 pub use session::{GenerateStats, Session, StopReason};
-pub use share::{CpuShare, Share, ShareTimes};
+pub use share::{CpuShare, HostWork, Share, ShareTimes};
 #[cfg(not(target_arch = "wasm32"))]
 pub use warm::KeepWarm;
 

@@ -9,6 +9,8 @@ use super::elsewhere::Way;
 use super::gpu::MemoryPlan;
 use super::gpu::plan::expected::Expected;
 use super::host::size;
+use super::processor::{ComputedShare, Processor};
+use super::share::Layers;
 use crate::gpu::machine::memory_speed;
 use crate::gpu::{GpuError, Target};
 use crate::models::Model;
@@ -107,6 +109,9 @@ pub struct Partly {
     /// The setting of a Mac in MiB with which all of the model fits, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wired_limit_mb: Option<u64>,
+    /// The experts.
+    #[serde(skip)]
+    pub(super) of: Experts,
 }
 
 impl Partly {
@@ -133,7 +138,24 @@ impl Partly {
             tokens_per_s: 1.0 / seconds,
             by_bus_alone: speed.is_none(),
             wired_limit_mb: None,
+            of: experts,
         }
+    }
+
+    /// The share of missing experts with which such a processor should make tokens faster by enough, if there is one. Only what comes over a bus
+    /// is shared.
+    pub fn share(&self, processor: Processor) -> Option<ComputedShare> {
+        let Way::Bus(bus) = self.way else {
+            return None;
+        };
+        let layers = Layers {
+            count: self.of.layers as usize,
+            slots: self.slots as usize,
+            experts: self.of.count as usize,
+            used: self.of.used as usize,
+        };
+        let of_expert = self.of.of_token as f64 / f64::from((self.of.layers * self.of.used).max(1));
+        processor.share(layers, of_expert, bus, 1.0 / self.tokens_per_s)
     }
 
     /// Where the experts lie: where `None`, on the device with all else.

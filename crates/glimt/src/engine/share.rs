@@ -69,7 +69,7 @@ impl Layers {
     }
 
     /// The expected microseconds of a token that the experts of all layers take if the CPU multiplies `share` of those of a layer at most; 0 is no share.
-    fn expected(self, times: &ShareTimes, share: usize) -> f64 {
+    pub fn expected(self, times: &ShareTimes, share: usize) -> f64 {
         let of_layer = |misses: usize| {
             if share == 0 {
                 return times.by_bus[misses];
@@ -95,6 +95,31 @@ impl Layers {
         match best {
             Some(share) if saved(&share) >= WORTH => (share, saved(&share)),
             best => (0, best.as_ref().map_or(0.0, saved)),
+        }
+    }
+}
+
+/// The experts that the CPU has multiplied for tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HostWork {
+    /// Answers to a layer of a token.
+    pub answers: u64,
+    /// Experts.
+    pub experts: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Seconds in which they were multiplied.
+    pub seconds: f64,
+}
+
+impl HostWork {
+    /// The work since it was `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            answers: self.answers.saturating_sub(before.answers),
+            experts: self.experts.saturating_sub(before.experts),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            seconds: self.seconds - before.seconds,
         }
     }
 }

@@ -7,7 +7,7 @@ mod summary;
 mod timeline;
 
 pub use report::markdown;
-pub use summary::{FromHost, Kernel, LayerTime, Profile, Work};
+pub use summary::{ByCpu, FromHost, Kernel, LayerTime, Profile, Work};
 pub use timeline::svg;
 
 use std::collections::BTreeMap;
@@ -20,7 +20,9 @@ use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
 use crate::engine::gpu::measure::Separation;
 use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
-use crate::engine::{DeviceChoice, Partly, PrecomposeChoice, Sampling, residence};
+use crate::engine::{
+    CpuShare, DeviceChoice, HostWork, Partly, PrecomposeChoice, Sampling, residence,
+};
 use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::wait::Wait;
@@ -62,6 +64,8 @@ pub struct ProfileOptions {
     pub gpu: GpuOptions,
     /// The weights of which the GPU gets products besides.
     pub precompose: PrecomposeChoice,
+    /// The CPU's share of the experts that decoded tokens miss.
+    pub cpu_share: CpuShare,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// Hears of a model whose experts have no room on the GPU.
@@ -74,12 +78,12 @@ pub struct ProfileOptions {
     pub passes: bool,
 }
 
-/// Opens the GPU, if it has room for the model, and decides where the experts lie.
+/// Opens the GPU, if it has room for the model, and decides where the experts lie. Tells the seconds of a token, if they are computed.
 fn open(
     options: &ProfileOptions,
     model: &dyn Model,
     n_ctx: usize,
-) -> Result<(Arc<Gpu>, Residence), BenchError> {
+) -> Result<(Arc<Gpu>, Residence, Option<f64>), BenchError> {
     let gpu = Arc::new(
         Gpu::open(&GpuOptions {
             tuned: true,
@@ -87,9 +91,13 @@ fn open(
         })
         .wait()?,
     );
-    let told = &mut |partly: &Partly| (options.on_partly)(partly);
+    let mut seconds = None;
+    let told = &mut |partly: &Partly| {
+        seconds = Some(1.0 / partly.tokens_per_s);
+        (options.on_partly)(partly);
+    };
     let residence = residence(&gpu, model, n_ctx, options.force, told)?;
-    Ok((gpu, residence))
+    Ok((gpu, residence, seconds))
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
@@ -110,7 +118,7 @@ fn on_gpu(
     let model = options.source.load()?;
     let (test, chunk) = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let (gpu, residence) = open(options, &*model, n_ctx)?;
+    let (gpu, residence, seconds) = open(options, &*model, n_ctx)?;
     let empty_pass = match Stamps::empty_pass(&gpu).wait() {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -119,7 +127,11 @@ fn on_gpu(
     let waiting = dependent_dispatch(&gpu)?;
     let (of, choice) = (Arc::clone(&model), options.precompose);
     let weights = GpuModel::load_precomposed(gpu, of, residence, choice, n_ctx, on_load);
-    let weights = weights.wait()?;
+    let mut weights = weights.wait()?;
+    if let Subject::Tokens(_) = options.subject {
+        weights.share_with_cpu(options.cpu_share, seconds).wait()?;
+    }
+    let cpu_share = weights.share.as_ref().map(ToString::to_string);
     let precompose = weights.precomposed.as_ref().map(|p| p.line.clone());
     // In the tier that loading settled for.
     let (gpu, tier_trial) = (
@@ -153,6 +165,7 @@ fn on_gpu(
         tier: gpu.tier.name(),
         tier_trial,
         precompose,
+        cpu_share,
         model_filename: options.source.name(),
         model_type: describe(&*model),
         n_depth: options.depth,
@@ -209,11 +222,21 @@ fn watched<T>(
         counted: after
             .zip(before)
             .map(|(after, before)| after.since(&before)),
+        by_cpu: None,
         of_token: model.expert_bytes_of_token(),
         chosen: used * (config.block_count - config.leading_dense_block_count),
         times,
     };
     Ok((done, Some(traffic)))
+}
+
+/// The experts of a token that the CPU multiplied since it had done the work `before`, on average; `None` where it has no share.
+fn by_cpu(backend: &GpuBackend, before: Option<HostWork>) -> Option<ByCpu> {
+    let model = backend.model();
+    let done = model.host_work().wait()?.since(&before?);
+    let config = model.model.config();
+    let layers = config.block_count - config.leading_dense_block_count;
+    Some(ByCpu::of(done, layers))
 }
 
 /// How the tokens of a profile are chosen: as those of `bench` are, and if experts have slots other ones for each `draw` above 0.
@@ -245,7 +268,9 @@ fn tokens(
     separation: Separation,
 ) -> Result<Measured, BenchError> {
     let tokens = test.generate;
+    let before = backend.model().host_work().wait();
     let token_us = without_us(backend, test, vocab, REPETITIONS)? / tokens as f64;
+    let by_cpu = by_cpu(backend, before);
     let first = test.depth.max(1);
     backend
         .prefill(&random_tokens(1, vocab), first - 1)
@@ -265,6 +290,7 @@ fn tokens(
     let (times, traffic) = watched(backend, tokens, |backend| {
         Ok(backend.time_dispatches(first, tokens, separation, &sampling)?)
     })?;
+    let traffic = traffic.map(|traffic| Traffic { by_cpu, ..traffic });
     let middle = first + tokens / 2;
     let alone = backend.time_alone(middle, ALONE_CALLS, 2 * ALONE_ROUNDS)?;
     let alone = alone.into_iter().map(|(label, mut us)| {
@@ -346,6 +372,7 @@ mod tests {
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
                 gpu: GpuOptions::default(),
                 precompose: PrecomposeChoice::Off,
+                cpu_share: CpuShare::Off,
                 subject,
                 depth: 3,
                 passes: false,

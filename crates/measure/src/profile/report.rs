@@ -1,6 +1,6 @@
 //! A profile as text; as JSON it is its fields.
 
-use super::summary::{FromHost, LayerTime, Profile, Work};
+use super::summary::{ByCpu, FromHost, LayerTime, Profile, Work};
 use crate::bench::rate;
 use crate::gpu::clock::Clock;
 use crate::plural::count;
@@ -77,7 +77,23 @@ fn experts(of: &FromHost, what: &str) -> String {
     if let Some(speed) = of.bus_gb_per_s {
         text += &format!(", {} GB/s", rate(speed));
     }
-    text + ".\n"
+    text += ".\n";
+    if let Some(ByCpu {
+        cpu_experts,
+        cpu_bytes,
+        cpu_us,
+    }) = of.by_cpu
+    {
+        text += &format!(
+            "The CPU multiplied {cpu_experts:.1} of these experts, {:.2} MB, in {cpu_us:.1} us",
+            cpu_bytes / 1e6
+        );
+        if cpu_us > 0.0 {
+            text += &format!(", {} GB/s", rate(cpu_bytes / cpu_us / 1e3));
+        }
+        text += ", which are not those of the dispatches.\n";
+    }
+    text
 }
 
 /// The work that was timed, and its time without timestamps between the dispatches.
@@ -267,6 +283,7 @@ in a product of several tokens; operations are two for each weight used and toke
             expert_slots: 20,
             expert_hits: Some(6.0),
             expert_misses: Some(2.0),
+            by_cpu: None,
             bus_bytes: Some(1.5e6),
             beside_bytes: 0.0,
             fills_us: 30.0,
@@ -281,6 +298,22 @@ in a product of several tokens; operations are two for each weight used and toke
             (&value["expert_hits"], &value["bus_bytes"]),
             (&6.0.into(), &1.5e6.into())
         );
+        assert!(value.get("cpu_experts").is_none());
+        let by_cpu = ByCpu {
+            cpu_experts: 1.5,
+            cpu_bytes: 6e5,
+            cpu_us: 40.0,
+        };
+        let of = profile.from_host.as_mut().expect("it is there");
+        of.by_cpu = Some(by_cpu);
+        let text = markdown(&profile);
+        let expected = "\nThe CPU multiplied 1.5 of these experts, 0.60 MB, in 40.0 us, 15.0 GB/s, which are not those of the dispatches.\n";
+        assert!(text.contains(expected), "{text}");
+        let value: serde_json::Value = serde_json::to_value(&profile).unwrap();
+        assert_eq!(
+            (&value["cpu_us"], &value["cpu_bytes"]),
+            (&40.0.into(), &6e5.into())
+        );
     }
 
     #[test]
@@ -290,6 +323,7 @@ in a product of several tokens; operations are two for each weight used and toke
             expert_slots: 20,
             expert_hits: Some(0.0),
             expert_misses: Some(0.0),
+            by_cpu: None,
             bus_bytes: Some(1.5e6),
             beside_bytes: 1.5e6,
             fills_us: 30.0,

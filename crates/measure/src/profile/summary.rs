@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::engine::HostWork;
 use crate::engine::gpu::ExpertTraffic;
 use crate::gpu::call::{About, Sublayer, Taken};
 
@@ -27,6 +28,8 @@ pub struct Head {
     pub tier_trial: Option<String>,
     /// The outcome of `--precompose`, where it is not off.
     pub precompose: Option<String>,
+    /// The CPU's share of missing experts, where one was asked for and experts lie in host memory.
+    pub cpu_share: Option<String>,
     /// The file or the synthetic model.
     pub model_filename: String,
     /// The name of the model.
@@ -96,8 +99,11 @@ pub struct FromHost {
     pub expert_slots: u32,
     /// Experts that steps chose and that had a slot, on average; `None` for prompts where no layer has slots, whose tables count them.
     pub expert_hits: Option<f64>,
-    /// Those that had none, on average.
+    /// Those that had none, on average, with those of the CPU.
     pub expert_misses: Option<f64>,
+    /// Those that the CPU multiplied, if it has a share.
+    #[serde(flatten)]
+    pub by_cpu: Option<ByCpu>,
     /// Bytes that came over the bus, on average.
     pub bus_bytes: Option<f64>,
     /// Bytes of these that came beside what computes, of all experts without a slot whichever were chosen: hits and misses do not count them.
@@ -106,6 +112,29 @@ pub struct FromHost {
     pub fills_us: f64,
     /// The speed of these, in 10^9 bytes per second.
     pub bus_gb_per_s: Option<f64>,
+}
+
+/// The experts of a token that the CPU multiplies while the bus brings others.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ByCpu {
+    /// Experts, on average.
+    pub cpu_experts: f64,
+    /// Bytes of these.
+    pub cpu_bytes: f64,
+    /// Microseconds in which they were multiplied.
+    pub cpu_us: f64,
+}
+
+impl ByCpu {
+    /// What a token has of this work, if so many layers are answered for each.
+    pub(super) fn of(work: HostWork, layers: usize) -> Self {
+        let tokens = (work.answers as f64 / layers.max(1) as f64).max(1.0);
+        Self {
+            cpu_experts: work.experts as f64 / tokens,
+            cpu_bytes: work.bytes as f64 / tokens,
+            cpu_us: work.seconds * 1e6 / tokens,
+        }
+    }
 }
 
 /// Dispatches of one kernel and shape.
@@ -229,6 +258,8 @@ pub(super) struct Traffic {
     pub(super) slots: u32,
     /// The counts of the device, where it has slots.
     pub(super) counted: Option<ExpertTraffic>,
+    /// What the CPU multiplied of a token, if it has a share.
+    pub(super) by_cpu: Option<ByCpu>,
     /// Bytes of the experts of a token, of all layers.
     pub(super) of_token: u64,
     /// Experts of a token, of all layers.
@@ -259,12 +290,15 @@ impl Traffic {
         let beside: u64 = of(BESIDE).map(|taken| taken.bytes).sum();
         // Without slots nobody counts what prompts choose.
         let of_chosen = of_chosen.or(of(CHOSEN).next().is_none().then_some(0.0));
-        let bytes = of_chosen.map(|bytes| bytes + beside as f64);
+        // What the CPU multiplies does not come over the bus.
+        let of_cpu = self.by_cpu.map_or(0.0, |by_cpu| by_cpu.cpu_bytes);
+        let bytes = of_chosen.map(|bytes| (bytes - of_cpu).max(0.0) + beside as f64);
         let rate = bytes.filter(|_| fills_us > 0.0);
         FromHost {
             expert_slots: self.slots,
             expert_hits: hits,
             expert_misses: misses,
+            by_cpu: self.by_cpu,
             bus_bytes: bytes,
             beside_bytes: beside as f64,
             fills_us,

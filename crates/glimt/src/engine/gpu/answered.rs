@@ -4,6 +4,7 @@
 //! cut their replays by [`Asked`]. Without questions there is one part, and nothing is waited for.
 
 use crate::engine::backend::BoxedFuture;
+use crate::engine::share::HostWork;
 use crate::engine::turns::{Turn, Turns};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::question::Question;
@@ -16,6 +17,11 @@ use wgpu::{BufferUsages, CommandEncoder, SubmissionIndex};
 
 /// The host's part of steps.
 pub(super) trait Answers: Send {
+    /// The experts that the processor has multiplied in answers.
+    fn work(&self) -> HostWork {
+        HostWork::default()
+    }
+
     /// Answers a question, of which `words` are those of each range that it tells. What it submits or writes is there for the part of the step
     /// that follows.
     ///
@@ -73,6 +79,11 @@ impl Answering {
             tables,
             open: AtomicBool::new(false),
         })
+    }
+
+    /// The experts that the processor has multiplied in answers, once no step runs.
+    pub(super) async fn work(&self) -> HostWork {
+        self.turns.take().await.answers.work()
     }
 
     /// Has the slots be empty from the next step on, because steps are replayed whose questions nobody answers, such as those of a measurement.

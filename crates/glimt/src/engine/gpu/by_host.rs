@@ -2,6 +2,7 @@
 
 use super::answered::{Answers, failed};
 use crate::engine::backend::BoxedFuture;
+use crate::engine::share::HostWork;
 use crate::gpu::buffer::Range;
 use crate::gpu::on_host::OnHost;
 use crate::gpu::question::Question;
@@ -11,6 +12,7 @@ use crate::model::{Ffn, Mlp};
 use crate::quant::dot::{ByteBlock, Input, Instructions, byte_blocks};
 use crate::recipes::Weights;
 use crate::team::Team;
+use web_time::Instant;
 
 /// Runs of rows that each thread gets of a product, so that none waits long for the others.
 const RUNS: usize = 3;
@@ -20,6 +22,8 @@ struct Layer {
     /// The weight of the norm before them.
     norm: Vec<f32>,
     experts: Mlp<OnHost>,
+    /// Bytes of one of them.
+    bytes: u64,
 }
 
 /// The experts of a model, and room for the values of a layer.
@@ -31,6 +35,8 @@ pub(super) struct ByHost {
     /// Whether it is zero.
     is_zero: bool,
     instructions: Instructions,
+    /// What was multiplied for tokens.
+    work: HostWork,
     x: Values,
     /// The hidden values of the chosen experts, one after another, and those of `up` before they are multiplied.
     h: Values,
@@ -90,6 +96,8 @@ impl ByHost {
                 layers.push(None);
                 continue;
             };
+            let of_one = moe.experts.weights().into_iter();
+            let of_one = of_one.map(|w| w.bytes_of_rows(w.rows.into()));
             let Mlp { gate, up, down } = &moe.experts;
             let [Some(gate), Some(up), Some(down)] = [gate, up, down].map(OnHost::of) else {
                 return Ok(None);
@@ -98,6 +106,7 @@ impl ByHost {
             let bytes = 4 * gate.cols as u64;
             layers.push(Some(Layer {
                 norm: gpu.read(&norm.buffer, norm.offset, bytes).await?,
+                bytes: of_one.sum(),
                 experts: Mlp { gate, up, down },
             }));
         }
@@ -108,6 +117,7 @@ impl ByHost {
             sum,
             is_zero: true,
             instructions: Instructions::best(),
+            work: HostWork::default(),
             x: Values::default(),
             h: Values::default(),
             up: vec![],
@@ -137,7 +147,7 @@ impl ByHost {
         x: &[f32],
         chosen: &[(usize, f32)],
     ) -> Result<&[f32], GpuError> {
-        let Some(Some(Layer { norm, experts })) = self.layers.get(i) else {
+        let Some(Some(Layer { norm, experts, .. })) = self.layers.get(i) else {
             return Err(failed(format!("layer {i} has no experts in host memory")));
         };
         let groups = experts.gate.groups;
@@ -198,14 +208,21 @@ impl ByHost {
         let chosen: Vec<_> = both
             .map(|(expert, weight)| (*expert as usize, f32::from_bits(*weight)))
             .collect();
+        self.work.answers += 1;
         if chosen.is_empty() && self.is_zero {
             return Ok(());
         }
         self.is_zero = chosen.is_empty();
+        if let Some(Some(Layer { bytes, .. })) = self.layers.get(layer) {
+            self.work.experts += chosen.len() as u64;
+            self.work.bytes += chosen.len() as u64 * bytes;
+        }
+        let began = Instant::now();
         let Range { buffer, offset, .. } = self.sum.clone();
         let sum = self.multiply(layer, bytemuck::cast_slice(x), &chosen)?;
         let bytes = bytemuck::cast_slice(sum);
         gpu.queue.write_buffer(buffer.made(), offset, bytes);
+        self.work.seconds += began.elapsed().as_secs_f64();
         Ok(())
     }
 }
@@ -265,6 +282,10 @@ fn sums(
 }
 
 impl Answers for ByHost {
+    fn work(&self) -> HostWork {
+        self.work
+    }
+
     fn answer<'a>(
         &'a mut self,
         gpu: &'a Gpu,
@@ -344,7 +365,7 @@ mod tests {
                     .multiply(i, &x, &chosen)
                     .expect("it is there")
                     .to_vec();
-                let Some(Layer { norm, experts }) = &by_host.layers[i] else {
+                let Some(Layer { norm, experts, .. }) = &by_host.layers[i] else {
                     panic!("layer {i} has experts");
                 };
                 let squares: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
@@ -369,6 +390,32 @@ mod tests {
                 let missing = by_host.multiply(i, &vec![0.0; width], &[(groups, 1.0)]);
                 assert!(missing.is_err(), "no such expert");
             }
+            assert_eq!(by_host.work(), HostWork::default(), "no layer was answered");
+            let (layer, groups) = by_host.layers().next().expect("it has one");
+            let x: Vec<u32> = rng.normals(width).into_iter().map(f32::to_bits).collect();
+            let (asked, weights) = ([rng.below(groups) as u32, NONE], [1f32.to_bits(); 2]);
+            let answered = by_host.answer_now(&gpu, layer, &[&asked, &weights, &x]);
+            answered.expect("it is multiplied");
+            let none = by_host.answer_now(&gpu, layer, &[&[NONE; 2], &weights, &x]);
+            none.expect("it is zero");
+            let Ffn::Moe(moe) = &loaded.weights.body.layers[layer].ffn else {
+                panic!("layer {layer} has experts");
+            };
+            let all: u64 = moe.experts.weights().map(|w| w.bytes()).iter().sum();
+            let HostWork {
+                answers,
+                experts,
+                bytes,
+                seconds,
+            } = by_host.work();
+            assert_eq!((answers, experts), (2, 1));
+            assert!(seconds > 0.0);
+            // A type with a grid has this before all experts.
+            let of_one = all / groups as u64;
+            assert!(
+                bytes <= of_one && of_one < bytes + 8192,
+                "{bytes} of {of_one}"
+            );
             assert!(by_host.multiply(99, &[], &[]).is_err(), "no such layer");
         }
     }

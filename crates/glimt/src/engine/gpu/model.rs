@@ -5,7 +5,7 @@ use super::from_file::FromFile;
 use super::precomposed::Precomposed;
 use super::random;
 use super::tier_trial::TierTrial;
-use crate::engine::share::Share;
+use crate::engine::share::{HostWork, Share};
 use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::call::State;
 use crate::gpu::memory::EXPERTS_OF_HOST;
@@ -160,6 +160,15 @@ impl GpuModel {
             sum.bytes += misses * bytes;
         }
         Ok(Some(sum))
+    }
+
+    /// The experts that the CPU has multiplied for tokens, of all sessions; `None` where it has no share.
+    pub async fn host_work(&self) -> Option<HostWork> {
+        let has_share = self.share.as_ref().is_some_and(|share| share.experts > 0);
+        match &self.answering {
+            Some(answering) if has_share => Some(answering.work().await),
+            _ => None,
+        }
     }
 
     /// Bytes of the experts of a token, in all layers.

@@ -126,3 +126,21 @@ fn the_line_tells_what_lies_where_and_how_fast_it_should_be() {
         "{unknown}"
     );
 }
+
+#[test]
+fn a_share_of_the_cpu_is_computed_for_experts_that_come_over_a_bus() {
+    let cpu = Processor::ASSUMED;
+    let by = |way, slots| Partly {
+        way,
+        // Without any of its 1 GB a token waits for the bus for 79 ms.
+        tokens_per_s: 10.0,
+        ..partly("NVIDIA H200", slots)
+    };
+    let slow = Way::Bus("4x8".parse().expect("it is a bus"));
+    let found = by(slow, 0).share(cpu).expect("it pays");
+    assert!(found.experts > 0 && found.tokens_per_s > 12.0, "{found}");
+    // Nearly all have slots.
+    assert_eq!(by(slow, 63).share(cpu), None);
+    let disk = Way::Disk("3".parse().expect("it is a speed"));
+    assert_eq!(by(disk, 0).share(cpu), None);
+}

@@ -92,6 +92,7 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
     let traffic = |counted| Traffic {
         slots: 3,
         counted,
+        by_cpu: None,
         of_token: 4000,
         chosen: 8,
         times: 2,
@@ -108,6 +109,7 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
         expert_slots: 3,
         expert_hits: Some(6.0),
         expert_misses: Some(2.0),
+        by_cpu: None,
         bus_bytes: Some(1000.0),
         beside_bytes: 0.0,
         fills_us: 2.0,
@@ -158,6 +160,7 @@ fn dispatches_that_bring_experts_in_either_way_count() {
         traffic: Some(Traffic {
             slots: 3,
             counted: Some(ExpertTraffic::default()),
+            by_cpu: None,
             of_token: 4000,
             chosen: 8,
             times: 1,
@@ -238,4 +241,43 @@ fn medians() {
     assert_eq!(median(vec![]), 0.0);
     assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+}
+
+#[test]
+fn experts_of_the_cpu_do_not_come_over_the_bus() {
+    let work = HostWork {
+        answers: 15,
+        experts: 9,
+        bytes: 4500,
+        seconds: 6e-6,
+    };
+    // Five layers are answered for each of three tokens.
+    let by_cpu = ByCpu::of(work, 5);
+    let expected = ByCpu {
+        cpu_experts: 3.0,
+        cpu_bytes: 1500.0,
+        cpu_us: 2.0,
+    };
+    assert!((by_cpu.cpu_us - expected.cpu_us).abs() < 1e-9);
+    assert_eq!(
+        ByCpu {
+            cpu_us: 2.0,
+            ..by_cpu
+        },
+        expected
+    );
+    let traffic = Traffic {
+        slots: 0,
+        counted: None,
+        by_cpu: Some(expected),
+        of_token: 4000,
+        chosen: 8,
+        times: 1,
+    };
+    let found = traffic.of_work(&example(None).work, &[], 2.0);
+    assert_eq!(found.bus_bytes, Some(2500.0));
+    assert_eq!(
+        (found.by_cpu, found.expert_misses),
+        (Some(expected), Some(8.0))
+    );
 }
