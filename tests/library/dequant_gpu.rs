@@ -83,6 +83,13 @@ fn random_tensor(ty: GgmlType, mut next: impl FnMut() -> u64) -> Vec<u8> {
                 *block.last_mut().expect("not empty") = 0x3d | (next() as u8 & 0x80)
             }
             GgmlType::F16 => block[1] &= 0xbb,
+            GgmlType::MXFP4 if next() & 1 == 0 => {
+                // The ends of the powers. Of the largest ones GPUs and processors have the finite weights alone: values of up to 1 are.
+                block[0] = [0, 1, 2, 253, 254, 255][next() as usize % 6];
+                if block[0] > 2 {
+                    block[1..].iter_mut().for_each(|byte| *byte &= 0x99);
+                }
+            }
             GgmlType::IQ1_M | GgmlType::MXFP4 => {
                 let exponent = (next() % 16) as i32 - 8;
                 set_scales(ty, block, || 2f32.powi(exponent));
@@ -203,6 +210,9 @@ fn every_module_gives_the_weights_of_dequantize_row() {
 }
 
 /// Asserts that two tensors agree unit by unit, except for roundings.
+/// A GPU may take weights for 0 that are below the normal floats: of MXFP4 those of 12 times the largest such power.
+const NOTHING: f32 = 12.0 * f32::MIN_POSITIVE / 2.0;
+
 fn compare(what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (u, (got, expected)) in got.chunks(32).zip(expected.chunks(32)).enumerate() {
@@ -211,7 +221,7 @@ fn compare(what: &str, got: &[f32], expected: &[f32]) {
         for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
             let error = (got - expected).abs();
             assert!(
-                error <= 1e-6 * largest,
+                error <= 1e-6 * largest + NOTHING,
                 "{what} {u}, weight {i}: {got} instead of {expected}"
             );
         }

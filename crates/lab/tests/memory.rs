@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use glimt::engine::{Disk, Host, Memory, Partly, Place, Site, Way};
+use glimt::engine::{Disk, Host, Memory, Partly, Place, Processor, Site, Way};
 use glimt::gpu::Target;
 use glimt::gpu::behind::{Behind, ExpertsFrom};
 use glimt::gpu::bus::Bus;
@@ -29,6 +29,13 @@ const CARDS: [(u64, &str, &str); 5] = [
     (16, "RTX 4070 Ti SUPER", "4x16"),
     (24, "RTX 4090", "4x16"),
 ];
+/// GiB of cards on slow buses, and such a card and bus.
+const SLOW: [(u64, &str, &str); 4] = [
+    (8, "RTX 4060", "4x8"),
+    (12, "RTX 4070", "3x16"),
+    (16, "RTX 4070 Ti SUPER", "3x16"),
+    (24, "RTX 4090", "3x16"),
+];
 /// GiB of Macs, the chip of one that has so many, and the share that its GPU gets.
 const MACS: [(u64, &str, f64); 4] = [
     (16, "Apple M2", 2.0 / 3.0),
@@ -42,6 +49,8 @@ const MODELS: [ModelName; 3] = [
     ModelName::DeepseekV2Lite,
     ModelName::YoutuLlm2b,
 ];
+/// Those of them with experts.
+const WITH_EXPERTS: [ModelName; 2] = [ModelName::Glm47Flash, ModelName::DeepseekV2Lite];
 const RECIPES: [Recipe; 4] = [Recipe::Q4_0, Recipe::Q4KM, Recipe::Q6K, Recipe::Q8_0];
 
 /// The outcome on one machine.
@@ -80,20 +89,37 @@ fn share_and_speed(partly: &Partly) -> (f64, String) {
     (share, format!("{:.digits$}", partly.tokens_per_s))
 }
 
+/// The memory of a machine with a card of so many GiB, this bus, and so many GiB beside.
+fn with_card(gib: u64, bus: &str, host: u64) -> Memory {
+    let bus: Bus = bus.parse().expect("it is a bus");
+    Memory {
+        device: Some(gib * GIB),
+        behind: Behind::Host(bus),
+        host: Host::of(host * GIB),
+        experts: ExpertsFrom::Auto,
+        disk: Some(Disk::ASSUMED),
+    }
+}
+
+/// The cell of a card on a slow bus, beside as much memory as any experts take: its speed without a share of the CPU, and with the best one.
+fn shared((gib, name, bus): (u64, &str, &str), model: &dyn Model) -> String {
+    match found(name, with_card(gib, bus, 64), model) {
+        Found::Fits(per_s) => format!("**{per_s:.0}**"),
+        Found::Not => "no".to_owned(),
+        Found::Partly(partly) => {
+            let (share, speed) = share_and_speed(&partly);
+            let paying = partly.share(Processor::ASSUMED).map(|share| {
+                let digits = usize::from(share.tokens_per_s < 10.0);
+                format!(", {:.digits$} with {}", share.tokens_per_s, share.experts)
+            });
+            format!("{share:.0}%: {speed}{}", paying.unwrap_or_default())
+        }
+    }
+}
+
 /// The cell of a card: with the least of the hosts that has room for the experts, and with the smallest one where they come from the file.
 fn card((gib, name, bus): (u64, &str, &str), model: &dyn Model) -> String {
-    let bus: Bus = bus.parse().expect("it is a bus");
-    let with = |host: u64| {
-        let memory = Memory {
-            device: Some(gib * GIB),
-            behind: Behind::Host(bus),
-            host: Host::of(host * GIB),
-            experts: ExpertsFrom::Auto,
-            disk: Some(Disk::ASSUMED),
-        };
-        found(name, memory, model)
-    };
-    let cell = |host| match with(host) {
+    let cell = |host| match found(name, with_card(gib, bus, host), model) {
         Found::Partly(partly) => {
             let (share, speed) = share_and_speed(&partly);
             match partly.way {
@@ -149,10 +175,35 @@ fn head() -> String {
     head + &format!("|---|---|{}\n", "---|".repeat(names.len()))
 }
 
+/// The head of the table of slow buses.
+fn head_of_slow() -> String {
+    let cards = SLOW.map(|(gib, _, bus)| {
+        let bus: Bus = bus.parse().expect("it is a bus");
+        format!("{gib} GB, {bus}")
+    });
+    let head = format!(
+        "| model with experts | quantisation | {} |\n",
+        cards.join(" | ")
+    );
+    head + &format!("|---|---|{}\n", "---|".repeat(cards.len()))
+}
+
+/// The row of a model there.
+fn row_of_slow(name: ModelName, recipe: Recipe) -> String {
+    let model = planned(name, recipe);
+    let cells = SLOW.map(|known| shared(known, &*model)).join(" | ");
+    format!("| {name} | {} | {cells} |\n", recipe.name().to_uppercase())
+}
+
+/// A model without its weights.
+fn planned(name: ModelName, recipe: Recipe) -> Arc<dyn Model> {
+    let gguf = without_matrices(name, recipe, &SynthOptions::default());
+    models::load(Arc::new(gguf.expect("a plan"))).expect("it is supported")
+}
+
 /// The row of a model.
 fn row(name: ModelName, recipe: Recipe) -> String {
-    let gguf = without_matrices(name, recipe, &SynthOptions::default());
-    let model = models::load(Arc::new(gguf.expect("a plan"))).expect("it is supported");
+    let model = planned(name, recipe);
     let cards = CARDS.map(|known| card(known, &*model)).to_vec();
     let macs = MACS.map(|known| mac(known, &*model)).to_vec();
     let cells = [cards, macs].concat().join(" | ");
@@ -167,18 +218,25 @@ fn a_row_of_the_table_is_that_of_the_code() {
         let row = row(name, recipe);
         assert!(text.contains(&row), "{row}");
     }
+    for (name, recipe) in some(&WITH_EXPERTS, 1).into_iter().zip(some(&RECIPES, 1)) {
+        let row = row_of_slow(name, recipe);
+        assert!(text.contains(&row), "{row}");
+    }
 }
 
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn machines_that_people_have_are_told_what_fits() {
-    let all = MODELS
-        .iter()
-        .flat_map(|name| RECIPES.map(|recipe| (*name, recipe)));
-    let all: Vec<_> = all.collect();
-    let rows: Vec<_> = all
-        .par_iter()
-        .map(|(name, recipe)| row(*name, *recipe))
-        .collect();
-    compare("docs/memory.md", "| model |", &(head() + &rows.concat()));
+    let rows = |models: &[ModelName], row: fn(ModelName, Recipe) -> String| {
+        let all = models
+            .iter()
+            .flat_map(|name| RECIPES.map(|recipe| (*name, recipe)));
+        let all: Vec<_> = all.collect();
+        let rows = all.par_iter().map(|(name, recipe)| row(*name, *recipe));
+        rows.collect::<Vec<_>>().concat()
+    };
+    let table = head() + &rows(&MODELS, row);
+    compare("docs/memory.md", "| model |", &table);
+    let table = head_of_slow() + &rows(&WITH_EXPERTS, row_of_slow);
+    compare("docs/memory.md", "| model with experts |", &table);
 }

@@ -40,7 +40,7 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
         "experts are too small: {partly}"
     );
     let slow = page(
-        "56M",
+        "55M",
         &["--host-memory", "32G", "--bus", "1x1", "--cpu-speed", "8"],
     );
     let shared = slow.lines().find(|line| line.starts_with("shared "));
@@ -49,7 +49,7 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
         shared.ends_with(" and a CPU that multiplies 8 GB/s"),
         "{shared}"
     );
-    let found = json(&page("56M", &["--bus", "1x1", "--json"]));
+    let found = json(&page("55M", &["--bus", "1x1", "--json"]));
     assert_eq!(found["cpu_share"]["processor"]["assumed"], true);
     let share = &found["cpu_share"]["tokens_per_s"];
     assert!(

@@ -68,6 +68,10 @@ impl Random {
         self.0.fill(&mut bytes);
         for block in bytes.chunks_exact_mut(ty.block_bytes()) {
             set_scales(ty, block, || size * (0.5 + self.uniform()));
+            // The two powers below the normal floats, which no quantiser is likely to write: such weights are nothing.
+            if ty == GgmlType::MXFP4 && self.below(16) == 0 {
+                block[0] = self.below(2) as u8;
+            }
         }
         bytes
     }
