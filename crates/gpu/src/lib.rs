@@ -8,6 +8,8 @@ pub mod gpu;
 pub mod kernels;
 pub mod model;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use glimt_formats::random;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use glimt_formats::testing;
-pub(crate) use glimt_formats::{files, gguf, plural, quant, random, team};
+pub(crate) use glimt_formats::{files, gguf, plural, quant, team};

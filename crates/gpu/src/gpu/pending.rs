@@ -21,6 +21,10 @@ enum Told {
     /// The callback came, and the mapping that it was for failed.
     NotMapped,
     /// Somebody waited for the callback in vain.
+    #[cfg_attr(
+        target_family = "wasm",
+        expect(dead_code, reason = "a browser has no thread that waits")
+    )]
     Failed(PollError),
 }
 
@@ -124,6 +128,10 @@ impl Future for Pending<'_> {
 }
 
 /// The arrival that a future waits for, with its device and submission.
+#[cfg_attr(
+    target_family = "wasm",
+    expect(dead_code, reason = "a browser has no thread that waits")
+)]
 pub(super) struct Stop {
     device: wgpu::Device,
     submission: Option<SubmissionIndex>,
@@ -132,6 +140,10 @@ pub(super) struct Stop {
 
 impl Stop {
     /// Has `wait` wait for the submission, or for everything submitted: what the future stopped at is there then.
+    #[cfg_attr(
+        target_family = "wasm",
+        expect(dead_code, reason = "a browser has no thread that waits")
+    )]
     pub(super) fn passed_by(
         self,
         wait: impl FnOnce(&wgpu::Device, Option<SubmissionIndex>) -> Result<(), PollError>,
@@ -154,6 +166,10 @@ thread_local! {
 }
 
 /// Polls a future by `poll`, and tells what it stopped at. It does not poll the device then: that is the caller's to do.
+#[cfg_attr(
+    target_family = "wasm",
+    expect(dead_code, reason = "a browser has no thread that waits")
+)]
 pub(super) fn noting<T>(poll: impl FnOnce() -> Poll<T>) -> (Poll<T>, Option<Stop>) {
     let outer = (NOTES.replace(Some(None)), MAY_BLOCK.replace(true));
     let polled = poll();

@@ -33,10 +33,15 @@ const OF_SMALL_FILES: [Recipe; 6] = [
 ];
 /// The beginnings of the names of templates that only these mixes and [`SLOTS`] have. Those of all others stay the mutants of the model in
 /// Q4_K_M with its experts on the device.
-const FURTHER: [&str; 7] = [
+const FURTHER: [&str; 12] = [
     "expert_fill",
+    "expert_part",
+    "expert_places",
     "expert_slots",
     "expert_sources",
+    "shared/expert_copy",
+    "shared/slots",
+    "shared/step_experts",
     "shared/iq1",
     "shared/iq2",
     "shared/iq3",

@@ -108,6 +108,10 @@ impl Instructions {
 
     /// All that this processor has, the fastest last.
     pub fn all() -> Vec<Self> {
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            expect(unused_mut, reason = "other processors have plain code alone")
+        )]
         let mut sets = vec![Set::Portable(Portable)];
         #[cfg(target_arch = "x86_64")]
         {
