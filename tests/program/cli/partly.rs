@@ -215,6 +215,15 @@ fn a_profile_and_a_report_tell_of_experts_that_have_no_room() {
     assert!((0.0..=5.0).contains(&number("cpu_experts")), "{found}");
     assert_eq!(number("cpu_bytes") > 0.0, number("cpu_experts") > 0.0);
     assert_eq!(number("cpu_us") > 0.0, number("cpu_experts") > 0.0);
+    // A prompt of 20 tokens brings all experts beside what computes.
+    let more = ["--prompt", "20", "-r", "1", "-o", "json"];
+    let found = json(&text(
+        &[&["profile"], &device[..4], &["--gpu-memory", "13M"], &more].concat(),
+    ));
+    let brought = &found["beside_bytes"];
+    assert!(brought.as_f64() > Some(0.0), "{found}");
+    assert_eq!(&found["bus_bytes"], brought);
+    assert!(found["fills_us"].as_f64() > Some(0.0), "{found}");
     let part = ["report", "-", "--only", "token"];
     let told = text(&[&part[..], &device].concat());
     for expected in [

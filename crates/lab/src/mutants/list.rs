@@ -47,8 +47,8 @@ const FURTHER: [&str; 12] = [
     "shared/iq3",
     "shared/mxfp4",
 ];
-/// Slots of a layer whose experts lie in host memory.
-const SLOTS: u32 = 20;
+/// Slots of a layer whose experts lie in host memory: too few for those that 8 tokens choose, and enough.
+const SLOTS: [u32; 2] = [20, 32];
 
 fn is_further(file: &str) -> bool {
     FURTHER.iter().any(|begin| file.starts_with(begin))
@@ -94,7 +94,9 @@ fn specs() -> [BTreeSet<Spec>; 2] {
                 continue;
             }
             let further = &mut further;
-            take(further, &target, &*model, Residence::Slots(SLOTS));
+            for slots in SLOTS {
+                take(further, &target, &*model, Residence::Slots(slots));
+            }
             for model in &small {
                 take(further, &target, &**model, Residence::Whole);
             }

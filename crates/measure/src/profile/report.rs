@@ -64,9 +64,12 @@ fn experts(of: &FromHost, what: &str) -> String {
         _ => "No layer has slots for experts. ".to_owned(),
     };
     if of.beside_bytes > 0.0 {
+        let without = match of.expert_slots {
+            0 => String::new(),
+            slots => format!(" without one of the {slots} slots of their layers"),
+        };
         text += &format!(
-            "Where many tokens are computed at once, all experts without one of the {} slots of their layers were brought beside what computes. ",
-            of.expert_slots
+            "Where many tokens are computed at once, all experts{without} were brought beside what computes. "
         );
     }
     let came = of.bus_bytes;
@@ -345,6 +348,14 @@ in a product of several tokens; operations are two for each weight used and toke
             text.contains("Of 4.0 experts of a prompt 3.0 had"),
             "{text}"
         );
+        profile.from_host = Some(FromHost {
+            expert_slots: 0,
+            expert_hits: None,
+            ..of
+        });
+        let text = markdown(&profile);
+        let expected = "\nWhere many tokens are computed at once, all experts were brought beside what computes. ";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -324,6 +324,37 @@ mod tests {
         (0..weight.rows).map(row).collect()
     }
 
+    /// Compares what is counted of two answers, of which one multiplies an expert, with the bytes of that.
+    fn check_work(gpu: &Gpu, loaded: &GpuModel, by_host: &mut ByHost, rng: &mut Rng) {
+        assert_eq!(by_host.work(), HostWork::default(), "no layer was answered");
+        let (layer, groups) = by_host.layers().next().expect("it has one");
+        let width = loaded.model.config().embedding_length;
+        let x: Vec<u32> = rng.normals(width).into_iter().map(f32::to_bits).collect();
+        let (asked, weights) = ([rng.below(groups) as u32, NONE], [1f32.to_bits(); 2]);
+        let answered = by_host.answer_now(gpu, layer, &[&asked, &weights, &x]);
+        answered.expect("it is multiplied");
+        let none = by_host.answer_now(gpu, layer, &[&[NONE; 2], &weights, &x]);
+        none.expect("it is zero");
+        let Ffn::Moe(moe) = &loaded.weights.body.layers[layer].ffn else {
+            panic!("layer {layer} has experts");
+        };
+        let all: u64 = moe.experts.weights().map(|w| w.bytes()).iter().sum();
+        let HostWork {
+            answers,
+            experts,
+            bytes,
+            seconds,
+        } = by_host.work();
+        assert_eq!((answers, experts), (2, 1));
+        assert!(seconds > 0.0);
+        // A type with a grid has this before all experts.
+        let of_one = all / groups as u64;
+        assert!(
+            bytes <= of_one && of_one < bytes + 8192,
+            "{bytes} of {of_one}"
+        );
+    }
+
     #[test]
     fn experts_are_multiplied_from_the_bytes_that_shaders_read() {
         let gpu = Arc::new(
@@ -390,32 +421,7 @@ mod tests {
                 let missing = by_host.multiply(i, &vec![0.0; width], &[(groups, 1.0)]);
                 assert!(missing.is_err(), "no such expert");
             }
-            assert_eq!(by_host.work(), HostWork::default(), "no layer was answered");
-            let (layer, groups) = by_host.layers().next().expect("it has one");
-            let x: Vec<u32> = rng.normals(width).into_iter().map(f32::to_bits).collect();
-            let (asked, weights) = ([rng.below(groups) as u32, NONE], [1f32.to_bits(); 2]);
-            let answered = by_host.answer_now(&gpu, layer, &[&asked, &weights, &x]);
-            answered.expect("it is multiplied");
-            let none = by_host.answer_now(&gpu, layer, &[&[NONE; 2], &weights, &x]);
-            none.expect("it is zero");
-            let Ffn::Moe(moe) = &loaded.weights.body.layers[layer].ffn else {
-                panic!("layer {layer} has experts");
-            };
-            let all: u64 = moe.experts.weights().map(|w| w.bytes()).iter().sum();
-            let HostWork {
-                answers,
-                experts,
-                bytes,
-                seconds,
-            } = by_host.work();
-            assert_eq!((answers, experts), (2, 1));
-            assert!(seconds > 0.0);
-            // A type with a grid has this before all experts.
-            let of_one = all / groups as u64;
-            assert!(
-                bytes <= of_one && of_one < bytes + 8192,
-                "{bytes} of {of_one}"
-            );
+            check_work(&gpu, &loaded, &mut by_host, &mut rng);
             assert!(by_host.multiply(99, &[], &[]).is_err(), "no such layer");
         }
     }
