@@ -130,6 +130,11 @@ impl Rooms {
         rooms.collect()
     }
 
+    /// Whether a step asks the host for experts, which it reads from the file.
+    pub(super) fn asks_for_experts(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// The table of the layer's slots.
     pub fn table(&self) -> Option<&Table> {
         self.slots.as_ref().map(|slots| &slots.table)
@@ -172,6 +177,7 @@ impl Rooms {
             (0..table.slots).map(move |slot| Fill {
                 from: (from, slot),
                 to: (to, slot),
+                read: None,
             })
         });
         reads.collect()

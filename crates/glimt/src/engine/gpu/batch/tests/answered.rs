@@ -35,9 +35,32 @@ impl Answers for Failing {
     }
 }
 
-/// A small model on the device and with experts from the file.
-fn models() -> Option<[Arc<GpuModel>; 2]> {
-    let way = Way {
+/// Answers from the file that come when all that is read ahead is there. Before the answer of this number, counted from 1, the file loses its bytes.
+struct Patient {
+    answers: FromFile,
+    left: Arc<AtomicUsize>,
+    file: std::path::PathBuf,
+}
+
+impl Answers for Patient {
+    fn answer<'a>(
+        &'a mut self,
+        gpu: &'a Gpu,
+        question: &'a Question,
+        words: &'a [&'a [u32]],
+    ) -> BoxedFuture<'a, Result<(), GpuError>> {
+        self.answers.ahead.settle();
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let file = std::fs::File::options().write(true).open(&self.file);
+            file.and_then(|file| file.set_len(64)).expect("it is there");
+        }
+        self.answers.answer(gpu, question, words)
+    }
+}
+
+/// A small model with experts from the file.
+fn way() -> Way {
+    Way {
         model: ModelName::Tiny,
         recipe: Recipe::Q4KM,
         tier: Tier::Subgroup,
@@ -46,8 +69,12 @@ fn models() -> Option<[Arc<GpuModel>; 2]> {
         repeats: false,
         apart: true,
         file: true,
-    };
-    way.models()
+    }
+}
+
+/// A small model on the device and with experts from the file.
+fn models() -> Option<[Arc<GpuModel>; 2]> {
+    way().models()
 }
 
 fn session(model: &Arc<GpuModel>) -> GpuBackend {
@@ -88,18 +115,12 @@ fn what_fails_ends_the_text_and_is_not_remembered() {
     };
     let expected = text(&mut session(&whole), 12).0;
     let left = Arc::new(AtomicUsize::new(0));
-    let rooms = &file.weights.body.rooms;
-    let answers = FromFile::begin(&file.gpu, rooms, &mut |_| {}).wait();
-    let answers = Failing {
-        answers: answers.expect("it reads").expect("it has experts"),
-        left: Arc::clone(&left),
-    };
-    let tables = rooms.iter().flatten().filter_map(Rooms::table).cloned();
-    let answering = Answering::new(&file.gpu, Box::new(answers), tables.collect());
-    let answering = Arc::new(answering.wait().expect("it fits"));
-    Arc::get_mut(&mut file)
-        .expect("nobody else has it")
-        .answering = Some(answering);
+    answer(&mut file, |answers| {
+        Box::new(Failing {
+            answers,
+            left: Arc::clone(&left),
+        })
+    });
     let mut session = session(&file);
     let mut rng = Rng::fresh();
     // Layers with experts ask once in a chunk of the prompt and once in a token.
@@ -133,6 +154,55 @@ fn what_fails_ends_the_text_and_is_not_remembered() {
             error.is_none() && found == expected,
             "behind {at}: {found:?}"
         );
+    }
+}
+
+/// Has the questions of `model` be answered so.
+fn answer(model: &mut Arc<GpuModel>, made: impl FnOnce(FromFile) -> Box<dyn Answers>) {
+    let rooms = &model.weights.body.rooms;
+    let answers = FromFile::begin(&model.gpu, rooms, &mut |_| {}).wait();
+    let answers = made(answers.expect("it reads").expect("it has experts"));
+    let tables = rooms.iter().flatten().filter_map(Rooms::table).cloned();
+    let answering = Answering::new(&model.gpu, answers, tables.collect()).wait();
+    let model = Arc::get_mut(model).expect("nobody else has it");
+    model.answering = Some(Arc::new(answering.expect("it fits")));
+}
+
+#[test]
+fn a_long_chunk_reads_the_experts_of_a_layer_while_the_one_before_is_computed() {
+    // The last layer with experts is the third that asks.
+    for (at, is_ahead) in [(1, false), (3, true)] {
+        let Some(([whole, mut file], path)) = way().models_of_a_file() else {
+            return;
+        };
+        let left = Arc::new(AtomicUsize::new(at));
+        answer(&mut file, |answers| {
+            Box::new(Patient {
+                answers,
+                left: Arc::clone(&left),
+                file: path.to_path_buf(),
+            })
+        });
+        // Enough tokens to choose all experts.
+        let ids = tokens(60);
+        let [expected, found] = [whole, file].map(|model| {
+            let made = GpuBackend::with_chunk(model, N_CTX, Some(64));
+            let mut session = made.wait().expect("it fits");
+            let prefilled = session.prefill(&ids, 0).wait();
+            prefilled.map(|()| kept(&session))
+        });
+        let expected = expected.expect("all of it lies on the device");
+        match found {
+            Ok(found) => assert!(is_ahead && found == expected),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    !is_ahead && error.contains("leave the file unchanged"),
+                    "{at}: {error}"
+                );
+            }
+        }
+        assert!(left.load(Ordering::SeqCst) == 0, "layers with experts");
     }
 }
 

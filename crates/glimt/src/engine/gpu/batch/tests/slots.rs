@@ -7,6 +7,7 @@ use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
+use tempfile::TempPath;
 
 /// One way to run a model with slots.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,12 @@ pub(super) struct Way {
 impl Way {
     /// The model on the device, and in host memory with slots; nothing where the adapter cannot run it.
     pub(super) fn models(self) -> Option<[Arc<GpuModel>; 2]> {
+        let (models, _file) = self.models_of_a_file()?;
+        Some(models)
+    }
+
+    /// The same, and the path of the file of a model that has its experts come from there.
+    pub(super) fn models_of_a_file(self) -> Option<([Arc<GpuModel>; 2], TempPath)> {
         let options = GpuOptions {
             tier: Some(self.tier),
             repeats_work: Some(self.repeats),
@@ -44,12 +51,16 @@ impl Way {
             layers: Some(4),
             ..SynthOptions::default()
         };
+        let file = tempfile::NamedTempFile::new().expect("there is room");
         let gguf = match self.file {
             true => {
                 let bytes = synth::in_memory(self.model, self.recipe, &options);
                 let bytes = bytes.expect("four layers are fine");
                 match self.from_file {
-                    true => on_disk(&bytes),
+                    true => {
+                        std::fs::write(file.path(), bytes).expect("there is room");
+                        Gguf::open(file.path()).expect("it is whole")
+                    }
                     false => Gguf::from_bytes(bytes, "a small model").expect("it is whole"),
                 }
             }
@@ -61,12 +72,13 @@ impl Way {
             false => Residence::Slots(self.slots),
         };
         let residences = [Residence::Whole, partly];
-        Some(residences.map(|residence| {
+        let models = residences.map(|residence| {
             let (gpu, model) = (Arc::clone(&gpu), Arc::clone(&model));
             let mut ignore = |_, _| {};
             let loaded = GpuModel::load_for(gpu, model, residence, 1, &mut ignore);
             Arc::new(loaded.wait().expect("it fits"))
-        }))
+        });
+        Some((models, file.into_temp_path()))
     }
 
     /// Compares sessions, and steps of several sequences, whose tokens come one at a time and many at once.
@@ -104,13 +116,6 @@ impl Way {
             }
         }
     }
-}
-
-/// A model in a file that has no name any more.
-fn on_disk(bytes: &[u8]) -> Gguf {
-    let file = tempfile::NamedTempFile::new().expect("there is room");
-    std::fs::write(file.path(), bytes).expect("there is room");
-    Gguf::open(file.path()).expect("it is whole")
 }
 
 /// The bits of the kept logits of a session after each of its calls, and the tokens that it chooses.
