@@ -6,6 +6,7 @@
 
 mod cursor;
 mod error;
+mod kept;
 mod metadata;
 mod planned;
 mod reader;

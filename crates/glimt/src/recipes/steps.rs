@@ -50,7 +50,10 @@ impl Steps {
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let rows = [body.config.block_count, attention.cache_row()];
-        let as_one = as_one(target, sizes);
+        let as_one = match body.is_one_by_one {
+            true => 0,
+            false => as_one(target, sizes),
+        };
         let slices = as_one * attention.most_slices(target, sizes.n_ctx);
         let room = Room {
             tokens: sizes.of_several().max(as_one),
@@ -82,6 +85,11 @@ impl Steps {
     /// ([`several_equal_one`](Self::several_equal_one)); 0 where there is none.
     pub fn as_one(&self) -> u32 {
         self.as_one
+    }
+
+    /// Whether there are steps of one token alone.
+    pub fn is_one_by_one(&self) -> bool {
+        self.body.is_one_by_one
     }
 
     /// Whether each token of such a step gets what it gets alone, to the bit. With serial passes a token alone takes other kernels, which add up in

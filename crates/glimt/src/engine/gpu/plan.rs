@@ -98,7 +98,7 @@ impl Plan {
         };
         let token = recipes.token(target, &logits)?;
         let mut steps = vec![("token", token.then(&chosen.calls(1, 1)))];
-        if sizes.chunk > 0 {
+        if sizes.chunk > 0 && !recipes.is_one_by_one() {
             // Few tokens of one of several sequences take the steps of any.
             if sizes.pages == 0 {
                 steps.push(("few tokens", recipes.prompt(target, 2, FEW)?));

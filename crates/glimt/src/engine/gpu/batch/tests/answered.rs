@@ -59,7 +59,7 @@ impl Answers for Patient {
 }
 
 /// A small model with experts from the file.
-fn way() -> Way {
+pub(super) fn way() -> Way {
     Way {
         model: ModelName::Tiny,
         recipe: Recipe::Q4KM,
@@ -77,13 +77,14 @@ fn models() -> Option<[Arc<GpuModel>; 2]> {
     way().models()
 }
 
-fn session(model: &Arc<GpuModel>) -> GpuBackend {
+/// A session of a model.
+pub(super) fn answers_of(model: &Arc<GpuModel>) -> GpuBackend {
     let made = GpuBackend::with_chunk(Arc::clone(model), N_CTX, Some(16));
     made.wait().expect("it fits")
 }
 
 /// The text of `count` tokens behind a prompt, and the error that ended it sooner.
-fn text(session: &mut GpuBackend, count: usize) -> (Vec<u32>, Option<BackendError>) {
+pub(super) fn text(session: &mut GpuBackend, count: usize) -> (Vec<u32>, Option<BackendError>) {
     text_after(session, count, |_| {})
 }
 
@@ -113,7 +114,7 @@ fn what_fails_ends_the_text_and_is_not_remembered() {
     let Some([whole, mut file]) = models() else {
         return;
     };
-    let expected = text(&mut session(&whole), 12).0;
+    let expected = text(&mut answers_of(&whole), 12).0;
     let left = Arc::new(AtomicUsize::new(0));
     answer(&mut file, |answers| {
         Box::new(Failing {
@@ -121,7 +122,7 @@ fn what_fails_ends_the_text_and_is_not_remembered() {
             left: Arc::clone(&left),
         })
     });
-    let mut session = session(&file);
+    let mut session = answers_of(&file);
     let mut rng = Rng::fresh();
     // Layers with experts ask once in a chunk of the prompt and once in a token.
     for at in [1, 2, 3, 5 + rng.below(10), 8 + rng.below(10)] {
@@ -207,6 +208,39 @@ fn a_long_chunk_reads_the_experts_of_a_layer_while_the_one_before_is_computed() 
 }
 
 #[test]
+fn tokens_one_by_one_need_no_room_for_all_experts_of_a_layer() {
+    let Some([whole, file]) = models() else {
+        return;
+    };
+    // Of 8 experts a token uses 2: none, too few and enough slots.
+    let slots = Rng::fresh().below(5) as u32;
+    let (gpu, model) = (Arc::clone(&whole.gpu), Arc::clone(&file.model));
+    let residence = Residence::OneByOne(slots);
+    let mut ignore = |_, _| {};
+    let loaded = GpuModel::load_for(gpu, model, residence, 1, &mut ignore).wait();
+    let one_by_one = Arc::new(loaded.expect("it fits"));
+    for rooms in one_by_one.weights.body.rooms.iter().flatten() {
+        assert_eq!(rooms.staging.gate.groups, 2, "those of a token");
+    }
+    let ids = tokens(21);
+    let [expected, found] = [whole, one_by_one].map(|model| {
+        // The kernels of a token add up in an order of their own.
+        let made = GpuBackend::with_chunk(model, N_CTX, Some(1));
+        let mut session = made.wait().expect("it fits");
+        session.prefill(&ids, 0).wait().expect("it computes");
+        let after_prompt = kept(&session);
+        let mut rows = vec![];
+        let on_row = &mut |_, row: &[f32]| {
+            rows.extend(row.iter().map(|v| v.to_bits()));
+            ControlFlow::Continue(())
+        };
+        session.logits(&ids, 0, on_row).wait().expect("it computes");
+        (after_prompt, rows, text(&mut session, 8).0)
+    });
+    assert!(found == expected, "{slots} slots");
+}
+
+#[test]
 fn a_system_that_locks_no_memory_has_experts_come_from_the_file() {
     let Some([whole, _]) = models() else {
         return;
@@ -219,10 +253,10 @@ fn a_system_that_locks_no_memory_has_experts_come_from_the_file() {
         let loaded = GpuModel::load_for(gpu, model, Residence::Slots(3), 1, &mut ignore);
         loaded.wait().map(Arc::new)
     };
-    let expected = text(&mut session(&whole), 8).0;
+    let expected = text(&mut answers_of(&whole), 8).0;
     let file = load(ExpertsFrom::Auto).expect("the file has them");
     assert_eq!(file.residence, Residence::File(3));
-    assert_eq!(text(&mut session(&file), 8).0, expected);
+    assert_eq!(text(&mut answers_of(&file), 8).0, expected);
     match load(ExpertsFrom::Host).map(|model| model.residence) {
         Err(GpuError::OutOfMemory { what, .. }) => assert_eq!(what, "experts in host memory"),
         other => panic!("{other:?}"),
@@ -234,11 +268,11 @@ fn sessions_of_a_model_take_turns() {
     let Some([whole, file]) = models() else {
         return;
     };
-    let expected = text(&mut session(&whole), 8).0;
+    let expected = text(&mut answers_of(&whole), 8).0;
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let (found, error) = text(&mut session(&file), 8);
+                let (found, error) = text(&mut answers_of(&file), 8);
                 assert!(error.is_none() && found == expected, "{found:?}");
             });
         }
