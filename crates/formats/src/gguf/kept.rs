@@ -15,7 +15,7 @@ impl Gguf {
         is_kept(file, bytes.start + (bytes.end - bytes.start) / 2)
     }
 
-    /// Asks the system to forget these bytes of a tensor, so that they are read from the disk next.
+    /// Asks the system to forget these bytes of a tensor, and some beside them, so that they are read from the disk next.
     ///
     /// # Panics
     /// If the bytes reach beyond the tensor; may panic if `tensor` belongs to another file.
@@ -61,12 +61,17 @@ fn is_kept(file: &File, at: u64) -> Option<bool> {
     }
 }
 
+/// Bytes that Linux may keep or forget as one, from a multiple of their number on.
+#[cfg(target_os = "linux")]
+const KEPT_AS_ONE: u64 = 2 << 20;
+
 #[cfg(target_os = "linux")]
 fn let_go(file: &File, bytes: Range<u64>) {
     use rustix::fs::{Advice, fadvise};
-    let length = std::num::NonZeroU64::new(bytes.end - bytes.start);
+    let start = bytes.start - bytes.start % KEPT_AS_ONE;
+    let length = bytes.end.next_multiple_of(KEPT_AS_ONE) - start;
     // Advice may be ignored. Whether it was shows in what is kept.
-    let _ = length.map(|length| fadvise(file, bytes.start, Some(length), Advice::DontNeed));
+    let _ = fadvise(file, start, length.try_into().ok(), Advice::DontNeed);
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -88,10 +93,10 @@ mod tests {
         let program = std::env::current_exe().expect("it runs");
         let folder = program.parent().expect("it lies in a folder");
         let file = tempfile::NamedTempFile::new_in(folder).expect("there is room");
-        let bytes = vec![7u8; 4 << 20];
+        let bytes = vec![7u8; 12 << 20];
         let mut writer = GgufWriter::new(file.as_file());
         let table = writer.metadata("general.architecture", "deepseek2");
-        let table = table.and_then(|()| writer.tensor("w", GgmlType::F32, &[1024, 1024]));
+        let table = table.and_then(|()| writer.tensor("w", GgmlType::F32, &[1024, 3072]));
         let data = table.and_then(|_| writer.begin_data());
         let written = data.and_then(|mut data| {
             data.write(&bytes)?;
@@ -102,7 +107,9 @@ mod tests {
         file.as_file().sync_all().expect("it is a disk");
         let gguf = Gguf::open(file.path()).expect("it is whole");
         let tensor = &gguf.tensors()[0];
-        let is_kept = || gguf.is_kept(tensor, 0..bytes.len());
+        // A part that is smaller than what is kept as one, and lies across two of such.
+        let part = (1 << 20)..(5 << 20) / 2;
+        let is_kept = || gguf.is_kept(tensor, part.clone());
         let read = || {
             let mut all = vec![0; bytes.len()];
             gguf.read(tensor, 0, &mut all).expect("it is there");
@@ -114,7 +121,7 @@ mod tests {
             return;
         }
         assert_eq!(is_kept(), Some(true));
-        gguf.let_go(tensor, 0..bytes.len());
+        gguf.let_go(tensor, part.clone());
         assert_eq!(is_kept(), Some(false));
         read();
         assert_eq!(is_kept(), Some(true));

@@ -241,6 +241,17 @@ impl Weight {
         start..start + self.rows * self.row_bytes
     }
 
+    /// Whether what was read until now is what the model's files held when they were opened.
+    ///
+    /// # Errors
+    /// The errors of [`Gguf::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        match &self.storage {
+            Storage::File(gguf, _) => gguf.check_unchanged(),
+            Storage::Owned(_) => Ok(()),
+        }
+    }
+
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes

@@ -113,6 +113,14 @@ impl FromFile {
             gpu.queue.submit([encoder.finish()]);
         }
         self.filler.fill(gpu, &reads, &mut |_| {}).await?;
+        if !reads.is_empty() {
+            // Asked behind the reads, so that none of them was of other bytes.
+            file.gate
+                .check_unchanged()
+                .map_err(|e| GpuError::ReadWeights {
+                    reason: e.to_string(),
+                })?;
+        }
         drop(reads);
         self.ahead.keep(read);
         match to[0].groups as usize == file.gate.groups {

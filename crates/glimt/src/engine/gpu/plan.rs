@@ -118,7 +118,7 @@ impl Plan {
             steps.push(("copies", copies::step(&recipes, sizes).0));
         }
         let mut kinds = HashSet::new();
-        for class in classes(sizes) {
+        for class in classes(sizes, &recipes) {
             steps.push(("step", recipes.step(target, class)?));
             for most in head_classes(sizes) {
                 if most <= class && kinds.insert((After::of(target, class), most)) {

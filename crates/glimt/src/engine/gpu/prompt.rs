@@ -256,7 +256,8 @@ impl Prompt {
             }
             return Ok(all);
         }
-        let most = (tokens as u32).next_power_of_two().min(recipes.as_one());
+        let class = (tokens as u32).next_power_of_two().min(recipes.as_one());
+        let most = recipes.class_with_slots(tokens as u32, class);
         if let Entry::Vacant(place) = self.few_as_one.entry(most) {
             let step = recipes.step(gpu, most)?;
             place.insert(Arc::new(Recording::new(gpu, &step).await?));

@@ -2,6 +2,7 @@
 
 mod answered;
 mod as_one;
+mod metal;
 mod parts;
 mod shared;
 mod slots;

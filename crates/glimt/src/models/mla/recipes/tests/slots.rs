@@ -27,7 +27,50 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
     let session = Plan::of_one(target, model, residence, 4000, None).expect("it fits");
     let batch = Plan::new(target, model, residence, BATCH).expect("it fits");
     let steps = session.steps.iter().chain(&batch.steps);
-    (steps.map(|(_, step)| step.clone()).collect(), session)
+    let usual = |(name, step): &&(&str, Step)| *name != "step" || is_usual(step);
+    let steps = steps.filter(usual).map(|(_, step)| step.clone());
+    (steps.collect(), session)
+}
+
+/// Whether a step is also made for a model without slots.
+fn is_usual(step: &Step) -> bool {
+    step.most.tokens.is_power_of_two()
+}
+
+#[test]
+fn as_many_tokens_as_have_slots_for_all_their_experts_have_a_step() {
+    let model = model(ModelName::Glm47Flash, Recipe::Q4KM);
+    let target = Target::h200();
+    let layers = model.layers.len() - model.config.leading_dense_block_count;
+    // With 4 experts a token. The step of 8 tokens is made in any case, and larger ones have no room for the experts of a token each.
+    for (slots, expected) in [
+        (7, None),
+        (15, Some(3)),
+        (23, Some(5)),
+        (32, None),
+        (52, None),
+    ] {
+        for residence in [Residence::Slots(slots), Residence::File(slots)] {
+            let batch = Plan::new(&target, &model, residence, BATCH).expect("it fits");
+            let steps = batch.steps.iter().filter(|(name, _)| *name == "step");
+            let others: Vec<_> = steps
+                .map(|(_, step)| step)
+                .filter(|step| !is_usual(step))
+                .collect();
+            let found = others.first().map(|step| step.most.tokens);
+            assert_eq!(
+                (found, others.len()),
+                (expected, usize::from(expected.is_some()))
+            );
+            for step in others {
+                let places = step
+                    .calls
+                    .iter()
+                    .filter(|call| call.kernel == "expert_places");
+                assert_eq!(places.count(), layers, "{slots} slots");
+            }
+        }
+    }
 }
 
 /// Whether a call is one of those that experts in host memory need.
