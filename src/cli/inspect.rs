@@ -175,7 +175,8 @@ impl Inspect {
         } = subject.answered(options, usual);
         let no_chat = tried.as_ref().ok().and_then(|tried| tried.no_chat.as_ref());
         let no_chat = no_chat.filter(|error| !matches!(error, EngineError::NoChatTemplate));
-        let place = subject.place(self.ctx.ubatch);
+        let at_once = partly.and_then(|partly| partly.at_once);
+        let place = subject.place(at_once.or(self.ctx.ubatch));
         let plan = place.plan(Partly::residence_of(partly.as_ref()), n_ctx);
         // Kinds of tensors are much the same everywhere.
         let target = machine.target().cloned().unwrap_or_else(Target::h200);

@@ -199,6 +199,7 @@ impl<'a> Subject<'a> {
             model: self.model,
             ubatch,
             has_flag: true,
+            may_shrink: true,
         }
     }
 

@@ -156,7 +156,8 @@ fn a_gpu_without_room_for_all_experts_gives_the_same_text_and_says_so() {
     let (from_file, told) = generate(&["--gpu-memory", "34M", "--experts", "file"]);
     assert_eq!(from_file, whole);
     assert!(
-        told.contains("are read from the file (") && told.contains(", measured)"),
+        told.contains("are read from the file (")
+            && told.contains(", measured with what the system has in memory)"),
         "{told}"
     );
     let (_, quiet) = generate(&["--gpu-memory", "34M", "-q"]);

@@ -28,6 +28,12 @@ pub enum GgufError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The file has been written to since it was opened.
+    #[error("{path} has changed since it was opened; leave the file unchanged while it is in use, and start again", path = .path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be read as a GGUF file, or other shards of its model are needed.
     #[error("{path} {problem}", path = .path.display())]
     File {

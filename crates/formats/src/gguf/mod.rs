@@ -6,6 +6,7 @@
 
 mod cursor;
 mod error;
+mod kept;
 mod metadata;
 mod planned;
 mod reader;
@@ -24,6 +25,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use error::EMPTY;
 use metadata::Metadata;
@@ -53,10 +55,19 @@ enum Bytes {
         map: memmap2::Mmap,
         file: File,
         path: PathBuf,
+        version: Version,
     },
     Memory(Cow<'static, [u8]>),
     /// The number of bytes, which do not exist.
     Absent(usize),
+}
+
+/// What tells whether a file was written to: its length, and when that was last.
+type Version = (u64, Option<SystemTime>);
+
+fn version(file: &File) -> std::io::Result<Version> {
+    let attributes = file.metadata()?;
+    Ok((attributes.len(), attributes.modified().ok()))
 }
 
 impl Bytes {
@@ -242,6 +253,34 @@ impl Gguf {
             }
         }
     }
+
+    /// Whether what was read until now is what the files held when they were opened. A file that another one has replaced under its name stays as it
+    /// was.
+    ///
+    /// # Errors
+    /// [`GgufError::Changed`] for one that was written to, or [`GgufError::Open`] if the system does not tell.
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        for shard in &self.shards {
+            let Bytes::Mapped {
+                file,
+                path,
+                version: opened,
+                ..
+            } = shard
+            else {
+                continue;
+            };
+            let path = || path.clone();
+            let now = version(file).map_err(|source| GgufError::Open {
+                path: path(),
+                source,
+            })?;
+            if now != *opened {
+                return Err(GgufError::Changed { path: path() });
+            }
+        }
+        Ok(())
+    }
 }
 
 macro_rules! typed_getters {
@@ -302,11 +341,13 @@ fn open_shard(path: &Path, shard: usize) -> Result<(Bytes, Header), GgufError> {
     // meanwhile breaks the contract of a memory map; `Gguf::open` documents that the file must not change. No value
     // read from the map is trusted twice: lengths and offsets are copied out and checked when the header is parsed.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(open_error)?;
+    let version = version(&file).map_err(open_error)?;
     let header = reader::parse(&map, path, shard)?;
     let bytes = Bytes::Mapped {
         map,
         file,
         path: path.to_owned(),
+        version,
     };
     Ok((bytes, header))
 }

@@ -23,18 +23,23 @@ pub struct Disk {
     pub gb_per_s: f64,
     /// The origin of the number.
     pub told: Told,
+    /// The share of what was read to measure that the system had in memory before; `None` where it does not tell, or nothing was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_memory: Option<f64>,
 }
 
 /// The origin of the speed of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Told {
     /// Nothing tells it.
     Assumed,
     /// A flag tells it.
     Given,
-    /// Some experts were read from the file before loading.
+    /// Some experts were read from the disk before loading.
     Measured,
+    /// Some experts were read, and the system may have had them in memory.
+    MeasuredInMemory,
 }
 
 impl Disk {
@@ -42,10 +47,11 @@ impl Disk {
     pub const ASSUMED: Self = Self {
         gb_per_s: 3.0,
         told: Told::Assumed,
+        in_memory: None,
     };
 
-    /// The measured speed of reading these weights, by some of their groups in places all over the file. Those that the system has read before
-    /// may come from its memory, as they will later. [`ASSUMED`](Self::ASSUMED) where they cannot be read.
+    /// The measured speed of reading these weights, by some of their groups in places all over the file. The system is asked to forget them before.
+    /// [`ASSUMED`](Self::ASSUMED) where they cannot be read.
     pub(super) fn measured(weights: &[&Weight]) -> Self {
         let some = |read: usize| {
             let weight = weights[read * weights.len() / READS];
@@ -55,6 +61,14 @@ impl Disk {
         if weights.is_empty() || !weights.iter().all(|weight| weight.has_data()) {
             return Self::ASSUMED;
         }
+        let kept = (0..READS).map(|read| {
+            let (weight, group) = some(read);
+            weight.is_kept(group)
+        });
+        let kept: Option<Vec<bool>> = kept.collect();
+        let share = |kept: &Vec<bool>| kept.iter().filter(|kept| **kept).count() as f64;
+        let in_memory = kept.as_ref().map(|kept| share(kept) / READS as f64);
+        let told = forget((0..READS).map(some));
         let began = Instant::now();
         let bytes = reading(|| {
             let reads = (0..READS).into_par_iter().map(|read| {
@@ -70,7 +84,8 @@ impl Disk {
         let seconds = began.elapsed().as_secs_f64().max(1e-9);
         bytes.map_or(Self::ASSUMED, |bytes| Self {
             gb_per_s: bytes as f64 / seconds * 1e-9,
-            told: Told::Measured,
+            told,
+            in_memory,
         })
     }
 
@@ -80,14 +95,36 @@ impl Disk {
     }
 }
 
+/// Asks the system to forget groups of weights, and tells how they are measured then.
+fn forget<'a>(mut groups: impl Iterator<Item = (&'a Weight, usize)> + Clone) -> Told {
+    for (weight, group) in groups.clone() {
+        weight.let_go(group);
+    }
+    let Some((weight, group)) = groups.next() else {
+        return Told::MeasuredInMemory;
+    };
+    let told = match weight.is_kept(group) {
+        Some(false) => Told::Measured,
+        Some(true) | None => Told::MeasuredInMemory,
+    };
+    // To ask for a byte may bring it, and those beside it.
+    weight.let_go(group);
+    told
+}
+
 impl fmt::Display for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let told = match self.told {
             Told::Assumed => ", assumed",
             Told::Given => "",
-            Told::Measured => ", measured",
+            Told::Measured => ", measured on the disk",
+            Told::MeasuredInMemory => ", measured with what the system has in memory",
         };
-        write!(f, "{:.1} GB/s{told}", self.gb_per_s)
+        write!(f, "{:.1} GB/s{told}", self.gb_per_s)?;
+        match self.in_memory {
+            Some(share) => write!(f, "; {:.0}% of what was read was in memory", 100.0 * share),
+            None => Ok(()),
+        }
     }
 }
 
@@ -100,6 +137,7 @@ impl FromStr for Disk {
             Ok(gb_per_s) if gb_per_s > 0.0 && gb_per_s < 1000.0 => Ok(Self {
                 gb_per_s,
                 told: Told::Given,
+                in_memory: None,
             }),
             _ => Err(format!(
                 "expected GB that the disk gives in a second, above 0 and below 1000, such as 3.5, found {text:?}"
@@ -120,8 +158,23 @@ mod tests {
         let weight = Weight::from_bytes("experts", GgmlType::Q8_0, groups, rows, cols, bytes);
         let found = Disk::measured(&[&weight]);
         assert!(
-            found.told == Told::Measured && found.gb_per_s > 0.0,
+            found.told == Told::MeasuredInMemory && found.gb_per_s > 0.0,
             "{found}"
+        );
+        assert!(
+            found
+                .to_string()
+                .ends_with(" GB/s, measured with what the system has in memory"),
+            "{found}"
+        );
+        let measured = Disk {
+            gb_per_s: 2.0,
+            told: Told::Measured,
+            in_memory: Some(0.25),
+        };
+        assert_eq!(
+            measured.to_string(),
+            "2.0 GB/s, measured on the disk; 25% of what was read was in memory"
         );
         assert_eq!(Disk::measured(&[]), Disk::ASSUMED);
         assert_eq!(Disk::ASSUMED.to_string(), "3.0 GB/s, assumed");

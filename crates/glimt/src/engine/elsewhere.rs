@@ -106,11 +106,12 @@ impl Way {
         }
     }
 
-    /// The residence with so many slots.
-    pub(super) fn residence(self, slots: u32) -> Residence {
-        match self {
-            Self::Bus(_) => Residence::Slots(slots),
-            Self::Disk(_) => Residence::File(slots),
+    /// The residence with so many slots, if so many tokens of a prompt are computed at once; the usual number where `None`.
+    pub(super) fn residence(self, slots: u32, at_once: Option<u32>) -> Residence {
+        match (self, at_once) {
+            (Self::Bus(_), _) => Residence::Slots(slots),
+            (Self::Disk(_), Some(1)) => Residence::OneByOne(slots),
+            (Self::Disk(_), _) => Residence::File(slots),
         }
     }
 }
@@ -124,21 +125,28 @@ impl fmt::Display for Way {
     }
 }
 
+/// Tokens of a prompt that are computed at once; the usual number where `None`.
+pub(super) type AtOnce = Option<u32>;
+
+/// Tokens of a session's prompt at once that are tried in turn, until experts from the file have room.
+pub(super) const FEWER: &[AtOnce] = &[None, Some(512), Some(64), Some(1)];
+
 /// A search for such a place.
 pub(super) enum Elsewhere {
-    /// Experts come this way. The plan has no slots.
-    At(Way, MemoryPlan),
+    /// Experts come this way, if so many tokens are computed at once. The plan has no slots.
+    At(Way, MemoryPlan, AtOnce),
     /// There is none: the plan without experts on the device, where that is possible, and why it does not fit, as a clause.
     Nowhere(Option<MemoryPlan>, String),
 }
 
 impl Elsewhere {
-    /// The place for experts on a device of which `has` bytes may be taken, by `plan`.
+    /// The place for experts on a device of which `has` bytes may be taken, by `plan`. Experts from the file are tried with these numbers of
+    /// tokens at once.
     pub(super) fn find(
         target: &Target,
         memory: Memory,
-        has: u64,
-        plan: &dyn Fn(Residence) -> Result<MemoryPlan, EngineError>,
+        (has, tried): (u64, &[AtOnce]),
+        plan: &dyn Fn(Residence, AtOnce) -> Result<MemoryPlan, EngineError>,
     ) -> Self {
         let bus = match memory.experts {
             ExpertsFrom::File => Err(String::new()),
@@ -146,11 +154,11 @@ impl Elsewhere {
         };
         let in_host = match bus {
             Err(but) => Self::Nowhere(None, but),
-            Ok(bus) => match plan(Residence::Slots(0)) {
+            Ok(bus) => match plan(Residence::Slots(0), None) {
                 Err(error) => Self::Nowhere(None, unplaced(&error)),
                 Ok(least) => match objection(&least, has).or_else(|| no_host(&least, memory)) {
                     Some(but) => Self::Nowhere(Some(least), but),
-                    None => return Self::At(Way::Bus(bus), least),
+                    None => return Self::At(Way::Bus(bus), least, None),
                 },
             },
         };
@@ -160,16 +168,17 @@ impl Elsewhere {
         if !may_read {
             return in_host;
         }
-        let but = match plan(Residence::File(0)) {
-            Err(error) => (None, unplaced(&error)),
-            Ok(least) => match objection(&least, has) {
-                Some(but) => (Some(least), but),
-                None => {
-                    let disk = memory.disk.unwrap_or(Disk::ASSUMED);
-                    return Self::At(Way::Disk(disk), least);
-                }
-            },
-        };
+        let way = Way::Disk(memory.disk.unwrap_or(Disk::ASSUMED));
+        let mut but = (None, String::new());
+        for at_once in tried {
+            but = match plan(way.residence(0, *at_once), *at_once) {
+                Err(error) => (None, unplaced(&error)),
+                Ok(least) => match objection(&least, has) {
+                    Some(but) => (Some(least), but),
+                    None => return Self::At(way, least, *at_once),
+                },
+            };
+        }
         match in_host {
             Self::Nowhere(None, why) if why.is_empty() => Self::Nowhere(but.0, but.1),
             nowhere => nowhere,

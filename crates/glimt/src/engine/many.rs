@@ -239,10 +239,10 @@ impl<'a> Sought<'a> {
         let Some(experts) = Experts::of(self.gpu, self.model)? else {
             return Ok(None);
         };
-        let plan = |residence| self.plan(residence, needed);
-        let found = Elsewhere::find(self.gpu, self.memory, has, &plan);
+        let plan = |residence, _| self.plan(residence, needed);
+        let found = Elsewhere::find(self.gpu, self.memory, (has, &[None]), &plan);
         let (way, least) = match found {
-            Elsewhere::At(way, least) => (way, least),
+            Elsewhere::At(way, least, _) => (way, least),
             Elsewhere::Nowhere(None, _) => return Ok(None),
             Elsewhere::Nowhere(Some(least), but) => {
                 let most = self.beside(&least, has);
@@ -258,12 +258,12 @@ impl<'a> Sought<'a> {
             None => self.all().min(most / 4).max(self.of_one),
         };
         let way = way.measured(self.gpu, self.model, self.memory);
-        let plan = |slots| self.plan(way.residence(slots), pages);
+        let plan = |slots| self.plan(way.residence(slots, None), pages);
         let found = experts.most_slots(&self.whole, has, &plan)?;
         let Some(found) = found else {
             return Err(self.refusal(pages, &self.whole, most, String::new()));
         };
-        let residence = way.residence(found.slots.unwrap_or_default());
+        let residence = way.residence(found.slots.unwrap_or_default(), None);
         let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
         let partly = Partly::new(self.gpu, experts, &found, &expected, way);
         if let Some(but) = too_slow(&partly, self.memory) {

@@ -96,6 +96,7 @@ impl Opened {
             model: &*model,
             ubatch,
             has_flag: true,
+            may_shrink: true,
         };
         let n_ctx = match file.n_ctx {
             Some(n_ctx) => n_ctx,
@@ -132,7 +133,7 @@ impl Opened {
             chat_template,
             vocabulary: Mutex::new(None),
             n_ctx,
-            ubatch,
+            ubatch: partly.and_then(|partly| partly.at_once).or(ubatch),
             device,
             cpu_products: options.cpu_products,
             cpu_share: options.cpu_share,

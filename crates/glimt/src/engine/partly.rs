@@ -77,11 +77,14 @@ impl Experts {
         let mut slots = most.min(u32::try_from((has - least.total()) / of_slot).unwrap_or(most));
         let mut best = None;
         while slots >= self.used.max(1) && slots <= most {
-            let tried = plan(slots)?;
-            match (tried.total() <= has, &best) {
-                (true, _) => (best, slots) = (Some(tried), slots + 1),
-                (false, Some(_)) => break,
-                (false, None) => slots -= 1,
+            let tried = match plan(slots) {
+                Err(EngineError::Gpu(GpuError::BindingTooLarge { .. })) => None,
+                tried => Some(tried?).filter(|tried| tried.total() <= has),
+            };
+            match (tried, &best) {
+                (Some(tried), _) => (best, slots) = (Some(tried), slots + 1),
+                (None, Some(_)) => break,
+                (None, None) => slots -= 1,
             }
         }
         Ok(Some(best.unwrap_or(least)))
@@ -106,6 +109,9 @@ pub struct Partly {
     pub tokens_per_s: f64,
     /// Whether the speed of the device's memory is not known, so that only the bus or the disk and the dispatches take time.
     pub by_bus_alone: bool,
+    /// Tokens of a prompt that are computed at once, if the usual number has no room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_once: Option<u32>,
     /// The setting of a Mac in MiB with which all of the model fits, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wired_limit_mb: Option<u64>,
@@ -137,6 +143,7 @@ impl Partly {
             way,
             tokens_per_s: 1.0 / seconds,
             by_bus_alone: speed.is_none(),
+            at_once: None,
             wired_limit_mb: None,
             of: experts,
         }
@@ -161,7 +168,7 @@ impl Partly {
     /// Where the experts lie: where `None`, on the device with all else.
     pub fn residence_of(partly: Option<&Self>) -> Residence {
         partly.map_or(Residence::Whole, |partly| {
-            partly.way.residence(partly.slots)
+            partly.way.residence(partly.slots, partly.at_once)
         })
     }
 }
@@ -193,6 +200,17 @@ impl fmt::Display for Partly {
                 "{tokens_per_s:.digits$} tokens/s for the {what} and the dispatches alone, since the speed of the GPU's memory is not known"
             ),
         }?;
+        match self.at_once {
+            Some(1) => write!(
+                f,
+                "; prompts are computed token by token, since no more has room"
+            )?,
+            Some(n) => write!(
+                f,
+                "; prompts are computed by {n} tokens, since no more have room"
+            )?,
+            None => {}
+        }
         match self.wired_limit_mb {
             Some(limit) => write!(f, "; all of it would fit: {}", wired_limit(limit)),
             None => Ok(()),

@@ -3,7 +3,7 @@
 mod smaller;
 
 use super::device::Device;
-use super::elsewhere::{Elsewhere, Memory, Way};
+use super::elsewhere::{AtOnce, Elsewhere, FEWER, Memory, Way};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::plan::Plan;
@@ -73,6 +73,8 @@ pub struct Place<'a> {
     pub ubatch: Option<u32>,
     /// Whether `-c` says how long the context is.
     pub has_flag: bool,
+    /// Whether fewer tokens of a prompt than usual may be computed at once, if experts from the file have no room otherwise.
+    pub may_shrink: bool,
 }
 
 /// The memory that a model and a context take.
@@ -84,6 +86,8 @@ enum Room {
         whole: MemoryPlan,
         experts: Experts,
         way: Way,
+        /// Tokens of a prompt at once.
+        at_once: AtOnce,
     },
     /// It does not fit.
     None {
@@ -99,11 +103,20 @@ impl Place<'_> {
     /// # Errors
     /// The error with which loading the model there would end.
     pub fn plan(&self, residence: Residence, n_ctx: usize) -> Result<MemoryPlan, EngineError> {
+        self.plan_at(residence, n_ctx, None)
+    }
+
+    /// This plan with so many tokens at once.
+    fn plan_at(
+        &self,
+        residence: Residence,
+        n_ctx: usize,
+        at_once: AtOnce,
+    ) -> Result<MemoryPlan, EngineError> {
+        let ubatch = at_once.or(self.ubatch);
         Ok(match self.site {
             Site::Cpu => MemoryPlan::on_cpu(self.model, n_ctx),
-            Site::Gpu(target, _) => {
-                MemoryPlan::new(target, self.model, residence, n_ctx, self.ubatch)?
-            }
+            Site::Gpu(target, _) => MemoryPlan::new(target, self.model, residence, n_ctx, ubatch)?,
         })
     }
 
@@ -120,12 +133,17 @@ impl Place<'_> {
         let Some(experts) = Experts::of(target, self.model)? else {
             return none(String::new());
         };
-        let plan = |residence| self.plan(residence, n_ctx);
-        Ok(match Elsewhere::find(target, memory, has, &plan) {
-            Elsewhere::At(way, _) => Room::Partly {
+        let plan = |residence, at_once| self.plan_at(residence, n_ctx, at_once);
+        let tried = match self.may_shrink && self.ubatch.is_none() {
+            true => FEWER,
+            false => &FEWER[..1],
+        };
+        Ok(match Elsewhere::find(target, memory, (has, tried), &plan) {
+            Elsewhere::At(way, _, at_once) => Room::Partly {
                 whole,
                 experts,
                 way,
+                at_once,
             },
             Elsewhere::Nowhere(_, but) => Room::None { whole, but },
         })
@@ -172,7 +190,8 @@ impl Place<'_> {
                 whole,
                 experts,
                 way,
-            } => self.partly(&whole, experts, way),
+                at_once,
+            } => self.partly(&whole, experts, (way, at_once)),
             Room::None { whole, but } => Err(self.refusal(&whole, but)?),
         }
     }
@@ -182,19 +201,20 @@ impl Place<'_> {
         &self,
         whole: &MemoryPlan,
         experts: Experts,
-        way: Way,
+        (way, at_once): (Way, AtOnce),
     ) -> Result<Option<Partly>, EngineError> {
         let (Site::Gpu(target, memory), Some(has)) = (self.site, self.site.has()) else {
             return Ok(None);
         };
         let way = way.measured(target, self.model, memory);
-        let plan = |slots| self.plan(way.residence(slots), whole.ctx);
+        let plan = |slots| self.plan_at(way.residence(slots, at_once), whole.ctx, at_once);
         let Some(plan) = experts.most_slots(whole, has, &plan)? else {
             return Ok(None);
         };
-        let residence = way.residence(plan.slots.unwrap_or_default());
+        let residence = way.residence(plan.slots.unwrap_or_default(), at_once);
         let expected = expected(target, self.model, residence, whole.ctx)?;
         let found = Partly {
+            at_once,
             wired_limit_mb: wired_limit_mb(target, memory, whole.total()),
             ..Partly::new(target, experts, &plan, &expected, way)
         };
@@ -297,7 +317,9 @@ pub(super) fn expected(
     let whole = of(Residence::Whole)?;
     Ok(match residence {
         Residence::Whole => whole,
-        Residence::Slots(_) | Residence::File(_) => whole.with_waits_of(&of(residence)?),
+        Residence::Slots(_) | Residence::File(_) | Residence::OneByOne(_) => {
+            whole.with_waits_of(&of(residence)?)
+        }
     })
 }
 
@@ -323,6 +345,7 @@ pub fn check_gpu(
         model,
         ubatch: None,
         has_flag: false,
+        may_shrink: false,
     };
     place.check(n_ctx)
 }

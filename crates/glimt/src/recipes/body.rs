@@ -25,6 +25,8 @@ pub struct Body {
     pub layers: Vec<GpuBlock>,
     /// The rooms of each layer for experts that lie in host memory; nothing where none do.
     pub(crate) rooms: Vec<Option<Rooms>>,
+    /// Whether there are steps of one token alone.
+    pub(super) is_one_by_one: bool,
     /// Products by [`Pair`](crate::model::pairs::Pair) and layer; none of a pair that is not multiplied.
     pub(crate) products: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
@@ -81,6 +83,7 @@ impl Body {
             config: config.clone(),
             layers,
             rooms,
+            is_one_by_one: residence.is_one_by_one(),
             vectors: all.vectors(),
             token_embd: all.weights[token_embd].clone(),
             products: Default::default(),

@@ -29,6 +29,9 @@ pub enum Residence {
     /// All experts stay in the file, and each layer with experts has so many slots on the device, as with [`Slots`](Self::Slots). The host reads
     /// missing experts from the file, for which each step is cut at every layer.
     File(u32),
+    /// As with [`File`](Self::File), but tokens are computed one by one, prompts too. So no room for all experts of a layer is needed: those of a
+    /// token come to slots, or to a room that all layers share if there are none.
+    OneByOne(u32),
 }
 
 impl Residence {
@@ -36,8 +39,13 @@ impl Residence {
     pub fn slots(self) -> Option<u32> {
         match self {
             Self::Whole => None,
-            Self::Slots(slots) | Self::File(slots) => Some(slots),
+            Self::Slots(slots) | Self::File(slots) | Self::OneByOne(slots) => Some(slots),
         }
+    }
+
+    /// Whether there are steps of one token alone.
+    pub fn is_one_by_one(self) -> bool {
+        matches!(self, Self::OneByOne(_))
     }
 
     /// Where the experts lie.
@@ -45,7 +53,7 @@ impl Residence {
         match self {
             Self::Whole => Lies::Device,
             Self::Slots(_) => Lies::Host,
-            Self::File(_) => Lies::File,
+            Self::File(_) | Self::OneByOne(_) => Lies::File,
         }
     }
 }
@@ -59,8 +67,11 @@ pub struct Rooms {
     pub file: Option<Mlp>,
     /// The slots of the layer, if it has any: each is a group of the three weights.
     pub slots: Option<Slots>,
-    /// Room for all experts of a layer, which layers with weights of the same types and shapes share. A step fills it anew in each layer.
+    /// Room for all experts of a layer, or for those of a token where tokens come one by one. Layers with weights of the same types and shapes
+    /// share it. A step fills it anew in each layer.
     pub staging: Mlp<GpuWeight>,
+    /// Whether no step needs `staging`.
+    is_staging_idle: bool,
     /// The host's share of the missing experts of a decoded token, if it has one.
     pub share: Option<HostShare>,
     /// A trace of choices that decoded tokens take instead of their own, to measure by.
@@ -108,12 +119,22 @@ impl Rooms {
         let slots = slots.min(config.count as u32);
         let slots = (slots >= config.used as u32).then_some(slots);
         let mut staging = Staging::default();
+        let staged = match residence.is_one_by_one() {
+            true => config.used as u32,
+            false => config.count as u32,
+        };
         let rooms = layers.iter().enumerate().map(|(layer, experts)| {
             let Some((experts, file)) = *experts else {
                 return Ok(None);
             };
+            let is_staging_idle = residence.is_one_by_one() && slots.is_some();
+            let most = match (of_file, is_staging_idle) {
+                (true, true) => slots.unwrap_or(staged),
+                (true, false) => slots.unwrap_or(staged).max(staged),
+                (false, _) => config.count as u32,
+            };
             for weight in experts.weights() {
-                check(target, weight)?;
+                check(target, weight, most)?;
             }
             Ok(Some(Self {
                 layer,
@@ -122,12 +143,18 @@ impl Rooms {
                     experts: rooms_of(experts, |_, w| w.room("slots of experts", n)),
                     table: Table::new(config.count as u32, n),
                 }),
-                staging: rooms_of(experts, |which, w| staging.of(which, w)),
+                staging: rooms_of(experts, |which, w| staging.of((which, w), staged)),
+                is_staging_idle,
                 share: None,
                 routing: None,
             }))
         });
         rooms.collect()
+    }
+
+    /// Whether a step asks the host for experts, which it reads from the file.
+    pub(super) fn asks_for_experts(&self) -> bool {
+        self.file.is_some()
     }
 
     /// The table of the layer's slots.
@@ -172,6 +199,7 @@ impl Rooms {
             (0..table.slots).map(move |slot| Fill {
                 from: (from, slot),
                 to: (to, slot),
+                read: None,
             })
         });
         reads.collect()
@@ -342,7 +370,9 @@ impl Rooms {
 
     /// The buffers of all rooms.
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let weights = self.slots().chain(self.staging.weights());
+        let staging = self.staging.weights().into_iter();
+        let staging = staging.filter(|_| !self.is_staging_idle);
+        let weights = self.slots().chain(staging);
         let tables = self.table().map(|table| &table.words.buffer);
         weights.flat_map(GpuWeight::buffers).chain(tables)
     }
@@ -427,12 +457,16 @@ fn rooms_of(
     }
 }
 
-/// Refuses experts that lie in more than one binding, or that do not begin and end with whole vectors of 16 bytes.
-fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
-    if weight.pieces.len() > 1 {
+/// Refuses experts of which so many lie in more than one binding, or that do not begin and end with whole vectors of 16 bytes.
+fn check(target: &Target, weight: &GpuWeight, most: u32) -> Result<(), GpuError> {
+    let room = weight.room("experts", most);
+    let planes = room.pieces.iter();
+    let planes = planes.flat_map(|piece| [piece.quants.size, piece.scales.size]);
+    let widest = planes.max().unwrap_or(0);
+    if widest > target.max_binding {
         return Err(GpuError::BindingTooLarge {
-            what: format!("the experts of tensor {} in one room", weight.name),
-            bytes: weight.bytes(),
+            what: format!("{most} experts of tensor {} in one room", weight.name),
+            bytes: widest,
             adapter: target.name.clone(),
             limit: target.max_binding,
             remedy: "use another adapter, or use --device cpu",
@@ -448,14 +482,15 @@ fn check(target: &Target, weight: &GpuWeight) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The rooms for all experts by weight of an expert, type and shape. Those of one layer never are one.
+/// The rooms that layers share, by weight of an expert, type and shape. Those of one layer never are one.
 #[derive(Default)]
 struct Staging(HashMap<(usize, GgmlType, [u32; 3]), GpuWeight>);
 
 impl Staging {
-    fn of(&mut self, which: usize, w: &GpuWeight) -> GpuWeight {
-        let key = (which, w.ty, [w.groups, w.rows, w.cols]);
-        let new = || w.room("experts of a step", w.groups);
+    /// The room for `groups` groups.
+    fn of(&mut self, (which, w): (usize, &GpuWeight), groups: u32) -> GpuWeight {
+        let key = (which, w.ty, [groups, w.rows, w.cols]);
+        let new = || w.room("experts of a step", groups);
         self.0.entry(key).or_insert_with(new).clone()
     }
 }

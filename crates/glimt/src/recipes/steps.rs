@@ -3,7 +3,7 @@
 use super::few::{self, BeforeNorm, Few};
 use super::{
     Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, Room,
-    frame, prompt,
+    Rooms, frame, prompt,
 };
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
@@ -50,7 +50,10 @@ impl Steps {
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
         let rows = [body.config.block_count, attention.cache_row()];
-        let as_one = as_one(target, sizes);
+        let as_one = match body.is_one_by_one {
+            true => 0,
+            false => as_one(target, sizes),
+        };
         let slices = as_one * attention.most_slices(target, sizes.n_ctx);
         let room = Room {
             tokens: sizes.of_several().max(as_one),
@@ -84,10 +87,41 @@ impl Steps {
         self.as_one
     }
 
+    /// Whether there are steps of one token alone.
+    pub fn is_one_by_one(&self) -> bool {
+        self.body.is_one_by_one
+    }
+
     /// Whether each token of such a step gets what it gets alone, to the bit. With serial passes a token alone takes other kernels, which add up in
     /// another order.
     pub fn several_equal_one(&self, target: &Target) -> bool {
         self.as_one > 1 && !target.machine.serial_passes
+    }
+
+    /// The most tokens of a step that suits `tokens`, where `class` suits all numbers: fewer if the experts of so many surely have slots, and the step
+    /// takes the kernels of a decoded token, whose results do not depend on its size.
+    pub fn class_with_slots(&self, tokens: u32, class: u32) -> u32 {
+        let most = self.most_with_slots();
+        match (tokens..class).contains(&most) {
+            true => most,
+            false => class,
+        }
+    }
+
+    /// The most tokens of a step of several whose experts surely have slots, if it takes the kernels of a decoded token; 0 if there is none.
+    pub fn most_with_slots(&self) -> u32 {
+        let used = self
+            .body
+            .config
+            .experts
+            .as_ref()
+            .map_or(1, |e| e.used as u32);
+        let tables = self.body.rooms.iter().flatten().filter_map(Rooms::table);
+        let slots = tables.map(|table| table.slots).min().unwrap_or(0);
+        match slots / used.max(1) {
+            most if (2..=self.as_one).contains(&most) => most,
+            _ => 0,
+        }
     }
 
     /// The input of recipes for steps of up to `most` tokens of any sequences, or for one token or others of one sequence.

@@ -128,6 +128,11 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    /// Whether there are steps of one token alone.
+    pub fn is_one_by_one(&self) -> bool {
+        self.body.is_one_by_one
+    }
+
     /// Bytes of a position in the cache of a layer.
     pub fn cache_row_bytes(&self) -> u64 {
         self.attention.cache_row() as u64 * 2

@@ -383,6 +383,7 @@ impl<'a> Loader<'a> {
                 rows: piece.rows as usize,
                 place: 0,
                 of: piece.rows as usize,
+                read: None,
                 quants: (&piece.quants.buffer, piece.quants.offset),
                 scales: (&piece.scales.buffer, piece.scales.offset),
             })
@@ -398,6 +399,8 @@ pub struct Fill<'a> {
     pub from: (&'a Weight, u32),
     /// The weight on the device, and the place.
     pub to: (&'a GpuWeight, u32),
+    /// The bytes of the group, as the file has them, if they were read before.
+    pub read: Option<&'a [u8]>,
 }
 
 impl<'a> Fill<'a> {
@@ -410,6 +413,7 @@ impl<'a> Fill<'a> {
             rows: weight.rows,
             place: place as usize * weight.rows,
             of: to.total_rows() as usize,
+            read: self.read,
             quants: (&piece.quants.buffer, piece.quants.offset),
             scales: (&piece.scales.buffer, piece.scales.offset),
         }
@@ -473,6 +477,8 @@ mod tests {
             let reads = all.iter().zip(0..).map(|(group, place)| Fill {
                 from: (&weight, *group),
                 to: (&rooms[0], place),
+                // The bytes of one of them were read before.
+                read: (place == 1).then(|| weight.rows_bytes(*group as usize, 0..rows)),
             });
             let reads: Vec<_> = reads.collect();
             let mut ignore = |_| {};

@@ -39,6 +39,8 @@ pub(super) struct Target<'a> {
     /// The place of the first one among the rows of the planes, and how many rows these have.
     pub place: usize,
     pub of: usize,
+    /// The bytes of the rows, if they were read before.
+    pub read: Option<&'a [u8]>,
     /// Buffer and offset of the plane of quants.
     pub quants: (&'a Buffer, u64),
     /// Buffer and offset of the plane of scales.
@@ -258,6 +260,10 @@ fn tasks<'a>(mut into: WriteOnly<'a, [u8]>, pieces: &'a [Piece<'_>]) -> Vec<Task
             tasks.push(Task {
                 weight: target.weight,
                 rows: target.first_row + run.start..target.first_row + run.end,
+                read: target.read.map(|all| {
+                    let bytes = target.weight.row_bytes();
+                    &all[run.start * bytes..run.end * bytes]
+                }),
                 places,
             });
         }
@@ -274,6 +280,8 @@ fn take<'a>(into: &mut WriteOnly<'a, [u8]>, bytes: usize) -> WriteOnly<'a, [u8]>
 struct Task<'a> {
     weight: &'a Weight,
     rows: Range<usize>,
+    /// Their bytes, if these were read before.
+    read: Option<&'a [u8]>,
     /// The places of its quants, records and subs.
     places: [Place<'a>; 3],
 }
@@ -296,13 +304,17 @@ impl Task<'_> {
             let Self {
                 weight,
                 rows,
+                read,
                 places,
             } = self;
-            let source = weight
-                .read_rows(rows, source)
-                .map_err(|e| GpuError::ReadWeights {
-                    reason: e.to_string(),
-                })?;
+            let source = match read {
+                Some(read) => read,
+                None => weight
+                    .read_rows(rows, source)
+                    .map_err(|e| GpuError::ReadWeights {
+                        reason: e.to_string(),
+                    })?,
+            };
             let bytes = places.iter().map(|place| place.0.len()).sum();
             if planes.len() < bytes {
                 planes.resize(bytes, 0);
@@ -377,6 +389,7 @@ mod tests {
                 rows: *rows,
                 place: 0,
                 of: *rows,
+                read: None,
                 quants: (quants, 16),
                 scales: (scales, 16),
             })

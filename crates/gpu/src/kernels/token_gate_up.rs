@@ -119,8 +119,40 @@ impl Divided for GpuTokenGateUp<'_> {
 
     /// One call per piece of the experts or of the shared expert, whichever are more.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
+        self.pieces_of(target, geometry, [true; 2])
+    }
+}
+
+impl GpuTokenGateUp<'_> {
+    /// The dispatches of [`calls`](Divided::calls), with those of the shared expert before the ones of the experts. Every value is that of the
+    /// dispatches of both, since the geometry is theirs.
+    ///
+    /// # Errors
+    /// The errors of [`calls`](Divided::calls).
+    ///
+    /// # Panics
+    /// If the product makes the choice of its experts itself, for which the first workgroup of the shared expert would be missing.
+    pub fn calls_apart(&self, target: &Target) -> Result<[Vec<Call>; 2], GpuError> {
+        assert!(self.given, "experts apart that nobody chose");
+        let (site, geometry) = (self.site(), self.geometry(target)?);
+        let of = |parts| {
+            let calls = self.pieces_of(target, &geometry, parts)?.into_iter();
+            Ok(calls.map(|call| call.at_site(site.clone())).collect())
+        };
+        Ok([of([false, true])?, of([true, false])?])
+    }
+
+    /// A call per piece of the experts, of the shared expert, or of whichever are more, as `parts` has them.
+    fn pieces_of(
+        &self,
+        target: &Target,
+        geometry: &Geometry,
+        parts: [bool; 2],
+    ) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
-        for [g, u] in self.pairs() {
+        let experts = self.experts.as_ref().map(|(pair, _)| *pair);
+        let pairs = [experts, self.shared].into_iter().zip(parts);
+        for [g, u] in pairs.filter_map(|(pair, is_part)| pair.filter(|_| is_part)) {
             let form = |w: &GpuWeight| {
                 let cuts = w.pieces.iter().map(|p| (p.first_row, p.rows));
                 ((w.groups, w.rows, w.cols), cuts.collect::<Vec<_>>())
@@ -144,12 +176,10 @@ impl Divided for GpuTokenGateUp<'_> {
         }
         let whole = self.whole(target, geometry);
         Ok((0..count)
-            .map(|i| self.piece(target, geometry, &whole, i))
+            .map(|i| self.piece(target, geometry, &whole, (i, parts)))
             .collect())
     }
-}
 
-impl GpuTokenGateUp<'_> {
     /// The call without any weights.
     fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
         let units = self.units();
@@ -169,16 +199,22 @@ impl GpuTokenGateUp<'_> {
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
-    fn piece(&self, target: &Target, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+    /// Piece i of the experts and piece i of the shared expert, of those among `parts` that have a piece i.
+    fn piece(
+        &self,
+        target: &Target,
+        geometry: &Geometry,
+        whole: &Call,
+        (i, parts): (usize, [bool; 2]),
+    ) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
-        let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
+        let has = |part: usize, pair: &[&GpuWeight; 2]| parts[part] && i < pair[0].pieces.len();
         let weights_of = |call: Call, names: [[&'static str; 2]; 2], pair: &[&GpuWeight; 2]| {
             let call = weight(call, names[0], pair[0].ty, self.activation);
             weight(call, names[1], pair[1].ty, self.activation)
         };
-        if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
+        if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(0, pair)) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = match self.given {
@@ -207,7 +243,7 @@ impl GpuTokenGateUp<'_> {
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
-        if let Some(pair) = self.shared.filter(has) {
+        if let Some(pair) = self.shared.filter(|pair| has(1, pair)) {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let names = [
                 ["SHARED_GATE", "SHARED_GATE_TIMES"],

@@ -218,6 +218,40 @@ impl Weight {
         Ok(&scratch[..len])
     }
 
+    /// Whether the system has a group in memory, by a byte in its middle. `None` where it does not tell, or where the weight is in no file.
+    pub fn is_kept(&self, group: usize) -> Option<bool> {
+        match &self.storage {
+            Storage::File(gguf, index) => {
+                gguf.is_kept(&gguf.tensors()[*index], self.bytes_of_group(group))
+            }
+            Storage::Owned(_) => None,
+        }
+    }
+
+    /// Asks the system to forget a group, so that it is read from the disk next.
+    pub fn let_go(&self, group: usize) {
+        if let Storage::File(gguf, index) = &self.storage {
+            gguf.let_go(&gguf.tensors()[*index], self.bytes_of_group(group));
+        }
+    }
+
+    /// The place of a group among the bytes of its tensor.
+    fn bytes_of_group(&self, group: usize) -> Range<usize> {
+        let start = self.start + group * self.group_stride;
+        start..start + self.rows * self.row_bytes
+    }
+
+    /// Whether what was read until now is what the model's files held when they were opened.
+    ///
+    /// # Errors
+    /// The errors of [`Gguf::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        match &self.storage {
+            Storage::File(gguf, _) => gguf.check_unchanged(),
+            Storage::Owned(_) => Ok(()),
+        }
+    }
+
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes

@@ -114,12 +114,22 @@ pub(super) struct Token {
 }
 
 /// The most tokens of each of the steps of several tokens that a batch of such sizes may compile.
-pub(super) fn classes(sizes: BatchSizes) -> Vec<u32> {
-    let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
-    let mut classes: Vec<u32> = powers.collect();
+pub(super) fn classes(sizes: BatchSizes, recipes: &Steps) -> Vec<u32> {
+    let with_slots = recipes.most_with_slots().min(sizes.tokens);
+    let mut classes = powers(sizes);
+    classes.extend([with_slots].iter().filter(|most| **most > 1));
+    classes.sort_unstable();
     classes.dedup();
-    classes.retain(|class| *class > 1);
     classes
+}
+
+/// The powers of 2 up to the tokens of a step, and these.
+fn powers(sizes: BatchSizes) -> Vec<u32> {
+    let powers = (1..32).map(|power| (1 << power).min(sizes.tokens));
+    let mut powers: Vec<u32> = powers.collect();
+    powers.dedup();
+    powers.retain(|class| *class > 1);
+    powers
 }
 
 /// The kind of step that a head follows. All steps of one kind leave their hidden states in the same form.
@@ -143,7 +153,7 @@ impl After {
 
 /// The most tokens of each of the heads that such a batch may compile.
 pub(super) fn head_classes(sizes: BatchSizes) -> Vec<u32> {
-    let mut classes = classes(sizes);
+    let mut classes = powers(sizes);
     classes.retain(|class| *class <= sizes.most_drawn());
     classes
 }
@@ -326,12 +336,14 @@ impl GpuBatch {
 
     /// The most tokens of the step of any sequences that suits `tokens`.
     fn class(&self, tokens: usize) -> u32 {
-        self.sizes.class(tokens as u32)
+        let tokens = tokens as u32;
+        let class = self.sizes.class(tokens);
+        self.recipes.class_with_slots(tokens, class)
     }
 
     /// The key of the head that follows a step of `tokens` tokens, several, after `drawn` of which a token is chosen.
     fn head_of(&self, tokens: usize, drawn: usize) -> (After, u32) {
-        let most = self.class(drawn.max(2));
+        let most = self.sizes.class(drawn.max(2) as u32);
         (After::of(self.gpu(), self.class(tokens)), most)
     }
 
@@ -388,7 +400,7 @@ impl GpuBatch {
     /// # Errors
     /// The errors of [`prepare`](Self::prepare).
     pub async fn prepare_all(&mut self) -> Result<(), GpuError> {
-        for class in classes(self.sizes) {
+        for class in classes(self.sizes, &self.recipes) {
             for drawn in head_classes(self.sizes) {
                 let drawn = drawn.min(class);
                 self.prepare(class as usize, drawn as usize).await?;

@@ -1,5 +1,6 @@
 //! Experts that come from the file: the host reads those that a layer's step misses and sends them to their places.
 
+use super::ahead::{Ahead, are_nearly_all};
 use super::answered::{Answers, failed};
 use crate::engine::backend::BoxedFuture;
 use crate::gpu::memory::{Fill, Filler};
@@ -13,7 +14,10 @@ use crate::recipes::Rooms;
 /// The experts of each layer in the file, and the way from there.
 pub(super) struct FromFile {
     layers: Vec<Option<Mlp>>,
+    /// The expert in each slot of each layer, as far as is known: it decides what is read ahead, and nothing else.
+    held: Vec<Vec<u32>>,
     filler: Filler,
+    pub(super) ahead: Ahead,
 }
 
 impl FromFile {
@@ -45,7 +49,16 @@ impl FromFile {
             .flat_map(Rooms::first_reads)
             .collect();
         filler.fill(gpu, &first, progress).await?;
-        Ok(Some(Self { layers, filler }))
+        let slots = |rooms: &Option<Rooms>| rooms.as_ref()?.table().map(|table| table.slots);
+        let held = rooms
+            .iter()
+            .map(|rooms| (0..slots(rooms).unwrap_or(0)).collect());
+        Ok(Some(Self {
+            layers,
+            held: held.collect(),
+            filler,
+            ahead: Ahead::default(),
+        }))
     }
 
     async fn bring(
@@ -59,7 +72,8 @@ impl FromFile {
             return Err(failed(format!("layer {layer} has no experts in the file")));
         };
         let to = question.to.weights();
-        let (mut reads, mut copies) = (vec![], vec![]);
+        let read = self.ahead.take(layer);
+        let (mut reads, mut copies, mut asked) = (vec![], vec![], 0);
         for [source, place] in fills.as_chunks::<2>().0 {
             if *source == NONE {
                 continue;
@@ -78,10 +92,15 @@ impl FromFile {
             }
             match kept {
                 Some(kept) => copies.push((kept.weights(), group, *place)),
-                None => reads.extend(file.weights().into_iter().zip(to).map(|(from, to)| Fill {
-                    from: (from, group),
-                    to: (to, *place),
-                })),
+                None => {
+                    asked += 1;
+                    let weights = file.weights().into_iter().zip(to).enumerate();
+                    reads.extend(weights.map(|(which, (from, to))| Fill {
+                        from: (from, group),
+                        to: (to, *place),
+                        read: read.get(&(which, group)).map(Vec::as_slice),
+                    }));
+                }
             }
         }
         if !copies.is_empty() {
@@ -93,7 +112,50 @@ impl FromFile {
             }
             gpu.queue.submit([encoder.finish()]);
         }
-        self.filler.fill(gpu, &reads, &mut |_| {}).await
+        self.filler.fill(gpu, &reads, &mut |_| {}).await?;
+        if !reads.is_empty() {
+            // Asked behind the reads, so that none of them was of other bytes.
+            file.gate
+                .check_unchanged()
+                .map_err(|e| GpuError::ReadWeights {
+                    reason: e.to_string(),
+                })?;
+        }
+        drop(reads);
+        self.ahead.keep(read);
+        match to[0].groups as usize == file.gate.groups {
+            true => self.read_ahead(layer, asked),
+            false => self.hold(layer, fills),
+        }
+        Ok(())
+    }
+
+    /// Begins to read the experts of the next layer that have no slots, if this one `asked` for nearly all of its own.
+    fn read_ahead(&mut self, layer: usize, asked: usize) {
+        let without_slots = |layer: usize, file: &Mlp| file.gate.groups - self.held[layer].len();
+        let own = self.layers[layer].as_ref();
+        let is_long = own.is_some_and(|own| are_nearly_all(asked, without_slots(layer, own)));
+        let next = (layer + 1..).zip(&self.layers[layer + 1..]);
+        let next = next
+            .filter_map(|(i, file)| Some((i, file.as_ref()?)))
+            .next();
+        if let Some((next, file)) = next.filter(|_| is_long) {
+            let held = &self.held[next];
+            let groups = (0..file.gate.groups as u32).filter(|group| !held.contains(group));
+            self.ahead.begin(next, file, groups);
+        }
+    }
+
+    /// Notes which experts came to slots of a layer.
+    fn hold(&mut self, layer: usize, fills: &[u32]) {
+        self.ahead.forget();
+        for [source, place] in fills.as_chunks::<2>().0 {
+            if let Some(held) = self.held[layer].get_mut(*place as usize)
+                && *source != NONE
+            {
+                *held = *source;
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The GPU backend: recorded steps replayed with one or two tokens in flight.
 
+mod ahead;
 mod answered;
 pub mod batch;
 mod by_host;

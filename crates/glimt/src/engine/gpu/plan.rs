@@ -98,7 +98,7 @@ impl Plan {
         };
         let token = recipes.token(target, &logits)?;
         let mut steps = vec![("token", token.then(&chosen.calls(1, 1)))];
-        if sizes.chunk > 0 {
+        if sizes.chunk > 0 && !recipes.is_one_by_one() {
             // Few tokens of one of several sequences take the steps of any.
             if sizes.pages == 0 {
                 steps.push(("few tokens", recipes.prompt(target, 2, FEW)?));
@@ -118,7 +118,7 @@ impl Plan {
             steps.push(("copies", copies::step(&recipes, sizes).0));
         }
         let mut kinds = HashSet::new();
-        for class in classes(sizes) {
+        for class in classes(sizes, &recipes) {
             steps.push(("step", recipes.step(target, class)?));
             for most in head_classes(sizes) {
                 if most <= class && kinds.insert((After::of(target, class), most)) {

@@ -67,6 +67,9 @@ pub(crate) fn chunk(
     n_ctx: usize,
     asked: Option<u32>,
 ) -> Result<u32, GpuError> {
+    if sessions.is_one_by_one() {
+        return Ok(1);
+    }
     let room = room(target, sessions);
     let n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX).max(1);
     let Some(asked) = asked else {
@@ -161,7 +164,7 @@ impl Prompt {
         recipes: &Steps,
         few: bool,
     ) -> Result<(), GpuError> {
-        if self.chunk == 0 {
+        if self.chunk == 0 || recipes.is_one_by_one() {
             return Ok(());
         }
         self.few = match few {
@@ -253,7 +256,8 @@ impl Prompt {
             }
             return Ok(all);
         }
-        let most = (tokens as u32).next_power_of_two().min(recipes.as_one());
+        let class = (tokens as u32).next_power_of_two().min(recipes.as_one());
+        let most = recipes.class_with_slots(tokens as u32, class);
         if let Entry::Vacant(place) = self.few_as_one.entry(most) {
             let step = recipes.step(gpu, most)?;
             place.insert(Arc::new(Recording::new(gpu, &step).await?));

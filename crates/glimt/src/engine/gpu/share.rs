@@ -46,8 +46,8 @@ impl GpuModel {
             (CpuShare::Experts(_), Residence::Whole) => {
                 Some(Share::none("all experts lie on the GPU".to_owned()))
             }
-            (CpuShare::Auto, Residence::File(_)) => None,
-            (CpuShare::Experts(experts), Residence::File(_)) => {
+            (CpuShare::Auto, Residence::File(_) | Residence::OneByOne(_)) => None,
+            (CpuShare::Experts(experts), Residence::File(_) | Residence::OneByOne(_)) => {
                 return Err(cannot(experts, "the experts come from the file".to_owned()));
             }
             (asked, Residence::Slots(slots)) => {

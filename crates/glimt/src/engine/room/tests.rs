@@ -35,6 +35,7 @@ fn a_model_that_thinks_gets_what_has_room() {
         model: &*model,
         ubatch: None,
         has_flag: true,
+        may_shrink: true,
     };
     let context = |thinks| place.default_context(thinks).expect("it has room");
     // The built-in model was made for no more.
@@ -77,6 +78,7 @@ fn place<'a>(
         model,
         ubatch: None,
         has_flag: true,
+        may_shrink: false,
     }
 }
 
@@ -259,7 +261,7 @@ fn experts_come_from_the_file_where_they_have_no_other_room() {
         let found = found(&at(device, behind, host, experts, 3.0));
         assert_eq!(matches!(found.way, Way::Disk(_)), from_file, "{found}");
         let residence = Partly::residence_of(Some(&found));
-        assert_eq!(residence, found.way.residence(found.slots));
+        assert_eq!(residence, found.way.residence(found.slots, None));
         assert_eq!(found.to_string().contains("stay in the file"), from_file);
     }
     let told = refused(&at(device, Behind::Unified, host, ExpertsFrom::Host, 3.0));
@@ -277,6 +279,61 @@ fn experts_come_from_the_file_where_they_have_no_other_room() {
     let told = refused(&slow(ExpertsFrom::Auto, 0.5));
     assert!(told.contains("0.50 tokens/s"), "{told}");
     assert!(told.contains("a file of"), "{told}");
+}
+
+#[test]
+fn fewer_tokens_of_a_prompt_at_once_leave_room_for_experts_from_the_file() {
+    let (model, target) = (tiny(), Target::h200());
+    let host = Host::of(64 << 30);
+    let at = |device, may_shrink| {
+        let mut place = place(&*model, &target, device, CARD, host);
+        if let Site::Gpu(_, memory) = &mut place.site {
+            memory.experts = ExpertsFrom::File;
+        }
+        Place {
+            may_shrink,
+            ..place
+        }
+    };
+    let of = |residence, at_once| {
+        let plan = at(0, true).plan_at(residence, N_CTX, at_once);
+        plan.expect("it is planned").total()
+    };
+    let found = |device| {
+        let found = at(device, true).check(N_CTX).expect("it fits partly");
+        found.expect("it is not whole")
+    };
+    let usual = of(Residence::File(0), None);
+    assert_eq!(found(usual).at_once, None);
+    let refused = |place: Place<'_>| place.check(N_CTX).expect_err("it has no room").to_string();
+    assert!(refused(at(usual - 1, false)).contains("without any expert"));
+    let ubatch = Some(N_CTX as u32);
+    assert!(
+        refused(Place {
+            ubatch,
+            ..at(usual - 1, true)
+        })
+        .contains("without any expert")
+    );
+    // All tokens of this context at once are fewer than 512.
+    let [few, one] = [(Residence::File(0), 64), (Residence::OneByOne(0), 1)]
+        .map(|(residence, n)| of(residence, Some(n)));
+    assert!(one < few && few < usual, "{one}, {few}, {usual}");
+    for (device, at_once) in [(few, 64), (few - 1, 1), (one, 1)] {
+        let found = found(device);
+        assert_eq!(found.at_once, Some(at_once), "{found}");
+        assert!(of(Partly::residence_of(Some(&found)), found.at_once) <= device);
+        assert!(
+            found.to_string().contains("prompts are computed"),
+            "{found}"
+        );
+    }
+    // Slots for those of a token leave no need for another room.
+    let slots = found(few - 1).slots;
+    let used = model.config().experts.as_ref().map_or(0, |e| e.used as u32);
+    assert!(slots == 0 || slots >= used, "{slots}");
+    let told = refused(at(one - 1, true));
+    assert!(told.contains(&size(one)), "{}: {told}", size(one));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Few, Place, Product, Stream, combine};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Buffer, Range};
+use crate::gpu::call::Call;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::batch_combine::GpuBatchCombine;
 use crate::kernels::batch_experts::{self, GpuBatchExperts, TILE_WORDS};
@@ -159,7 +160,14 @@ impl Few<'_> {
         if let Some(rooms) = rooms {
             self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?;
         }
-        let mut calls = gate_up.calls(target)?;
+        let mut calls = match shared.filter(|_| rooms.is_some_and(Rooms::asks_for_experts)) {
+            Some(_) => {
+                let [beside, calls] = gate_up.calls_apart(target)?;
+                self.beside_reads(beside);
+                calls
+            }
+            None => gate_up.calls(target)?,
+        };
         if let Some(last) = calls.pop_if(|_| self.most > 1) {
             calls.push(last.listing(&ids, 1));
         }
@@ -184,6 +192,14 @@ impl Few<'_> {
         };
         self.calls.extend(down.calls(target)?);
         Ok(())
+    }
+
+    /// Records what the answer to the last question is not needed for, and the host's reads run beside.
+    fn beside_reads(&mut self, calls: Vec<Call>) {
+        self.calls.extend(calls);
+        if let Some(question) = self.questions.last_mut() {
+            question.due = self.calls.len();
+        }
     }
 
     /// The choice of the experts that `gate_up` multiplies, and the copies of those that are missing in the places that it reads. Of `x`, the
@@ -281,7 +297,9 @@ impl Few<'_> {
         let config = self.given.experts();
         let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
         let used = config.used as u32;
-        let shared = self.shared_gate_up(moe.shared.as_ref(), stream)?;
+        let asks = rooms.is_some_and(Rooms::asks_for_experts);
+        let shared = moe.shared.as_ref();
+        let shared_h = self.shared_gate_up(shared.filter(|_| !asks), stream)?;
         let weights = self.floats("expert weights", used);
         let [by_token, by_slot] = self.choice(moe, logits, &weights)?;
         if let Some(rooms) = rooms {
@@ -290,6 +308,12 @@ impl Few<'_> {
             let fills = rooms.fill_of_few(&moe.experts, config, chosen, self.most);
             fills.record(&mut self.calls, &mut self.questions);
         }
+        let mut residual = None;
+        if asks {
+            let h = self.shared_gate_up(shared, stream)?;
+            residual = Some(self.shared_down(h, stream)?);
+            self.beside_reads(vec![]);
+        }
         let h = self.hidden_values(used * experts.gate.rows);
         let gate_up = GpuBatchMatvec {
             up: Some(&experts.up),
@@ -297,7 +321,10 @@ impl Few<'_> {
             ..self.of_experts(&experts.gate, &stream.values, by_token)
         };
         self.calls.extend(gate_up.calls(target)?);
-        let residual = self.shared_down(shared, stream)?;
+        let residual = match residual {
+            Some(residual) => residual,
+            None => self.shared_down(shared_h, stream)?,
+        };
         let slots = self.floats("slots", used * experts.down.rows);
         let down = GpuBatchMatvec {
             y: Some(slots.clone()),

@@ -77,6 +77,12 @@ impl<'a> Prompt<'a> {
             self.fill(rooms, &moe.experts, least);
         }
         let used = gathers[0].used;
+        let asks = rooms.is_some_and(Rooms::asks_for_experts);
+        let mut residual = x.clone();
+        if let Some(mlp) = shared.filter(|_| asks) {
+            residual = self.shared_beside_reads(mlp, &input, &x);
+        }
+        let shared = shared.filter(|_| !asks);
         // Each step of the shared expert stands beside that of the others, for which it does not wait: its few workgroups fill
         // what theirs leave idle at the end. So do products by low and by tall tiles: they write to buffers of their own.
         for (gather, h) in gathers.iter().zip(&chunk.h) {
@@ -103,7 +109,7 @@ impl<'a> Prompt<'a> {
         let slots = low_or_tall(&chunk.slots, &gathers);
         let residual = match shared_h {
             Some((mlp, h)) => self.product(&chunk.after_shared, &mlp.down, &h, 0, Some(&x)),
-            None => x,
+            None => residual,
         };
         let combine = GpuMoeCombine {
             slots: slots.range,
@@ -116,6 +122,18 @@ impl<'a> Prompt<'a> {
         };
         self.calls.push(combine.call());
         chunk.after_ffn.clone()
+    }
+
+    /// The stream `x` behind the shared expert, which does not need the answer to the last question.
+    fn shared_beside_reads(&mut self, mlp: &Mlp<GpuWeight>, input: &Rows, x: &Range) -> Range {
+        let chunk = self.chunk;
+        self.gate_up(&chunk.shared_h, mlp, input, None);
+        let h = self.plain_input(&chunk.shared_inner, &chunk.shared_h, mlp.down.cols);
+        let after = self.product(&chunk.after_shared, &mlp.down, &h, 0, Some(x));
+        if let Some(question) = self.questions.last_mut() {
+            question.due = self.calls.len();
+        }
+        after
     }
 
     /// The inputs of `down` by each kind of tiles: halves are the same for both, of what either left.

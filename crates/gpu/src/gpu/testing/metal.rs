@@ -54,7 +54,7 @@ pub fn skips(what: &str) -> bool {
 }
 
 /// `gpu` told to be a Mac's in its tier; its own memory keeps the buffers.
-pub(super) fn pretending(mut gpu: Gpu, math: Math) -> Gpu {
+pub fn pretending(mut gpu: Gpu, math: Math) -> Gpu {
     let mac = profiles()
         .into_iter()
         .find(|target| target.name.starts_with("Apple") && target.tier == gpu.tier);

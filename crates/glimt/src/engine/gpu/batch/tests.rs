@@ -2,6 +2,8 @@
 
 mod answered;
 mod as_one;
+mod metal;
+mod parts;
 mod shared;
 mod slots;
 

@@ -76,7 +76,7 @@ impl GpuBatch {
         let sequences = self.sizes.sequences;
         let (mut classes_run, mut heads_run) = (BTreeSet::new(), BTreeSet::new());
         let mut steps = vec![(1, 1)];
-        for class in classes(self.sizes) {
+        for class in classes(self.sizes, &self.recipes) {
             let tokens = class / 2 + 1;
             if tokens.div_ceil(sequences) as usize > self.sizes.n_ctx {
                 break;

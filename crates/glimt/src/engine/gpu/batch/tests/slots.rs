@@ -7,6 +7,7 @@ use crate::gpu::Gpu;
 use crate::models;
 use crate::recipes::Residence;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
+use tempfile::TempPath;
 
 /// One way to run a model with slots.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +26,46 @@ pub(super) struct Way {
     pub(super) file: bool,
 }
 
+/// A model of four layers.
+fn small() -> SynthOptions {
+    SynthOptions {
+        layers: Some(4),
+        ..SynthOptions::default()
+    }
+}
+
 impl Way {
     /// The model on the device, and in host memory with slots; nothing where the adapter cannot run it.
     pub(super) fn models(self) -> Option<[Arc<GpuModel>; 2]> {
+        let (models, _file) = self.models_of_a_file()?;
+        Some(models)
+    }
+
+    /// The same, and the path of the file of a model that has its experts come from there.
+    pub(super) fn models_of_a_file(self) -> Option<([Arc<GpuModel>; 2], TempPath)> {
+        let file = tempfile::NamedTempFile::new().expect("there is room");
+        let gguf = match (self.file, self.from_file) {
+            (true, true) => {
+                std::fs::write(file.path(), self.bytes()).expect("there is room");
+                Gguf::open(file.path()).expect("it is whole")
+            }
+            (true, false) => Gguf::from_bytes(self.bytes(), "a small model").expect("it is whole"),
+            (false, _) => {
+                let plan = synth::without_matrices(self.model, self.recipe, &small());
+                plan.expect("four layers are fine")
+            }
+        };
+        Some((self.models_of(gguf)?, file.into_temp_path()))
+    }
+
+    /// The bytes of the model's file.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let bytes = synth::in_memory(self.model, self.recipe, &small());
+        bytes.expect("four layers are fine")
+    }
+
+    /// The models of a container.
+    pub(super) fn models_of(self, gguf: Gguf) -> Option<[Arc<GpuModel>; 2]> {
         let options = GpuOptions {
             tier: Some(self.tier),
             repeats_work: Some(self.repeats),
@@ -40,21 +78,6 @@ impl Way {
         };
         gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
         let gpu = Arc::new(gpu);
-        let options = SynthOptions {
-            layers: Some(4),
-            ..SynthOptions::default()
-        };
-        let gguf = match self.file {
-            true => {
-                let bytes = synth::in_memory(self.model, self.recipe, &options);
-                let bytes = bytes.expect("four layers are fine");
-                match self.from_file {
-                    true => on_disk(&bytes),
-                    false => Gguf::from_bytes(bytes, "a small model").expect("it is whole"),
-                }
-            }
-            false => synth::without_matrices(self.model, self.recipe, &options).expect("a plan"),
-        };
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let partly = match self.from_file {
             true => Residence::File(self.slots),
@@ -71,10 +94,14 @@ impl Way {
 
     /// Compares sessions, and steps of several sequences, whose tokens come one at a time and many at once.
     fn compare(self, rng: &Rng) {
-        let Some(models) = self.models() else {
-            eprintln!("skipped: {self:?}");
-            return;
-        };
+        match self.models() {
+            Some(models) => self.compare_models(&models, rng),
+            None => eprintln!("skipped: {self:?}"),
+        }
+    }
+
+    /// Compares them for two models, the first of which lies on the device.
+    pub(super) fn compare_models(self, models: &[Arc<GpuModel>; 2], rng: &Rng) {
         let [whole, slots] = models.each_ref().map(|model| {
             // Both get the same.
             let mut rng = rng.clone();
@@ -104,13 +131,6 @@ impl Way {
             }
         }
     }
-}
-
-/// A model in a file that has no name any more.
-fn on_disk(bytes: &[u8]) -> Gguf {
-    let file = tempfile::NamedTempFile::new().expect("there is room");
-    std::fs::write(file.path(), bytes).expect("there is room");
-    Gguf::open(file.path()).expect("it is whole")
 }
 
 /// The bits of the kept logits of a session after each of its calls, and the tokens that it chooses.

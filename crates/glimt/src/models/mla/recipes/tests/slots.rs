@@ -27,7 +27,50 @@ fn plan(target: &Target, model: &Model, residence: Residence) -> (Vec<Step>, Pla
     let session = Plan::of_one(target, model, residence, 4000, None).expect("it fits");
     let batch = Plan::new(target, model, residence, BATCH).expect("it fits");
     let steps = session.steps.iter().chain(&batch.steps);
-    (steps.map(|(_, step)| step.clone()).collect(), session)
+    let usual = |(name, step): &&(&str, Step)| *name != "step" || is_usual(step);
+    let steps = steps.filter(usual).map(|(_, step)| step.clone());
+    (steps.collect(), session)
+}
+
+/// Whether a step is also made for a model without slots.
+fn is_usual(step: &Step) -> bool {
+    step.most.tokens.is_power_of_two()
+}
+
+#[test]
+fn as_many_tokens_as_have_slots_for_all_their_experts_have_a_step() {
+    let model = model(ModelName::Glm47Flash, Recipe::Q4KM);
+    let target = Target::h200();
+    let layers = model.layers.len() - model.config.leading_dense_block_count;
+    // With 4 experts a token. The step of 8 tokens is made in any case, and larger ones have no room for the experts of a token each.
+    for (slots, expected) in [
+        (7, None),
+        (15, Some(3)),
+        (23, Some(5)),
+        (32, None),
+        (52, None),
+    ] {
+        for residence in [Residence::Slots(slots), Residence::File(slots)] {
+            let batch = Plan::new(&target, &model, residence, BATCH).expect("it fits");
+            let steps = batch.steps.iter().filter(|(name, _)| *name == "step");
+            let others: Vec<_> = steps
+                .map(|(_, step)| step)
+                .filter(|step| !is_usual(step))
+                .collect();
+            let found = others.first().map(|step| step.most.tokens);
+            assert_eq!(
+                (found, others.len()),
+                (expected, usize::from(expected.is_some()))
+            );
+            for step in others {
+                let places = step
+                    .calls
+                    .iter()
+                    .filter(|call| call.kernel == "expert_places");
+                assert_eq!(places.count(), layers, "{slots} slots");
+            }
+        }
+    }
 }
 
 /// Whether a call is one of those that experts in host memory need.
@@ -104,7 +147,7 @@ fn experts_in_host_memory_take_the_steps_of_a_model_on_the_device_and_what_bring
 }
 
 /// Compares the steps of a model whose experts stay in the file with those of experts in host memory: the host is asked in each layer, behind
-/// what tells it, in place of the copies.
+/// what tells it, in place of the copies. Only the shared expert runs beside the answer, from there on or in a dispatch of its own.
 fn asks_for_experts(target: &Target, model: &Model, slots: u32, in_host: &[Step], whole: &[Step]) {
     let what = format!("{slots} slots on {}", target.name);
     let (steps, planned) = plan(target, model, Residence::File(slots));
@@ -114,21 +157,35 @@ fn asks_for_experts(target: &Target, model: &Model, slots: u32, in_host: &[Step]
         let others = |step: &Step| -> Vec<_> {
             let calls = step.calls.iter();
             let calls = calls.filter(|call| call.kernel == "expert_slots" || !brings(call));
-            calls.map(|call| call.kernel).collect()
+            let mut calls: Vec<_> = calls.map(|call| call.kernel).collect();
+            calls.sort();
+            calls
         };
-        assert_eq!(
-            others(step),
-            others(in_host),
-            "{what}, up to {:?}",
-            step.most
-        );
+        let (mut found, expected) = (others(step), others(in_host));
         let has_layers = in_host.calls.len() > whole.calls.len();
         assert_eq!(step.questions.len(), usize::from(has_layers) * layers);
         for question in &step.questions {
-            assert_eq!(question.asked, question.due, "{what}");
             assert!(brings(&step.calls[question.asked - 1]), "{what}");
-            assert!(!brings(&step.calls[question.due]), "{what}");
+            let rooms = question.to.weights();
+            let reads = |call: &Call| rooms.iter().any(|room| call.binds(room));
+            let [beside, behind] = [question.asked..question.due, question.due..step.calls.len()];
+            let beside = &step.calls[beside];
+            // Products of the shared expert, which are gate and up together, and down where it has a dispatch of its own.
+            assert!(
+                !beside.is_empty() && beside.len() <= 3,
+                "{what}: {beside:?}"
+            );
+            assert!(
+                !beside.iter().any(|call| brings(call) || reads(call)),
+                "{what}"
+            );
+            assert!(reads(&step.calls[behind.start]), "{what}");
+            if beside[0].kernel == "token_gate_up" {
+                let own = found.iter().position(|kernel| *kernel == "token_gate_up");
+                found.remove(own.expect("it is one of them"));
+            }
         }
+        assert_eq!(found, expected, "{what}, up to {:?}", step.most);
         resolved(target, &what, step);
     }
 }
