@@ -51,6 +51,7 @@ impl Synthetic {
             layers: None,
             seed: self.seed,
             fused_kv_b: self.fused_kv_b,
+            nextn: false,
         };
         let model = self.model.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
         let recipe = self
