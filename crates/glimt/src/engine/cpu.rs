@@ -401,6 +401,17 @@ impl Backend for CpuBackend {
     ) -> Answer<'a, ()> {
         Box::pin(self.decode_with(context, sampling, limit, drafter, on_token))
     }
+
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        let known = context.to_vec();
+        let compute = move |work: &mut Work, _: &mut Heard<'_, ()>| {
+            Ok(work.predict(&known, number, (&Sampling::GREEDY, &Biases::default())))
+        };
+        Box::pin(async move {
+            let unheard = &mut |()| ControlFlow::Continue(());
+            self.computed(compute, unheard).await
+        })
+    }
 }
 
 #[cfg(test)]

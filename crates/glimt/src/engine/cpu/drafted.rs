@@ -138,7 +138,12 @@ impl Work {
 
     /// Up to `number` drafts of the prediction layer, each chosen by the number and the settings of its position. Rows behind that of the last
     /// known token stand on drafts; the step that computes these makes them anew.
-    fn predict(&mut self, known: &[u32], number: usize, how: (&Sampling, &Biases)) -> Vec<u32> {
+    pub(super) fn predict(
+        &mut self,
+        known: &[u32],
+        number: usize,
+        how: (&Sampling, &Biases),
+    ) -> Vec<u32> {
         let mut text = known.to_vec();
         if !self.model.nextn() {
             return vec![];
