@@ -4,6 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
 use web_time::Duration;
 
+use super::draft::Drafter;
 use crate::gpu::GpuError;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample::all_finite;
@@ -113,6 +114,21 @@ pub trait Backend: Send + Sync {
         limit: usize,
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
+
+    /// Does what [`decode`](Backend::decode) does, with the drafts that `drafter` proposes for its steps. The tokens are those of `decode`.
+    ///
+    /// # Errors
+    /// The errors of [`decode`](Backend::decode).
+    fn decode_drafted<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        _drafter: &'a mut dyn Drafter,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        self.decode(context, sampling, limit, on_token)
+    }
 
     /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.
     fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {
