@@ -115,7 +115,8 @@ pub trait Backend: Send + Sync {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
 
-    /// Does what [`decode`](Backend::decode) does, with the drafts that `drafter` proposes for its steps. The tokens are those of `decode`.
+    /// Decodes like [`decode`](Backend::decode), with the drafts that `drafter` proposes for each step. The tokens are the same, and so is what the
+    /// session is left with.
     ///
     /// # Errors
     /// The errors of [`decode`](Backend::decode).
@@ -124,9 +125,10 @@ pub trait Backend: Send + Sync {
         context: &'a [u32],
         sampling: &'a Sampling,
         limit: usize,
-        _drafter: &'a mut dyn Drafter,
+        drafter: &'a mut dyn Drafter,
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
+        let _ = drafter;
         self.decode(context, sampling, limit, on_token)
     }
 
