@@ -162,8 +162,7 @@ impl GpuBackend {
         });
         let flight = flight.await?;
         let BatchLanding { ids, broken, .. } = self.batch.land(flight).await?;
-        let same = drafts.iter().zip(&ids);
-        let accepted = same.take_while(|(draft, id)| draft == id).count();
+        let accepted = answered.drafter.accepted(drafts, &ids);
         let finite = broken[..=accepted].iter().position(|broken| *broken);
         if let Some(row) = finite {
             let position = last + row;
