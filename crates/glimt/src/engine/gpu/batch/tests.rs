@@ -5,6 +5,7 @@ mod as_one;
 mod drafted;
 mod metal;
 mod parts;
+mod predicted;
 mod shared;
 mod slots;
 
