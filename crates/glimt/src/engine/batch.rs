@@ -69,6 +69,9 @@ pub(super) trait Batch: Send + Sync {
     /// The most steps that may be on their way. Where it is one, a step computes while the host waits for it, and can be broken off.
     fn in_flight(&self) -> usize;
 
+    /// The most tokens of a step of any sequences in which each gets what it gets in a step of its own, to the bit.
+    fn as_one(&self) -> usize;
+
     /// The most tokens of one prompt that a step takes alone, where there are such steps.
     fn longest_run(&self) -> Option<usize>;
 

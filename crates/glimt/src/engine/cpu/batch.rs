@@ -19,7 +19,7 @@ use crate::models::{Model, OutOfMemory, Part, Reference};
 use crate::recipes::BatchSizes;
 
 /// A model on the CPU with the caches of several sequences. Each weight is read once for all tokens of a step, and the results are those of
-/// each sequence alone, bit for bit.
+/// each token alone, bit for bit.
 pub(in crate::engine) struct CpuBatch {
     work: Arc<Mutex<Work>>,
     sizes: BatchSizes,
@@ -151,6 +151,10 @@ impl Batch for CpuBatch {
 
     fn in_flight(&self) -> usize {
         1
+    }
+
+    fn as_one(&self) -> usize {
+        self.sizes.tokens as usize
     }
 
     fn longest_run(&self) -> Option<usize> {

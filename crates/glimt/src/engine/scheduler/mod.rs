@@ -14,7 +14,7 @@ mod slots;
 mod tests;
 
 pub use fair::Owner;
-pub use request::{Choice, Counts, Event, Request, RequestId, Told};
+pub use request::{Choice, Counts, DraftCounts, Event, MOST_DRAFTS, Request, RequestId, Told};
 pub use slots::{SlotAction, SlotDone, SlotError};
 
 use super::backend::Touch;

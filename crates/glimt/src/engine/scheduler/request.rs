@@ -52,6 +52,9 @@ pub enum Event {
     Failed(EngineError),
 }
 
+/// The most drafts of a sequence in a step.
+pub const MOST_DRAFTS: usize = 16;
+
 /// The work that a scheduler has to do and has done, in counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -67,6 +70,19 @@ pub struct Counts {
     pub prefix_asked: u64,
     /// The number of these tokens that had their rows already.
     pub prefix_found: u64,
+    /// The drafts of all answers so far.
+    pub drafts: DraftCounts,
+}
+
+/// The drafts of answers, and what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// The times that a sequence had drafts in a step.
+    pub steps: u64,
+    /// The number of drafts.
+    pub drafted: u64,
+    /// The number of those that were accepted, by their places among the drafts of their steps.
+    pub accepted: [u64; MOST_DRAFTS],
 }
 
 /// The listener to events.

@@ -171,6 +171,8 @@ impl Many {
                 submitted: cached,
                 landed: cached,
                 drawn: 0,
+                drafts: 0,
+                verified: None,
                 held: None,
             },
         );

@@ -22,6 +22,7 @@ use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
 mod cpu;
+mod drafted;
 mod fair;
 mod forced;
 mod held;
@@ -77,6 +78,8 @@ struct Job {
     /// The chooser that decides instead of the rest.
     led: Option<forced::Led>,
     owner: Owner,
+    /// The drafts that it has.
+    drafts: Option<drafted::Guessed>,
 }
 
 impl Job {
@@ -91,6 +94,7 @@ impl Job {
             goes: None,
             led: None,
             owner: Owner::default(),
+            drafts: None,
         }
     }
 
@@ -110,7 +114,13 @@ impl Job {
             prompt: self.prompt.clone(),
             choice: match &self.led {
                 Some(led) => Choice::Host(Box::new(led.clone())),
-                None if self.on_host => Choice::Host(Box::new(Chain::new(settings))),
+                None if self.on_host => {
+                    let chain = Box::new(Chain::new(settings));
+                    match &self.drafts {
+                        Some(_) => Choice::Host(drafted::moody(chain)),
+                        None => Choice::Host(chain),
+                    }
+                }
                 None => {
                     let biases = Biases::new(&self.biases).expect("not many");
                     Choice::Device(self.sampling, biases)
@@ -183,6 +193,9 @@ fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
             if comes {
                 let id = RequestId(*which as u64);
                 many.submit(id, job.request()).expect("it fits");
+                if let (Some(drafts), Some(last)) = (&job.drafts, many.waiting.back_mut()) {
+                    last.drafter = Some(drafts.drafter());
+                }
                 goes.insert(id, job.goes);
             }
             !comes
@@ -527,7 +540,7 @@ fn logits_that_are_no_numbers_end_their_own_request_alone() {
     let mut landing = landing.expect("nothing breaks it off");
     assert_eq!(landing.broken, [false; 2]);
     landing.broken[0] = true;
-    many.take(&flight.draws, &flight.parts, landing, told);
+    many.take(&flight, Duration::ZERO, landing, told);
     while !many.is_idle() {
         complete(many.step(told)).expect("the device works");
     }
