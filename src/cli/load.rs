@@ -44,6 +44,7 @@ pub(super) fn open_for(
         parse_special: ctx.parse_special,
         force: ctx.force,
         serving,
+        ..EngineOptions::default()
     };
     let source = model.source()?;
     let opened = Opened::new(&source, &options).wait();

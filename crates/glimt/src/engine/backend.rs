@@ -4,6 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
 use web_time::Duration;
 
+use super::draft::{DraftMeans, Drafter};
 use crate::gpu::GpuError;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample::all_finite;
@@ -113,6 +114,28 @@ pub trait Backend: Send + Sync {
         limit: usize,
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
+
+    /// The means that the device has for drafts. They also hold for the rows of a call of [`logits_watched`](Backend::logits_watched).
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans::default()
+    }
+
+    /// Decodes like [`decode`](Backend::decode), with the drafts that `drafter` proposes for each step. The tokens are the same, and so is what the
+    /// session is left with.
+    ///
+    /// # Errors
+    /// The errors of [`decode`](Backend::decode).
+    fn decode_drafted<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        drafter: &'a mut dyn Drafter,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        let _ = drafter;
+        self.decode(context, sampling, limit, on_token)
+    }
 
     /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.
     fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {

@@ -56,6 +56,8 @@ pub struct BatchLanding {
     pub broken: Vec<bool>,
     /// The logits that were asked for, (rows, vocab). Their memory can be given back.
     pub logits: Vec<f32>,
+    /// The drafts of all predictions of the step, in their order.
+    pub drafts: Vec<u32>,
 }
 
 /// A model on a device with the caches of several sequences, in pages of [`PAGE`](crate::kernels::sequences::PAGE) rows.

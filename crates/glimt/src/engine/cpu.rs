@@ -1,6 +1,7 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
 mod batch;
+mod drafted;
 
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
@@ -13,6 +14,7 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite,
     check_rows, check_tokens, check_written,
 };
+use super::draft::{DraftMeans, Drafter};
 use super::random::cache_values;
 use crate::gpu::pending::may_block;
 use crate::kernels::logit_bias::{Biases, logit_bias};
@@ -106,6 +108,21 @@ impl CpuBackend {
     }
 }
 
+/// The token that continues `context`, of whose last token these are the logits.
+fn chosen(
+    logits: &[f32],
+    context: &[u32],
+    (sampling, biases): (&Sampling, &Biases),
+) -> Result<u32, BackendError> {
+    check_finite(logits, context.len() - 1)?;
+    let mut logits = Cow::Borrowed(logits);
+    if !biases.is_empty() {
+        logit_bias(logits.to_mut(), &biases.row());
+    }
+    let step = context.len() as u64;
+    Ok(sample(&logits, sampling.recent(context), sampling, step))
+}
+
 /// The result of `compute`: at once where the caller may block, else of a thread of its own.
 async fn computed<W: Send + 'static, N: Send + 'static, T: Send + 'static>(
     work: &Arc<Mutex<W>>,
@@ -185,13 +202,7 @@ impl Work {
             let unwatched = &mut |_| ControlFlow::Continue(());
             self.prefill(&[context[self.next]], self.next, unwatched)?;
         }
-        check_finite(&self.last_logits, context.len() - 1)?;
-        let recent = sampling.recent(context);
-        let mut logits = Cow::Borrowed(&self.last_logits[..]);
-        if !biases.is_empty() {
-            logit_bias(logits.to_mut(), &biases.row());
-        }
-        let token = sample(&logits, recent, sampling, context.len() as u64);
+        let token = chosen(&self.last_logits, context, (sampling, biases))?;
         context.push(token);
         Ok(token)
     }
@@ -362,6 +373,24 @@ impl Backend for CpuBackend {
             work.decode(context, (&sampling, &biases), limit, tell)
         };
         Box::pin(self.computed(compute, on_token))
+    }
+
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans {
+            most: drafted::MOST,
+            ..DraftMeans::default()
+        }
+    }
+
+    fn decode_drafted<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        drafter: &'a mut dyn Drafter,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.decode_with(context, sampling, limit, drafter, on_token))
     }
 }
 

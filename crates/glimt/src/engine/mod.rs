@@ -74,6 +74,7 @@ use crate::recipes::BatchSizes;
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
+use draft::DraftOptions;
 use gpu::{ExpertTraffic, GpuBackend, GpuModel};
 use saved::Identity;
 
@@ -157,6 +158,10 @@ pub struct EngineOptions {
     pub ubatch: Option<u32>,
     /// The number of sequences that a [scheduler](scheduler::Scheduler) answers at once; `None` is one.
     pub serving: Option<Serving>,
+    /// The drafts that answers may take: whether the model's prediction layer is loaded.
+    pub draft: DraftOptions,
+    /// The file of the prediction layer, where it is not the model's own.
+    pub draft_model: Option<ModelSource>,
 }
 
 /// The number of sequences that a scheduler answers at once.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
+use super::draft::DraftSource;
 use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
@@ -17,6 +18,7 @@ use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
 use crate::kernels::sequences::PAGE;
+use crate::model::NextnSource;
 use crate::models::{self, Model};
 use crate::recipes::BatchSizes;
 use crate::tokenizer::{ChatTemplate, ChatText, Message, Tokenizer, TokenizerError};
@@ -326,6 +328,16 @@ impl Opened {
     }
 }
 
+/// The file that gives the model its prediction layer, as `options` ask for drafts.
+fn nextn_source(options: &EngineOptions) -> Result<NextnSource, EngineError> {
+    Ok(match (options.draft.source, &options.draft_model) {
+        // The layer is not used before somebody asks for it.
+        (DraftSource::Auto | DraftSource::Off | DraftSource::Ngram, _) => NextnSource::None,
+        (DraftSource::Mtp, None) => NextnSource::Own,
+        (DraftSource::Mtp, Some(other)) => NextnSource::Other(Arc::new(other.open()?)),
+    })
+}
+
 /// The chat template of a file. One that cannot be read keeps nobody from using the file without it.
 type Template = Result<Option<ChatTemplate>, TokenizerError>;
 
@@ -340,7 +352,8 @@ impl File {
     /// The model of a container, and the context that `options` ask for.
     fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         // The model first: of an unknown architecture nothing else need be understood.
-        let model = models::load(Arc::new(gguf))?;
+        let nextn = nextn_source(options)?;
+        let model = models::load_with_nextn(Arc::new(gguf), &nextn)?;
         let asked = |ctx| context_length(Some(ctx), model.config().context_length);
         let n_ctx = options.ctx.map(asked).transpose()?;
         Ok(Self { model, n_ctx })

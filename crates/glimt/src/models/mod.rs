@@ -16,7 +16,7 @@ use crate::gpu::{GpuError, Target};
 use crate::kernels::products::Products;
 use crate::kernels::sequences::PAGE;
 use crate::model::pairs::{Factors, Pair};
-use crate::model::{Config, ModelError};
+use crate::model::{Config, ModelError, NextnSource};
 use crate::recipes::{Placed, Residence};
 
 /// Every family that glimt runs.
@@ -28,18 +28,26 @@ pub struct Family {
     pub architectures: &'static [&'static str],
     /// The names of these models, for a message.
     pub models: &'static str,
-    /// Reads the configuration and finds all weights.
-    pub load: fn(Arc<Gguf>) -> Loaded,
+    /// Reads the configuration and finds all weights, those of the prediction layer from its source.
+    pub load: fn(Arc<Gguf>, &NextnSource) -> Loaded,
 }
 
 /// The result of reading a model.
 pub type Loaded = Result<Arc<dyn Model>, ModelError>;
 
-/// Reads the configuration of a model of any family and finds all its weights.
+/// Reads the configuration of a model of any family and finds all its weights but those of a prediction layer.
+///
+/// # Errors
+/// The errors of [`load_with_nextn`].
+pub fn load(gguf: Arc<Gguf>) -> Loaded {
+    load_with_nextn(gguf, &NextnSource::None)
+}
+
+/// Loads a model of any family like [`load`], and the prediction layer of `nextn`.
 ///
 /// # Errors
 /// [`ModelError::Architecture`] where no family has the file's architecture, or what its family refuses.
-pub fn load(gguf: Arc<Gguf>) -> Loaded {
+pub fn load_with_nextn(gguf: Arc<Gguf>, nextn: &NextnSource) -> Loaded {
     let architecture = gguf.require_str("general.architecture")?;
     let family = FAMILIES
         .iter()
@@ -50,7 +58,7 @@ pub fn load(gguf: Arc<Gguf>) -> Loaded {
             runs: all_that_run(),
         });
     };
-    (family.load)(gguf)
+    (family.load)(gguf, nextn)
 }
 
 /// Whether a family has this architecture.
@@ -90,7 +98,11 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// Whether its weights have bytes; those of a model without a file do not ([`Gguf::planned`]).
     fn has_data(&self) -> bool;
 
-    /// Bytes that a position takes in the cache, of all layers.
+    /// Whether its prediction layer is loaded, so that it can make drafts. Whether a file has one is told by
+    /// [`has_nextn`](crate::model::has_nextn).
+    fn nextn(&self) -> bool;
+
+    /// Bytes that a position takes in the cache, of all layers, also of the prediction layer if that is loaded.
     fn cache_bytes_per_token(&self) -> u64;
 
     /// The weights of each block that `pair` multiplies; nothing where blocks have no such weights.
@@ -180,7 +192,31 @@ pub trait Reference: Send + Sync {
     /// The logits (T, vocab_size) of hidden states (T, embedding_length).
     fn head(&self, x: &[f32]) -> Vec<f32>;
 
-    /// The cache of each layer, the same number of values for each position.
+    /// The states (T, embedding_length) after the last norm, of those behind the last block: the prediction layer takes them.
+    fn normed(&self, x: &[f32]) -> Vec<f32>;
+
+    /// The states (T, embedding_length) of the prediction layer behind its last norm, for tokens of one sequence or of several; fills their rows
+    /// of the layer's cache. The parts say where the tokens stand, and `hidden` (T, embedding_length) has the [normed](Self::normed) state of the
+    /// position before each: zeros for position 0. For a token that is a draft it has what this gave for the position before instead. The state of
+    /// a position proposes the token behind it.
+    ///
+    /// # Panics
+    /// If the model has no such layer loaded ([`Model::nextn`]).
+    fn predict(&mut self, tokens: &[u32], hidden: &[f32], parts: &[Part<'_>]) -> Vec<f32>;
+
+    /// Fills the rows of the layer's cache like [`predict`](Self::predict), and computes nothing else: the rows of a prompt.
+    ///
+    /// # Panics
+    /// If the model has no such layer loaded.
+    fn predict_rows(&mut self, tokens: &[u32], hidden: &[f32], parts: &[Part<'_>]);
+
+    /// The logits (T, vocab_size) of states that [`predict`](Self::predict) gave.
+    ///
+    /// # Panics
+    /// If the model has no such layer loaded.
+    fn predicted_head(&self, states: &[f32]) -> Vec<f32>;
+
+    /// The cache of each layer, the same number of values for each position. That of the prediction layer is the last, if it is loaded.
     fn cache(&mut self) -> &mut [Vec<f16>];
 
     /// The cache of each layer, to be read alone.

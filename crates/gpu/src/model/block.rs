@@ -1,5 +1,6 @@
 //! A model as its blocks: of weights as the file has them, of their places while they are loaded, or of weights on a device.
 
+use super::nextn::{Nextn, NextnSource, has_nextn};
 use super::tensors::Tensors;
 use super::{Convert, Ffn, ModelError, Weight};
 
@@ -39,6 +40,29 @@ impl<A, W, V> Block<A, W, V> {
     }
 }
 
+impl<A> Block<A> {
+    /// The block of this number, if its heads have `values` values and `attention` finds the tensors between norm and `attn_output`.
+    ///
+    /// # Errors
+    /// The errors of `attention`; [`ModelError::Tensor`].
+    pub(super) fn load(
+        tensors: &Tensors<'_>,
+        number: usize,
+        values: usize,
+        attention: impl FnOnce(usize) -> Result<A, ModelError>,
+    ) -> Result<Self, ModelError> {
+        let width = tensors.config.embedding_length;
+        let name = |tensor: &str| format!("blk.{number}.{tensor}.weight");
+        Ok(Block {
+            attn_norm: tensors.vector(&name("attn_norm"), width)?,
+            attention: attention(number)?,
+            attn_output: tensors.matrix(&name("attn_output"), 1, width, values)?,
+            ffn_norm: tensors.vector(&name("ffn_norm"), width)?,
+            ffn: tensors.feed_forward(number)?,
+        })
+    }
+}
+
 /// The weights of a model. No weight is copied but the norms, and what a family makes of old files.
 #[derive(Debug)]
 pub struct Transformer<A> {
@@ -52,16 +76,21 @@ pub struct Transformer<A> {
     pub output: Weight,
     /// Whether the head is the embedding.
     pub tied: bool,
+    /// The prediction layer, if drafts by it are wanted.
+    pub nextn: Option<Nextn<A>>,
 }
 
 impl<A> Transformer<A> {
-    /// The model of these tensors, if the heads of a block have `values` values and `attention` finds the tensors of one.
+    /// The model of these tensors, if the heads of a block have `values` values and `attention` finds the tensors of one. `source` says whether
+    /// the file's prediction layer is wanted; one of another file is the affair of the family.
     ///
     /// # Errors
-    /// The errors of `attention`; [`ModelError::Tensor`] for others, [`ModelError::UnknownTensor`] for those that nobody asked for.
+    /// The errors of `attention`; [`ModelError::Tensor`] for others, [`ModelError::UnknownTensor`] for those that nobody asked for; the errors of
+    /// [`Nextn::load`].
     pub fn load(
         tensors: &Tensors<'_>,
         values: usize,
+        source: &NextnSource,
         attention: impl Fn(usize) -> Result<A, ModelError>,
     ) -> Result<Self, ModelError> {
         tensors.check_not_prediction_alone()?;
@@ -72,18 +101,18 @@ impl<A> Transformer<A> {
         let tied = head.is_none();
         let output = head.unwrap_or_else(|| token_embd.clone());
         let output_norm = tensors.vector("output_norm.weight", width)?;
-        let block = |block: usize| {
-            let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");
-            Ok(Block {
-                attn_norm: tensors.vector(&name("attn_norm"), width)?,
-                attention: attention(block)?,
-                attn_output: tensors.matrix(&name("attn_output"), 1, width, values)?,
-                ffn_norm: tensors.vector(&name("ffn_norm"), width)?,
-                ffn: tensors.feed_forward(block)?,
-            })
-        };
+        let block = |block: usize| Block::load(tensors, block, values, &attention);
         let layers = (0..config.block_count).map(block);
         let layers = layers.collect::<Result<_, ModelError>>()?;
+        let nextn = || Nextn::load(tensors, values, &output_norm, &attention);
+        let nextn = match source {
+            NextnSource::None | NextnSource::Other(_) => None,
+            NextnSource::IfAny if !has_nextn(tensors.gguf) => None,
+            NextnSource::IfAny => nextn()
+                .inspect_err(|error| log::warn!("the prediction layer is not used: {error}"))
+                .ok(),
+            NextnSource::Own => Some(nextn()?),
+        };
         tensors.check_rest()?;
         Ok(Self {
             token_embd,
@@ -91,6 +120,7 @@ impl<A> Transformer<A> {
             output_norm,
             output,
             tied,
+            nextn,
         })
     }
 }

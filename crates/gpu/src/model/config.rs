@@ -34,7 +34,7 @@ pub struct Config {
     pub architecture: String,
     /// Transformer blocks that decoding runs: `block_count` without the nextn blocks.
     pub block_count: usize,
-    /// `nextn_predict_layers`: blocks behind the others that predict further tokens; their tensors are not read.
+    /// `nextn_predict_layers`: blocks behind the others that predict further tokens ([`Nextn`](super::Nextn)).
     pub nextn_predict_layers: usize,
     /// The number of first blocks that have a dense feed-forward network; all of them in a model without experts.
     pub leading_dense_block_count: usize,

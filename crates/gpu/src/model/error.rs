@@ -42,13 +42,34 @@ pub enum ModelError {
     /// A file of the blocks alone that predict further tokens.
     #[error(
         "the file holds only the layer for multi-token prediction (MTP), block {first} behind {blocks} that are not in it: it is a draft for \
-         the model of the same name, and no model; use the model's own file"
+         the model of the same name, and no model; use the model's own file, and give this one as --draft-model"
     )]
     PredictionAlone {
         /// The first block in the file.
         first: usize,
         /// Blocks of the model.
         blocks: usize,
+    },
+    /// A file without the prediction layer that is wanted.
+    #[error(
+        "the file has no layer for multi-token prediction (MTP), which would be blk.{number}.nextn.*; take a file that has one, give a file of the \
+         layer alone as --draft-model, or do without such drafts"
+    )]
+    NoPrediction {
+        /// The number that the layer would have.
+        number: usize,
+    },
+    /// A prediction layer of a model with other sizes.
+    #[error(
+        "the prediction layer is of another model: {key} is {found} in its file and {expected} in that of the model"
+    )]
+    OtherModel {
+        /// The metadata key.
+        key: String,
+        /// The value in the file of the layer.
+        found: String,
+        /// The value in the file of the model.
+        expected: String,
     },
     /// A tensor that glimt does not know, in a part of the model that it computes.
     #[error(

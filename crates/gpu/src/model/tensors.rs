@@ -145,7 +145,8 @@ impl<'a> Tensors<'a> {
             .ok_or_else(|| missing(name, &[len as u64]))
     }
 
-    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {
+    /// A vector, if it is there.
+    pub fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {
         let Some((_, info)) = self.find(name) else {
             return Ok(None);
         };
@@ -175,7 +176,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// Refuses tensors that nothing asked for: without them the model would compute something else. Those of blocks that predict further
-    /// tokens are not used, nor are those of an encoder for pictures, and factors of 1 change no rotation.
+    /// tokens change nothing else, those of an encoder for pictures are not used, and factors of 1 change no rotation.
     ///
     /// # Errors
     /// [`ModelError::Invalid`] for more blocks than the file says, [`ModelError::UnknownTensor`].
@@ -199,15 +200,23 @@ impl<'a> Tensors<'a> {
                     log::debug!("tensor {name} is for pictures and not used");
                 }
                 None if name == "rope_freqs.weight" && self.is_ones(info) => {}
-                _ => {
-                    return Err(ModelError::UnknownTensor {
-                        tensor: name.clone(),
-                        dims: info.dims.clone(),
-                    });
-                }
+                _ => return Err(unknown(info)),
             }
         }
         Ok(())
+    }
+
+    /// Refuses tensors of a block that nothing asked for.
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownTensor`].
+    pub fn check_block(&self, number: usize) -> Result<(), ModelError> {
+        let used = self.used.borrow();
+        let mut all = self.gguf.tensors().iter().zip(used.iter());
+        match all.find(|(info, used)| !**used && block_of(&info.name) == Some(number)) {
+            Some((info, _)) => Err(unknown(info)),
+            None => Ok(()),
+        }
     }
 
     /// Whether a tensor of floats has no other value than 1.
@@ -258,6 +267,14 @@ fn check_shape(info: &TensorInfo, expected: Vec<u64>) -> Result<(), ModelError> 
 /// The error for a missing tensor that would have these dimensions, row length first.
 fn missing(tensor: &str, expected: &[u64]) -> ModelError {
     refused(tensor, format!("{expected:?} is missing"))
+}
+
+/// The error for a tensor that nothing asked for.
+fn unknown(info: &TensorInfo) -> ModelError {
+    ModelError::UnknownTensor {
+        tensor: info.name.clone(),
+        dims: info.dims.clone(),
+    }
 }
 
 fn refused(tensor: &str, problem: String) -> ModelError {

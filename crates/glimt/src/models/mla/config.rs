@@ -85,6 +85,53 @@ impl Config {
         })
     }
 
+    /// Refuses a file whose prediction layer is not one of `model`, by the first of the sizes and constants that differs.
+    ///
+    /// # Errors
+    /// [`ModelError::OtherModel`].
+    pub fn check_layer_of(&self, model: &Self) -> Result<(), ModelError> {
+        let facts = |c: &Self| {
+            let experts = c.experts.as_ref();
+            let gating = |e: &model::Experts| (e.gating, e.weights_norm, e.weights_scale);
+            [
+                ("block_count", format!("{} without it", c.block_count)),
+                ("embedding_length", format!("{}", c.embedding_length)),
+                ("vocab_size", format!("{}", c.vocab_size)),
+                ("attention.head_count", format!("{}", c.head_count)),
+                ("attention.q_lora_rank", format!("{:?}", c.q_lora_rank)),
+                ("attention.kv_lora_rank", format!("{}", c.kv_lora_rank)),
+                ("attention.key_length_mla", {
+                    format!("{}", c.qk_nope_head_dim + c.qk_rope_head_dim)
+                }),
+                ("attention.value_length_mla", format!("{}", c.v_head_dim)),
+                ("attention.layer_norm_rms_epsilon", format!("{}", c.rms_eps)),
+                ("rope.dimension_count", format!("{}", c.qk_rope_head_dim)),
+                ("rope", format!("{:?}", c.rope)),
+                ("expert_count", format!("{:?}", experts.map(|e| e.count))),
+                (
+                    "expert_used_count",
+                    format!("{:?}", experts.map(|e| e.used)),
+                ),
+                ("expert_shared_count", {
+                    format!("{:?}", experts.map(|e| e.shared_count))
+                }),
+                ("expert_feed_forward_length", {
+                    format!("{:?}", experts.map(|e| e.feed_forward_length))
+                }),
+                ("expert_gating_func", format!("{:?}", experts.map(gating))),
+            ]
+        };
+        let mut both = facts(self).into_iter().zip(facts(model));
+        match both.find(|((_, found), (_, expected))| found != expected) {
+            Some(((key, found), (_, expected))) => Err(ModelError::OtherModel {
+                key: format!("{}.{key}", self.architecture),
+                found,
+                expected,
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// The sizes of the attention blocks, which all blocks of a model share.
     pub fn dims(&self) -> MlaDims {
         MlaDims {

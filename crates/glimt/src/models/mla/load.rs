@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::{Attention, Config, Query};
 use crate::gguf::Gguf;
 use crate::model::tensors::{Tensors, check_row};
-use crate::model::{ModelError, Transformer, Weight};
+use crate::model::{ModelError, Nextn, NextnSource, Transformer, Weight};
 use crate::plural::count;
 use crate::quant::{GgmlType, dequantize_row};
 
@@ -34,21 +34,35 @@ impl Deref for Model {
 }
 
 impl Model {
-    /// Reads the configuration and finds all weights; tensor data is touched only where a fused `attn_kv_b` must be
-    /// transposed.
+    /// The model without its prediction layer.
     ///
     /// # Errors
-    /// The errors of [`Config::from_gguf`]; [`ModelError::Tensor`].
+    /// The errors of [`with_nextn`](Self::with_nextn).
     pub fn load(gguf: Arc<Gguf>) -> Result<Model, ModelError> {
+        Self::with_nextn(gguf, &NextnSource::None)
+    }
+
+    /// Reads the configuration and finds all weights, also those of the prediction layer of `source`; tensor data is touched only where a fused
+    /// `attn_kv_b` must be transposed.
+    ///
+    /// # Errors
+    /// The errors of [`Config::from_gguf`], [`Transformer::load`] and [`Nextn::load`]; [`ModelError::OtherModel`].
+    pub fn with_nextn(gguf: Arc<Gguf>, source: &NextnSource) -> Result<Model, ModelError> {
         let config = Config::from_gguf(&gguf)?;
-        let loader = Loader {
-            tensors: Tensors::new(&gguf, &config),
-            config: &config,
-            transposed: Cell::new(0),
-        };
-        let values = config.head_count * config.v_head_dim;
-        let weights = Transformer::load(&loader.tensors, values, |block| loader.attention(block))?;
-        let transposed = loader.transposed.get();
+        let loader = Loader::new(&gguf, &config);
+        let (tensors, values) = (&loader.tensors, loader.values());
+        let mut weights = Transformer::load(tensors, values, source, |n| loader.attention(n))?;
+        let mut transposed = loader.transposed.get();
+        if let NextnSource::Other(file) = source {
+            let own = Config::from_gguf(file)?;
+            own.check_layer_of(&config)?;
+            // Its copies of the model's embedding, last norm and head are left in the file.
+            let loader = Loader::new(file, &own);
+            let attention = |n| loader.attention(n);
+            let norm = &weights.output_norm;
+            weights.nextn = Some(Nextn::load(&loader.tensors, values, norm, attention)?);
+            transposed += loader.transposed.get();
+        }
         if transposed > 0 {
             log::info!(
                 "attn_kv_b of {} is of the old fused form: its keys were transposed to F16",
@@ -61,6 +75,11 @@ impl Model {
             config,
         })
     }
+
+    /// Layers that have rows in the cache: the blocks, and behind them the prediction layer if it is in use.
+    pub fn cached_layers(&self) -> usize {
+        self.layers.len() + usize::from(self.nextn.is_some())
+    }
 }
 
 struct Loader<'a> {
@@ -70,7 +89,20 @@ struct Loader<'a> {
     transposed: Cell<usize>,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    fn new(gguf: &'a Arc<Gguf>, config: &'a Config) -> Self {
+        Self {
+            tensors: Tensors::new(gguf, config),
+            config,
+            transposed: Cell::new(0),
+        }
+    }
+
+    /// The values of all heads.
+    fn values(&self) -> usize {
+        self.config.head_count * self.config.v_head_dim
+    }
+
     fn attention(&self, block: usize) -> Result<Attention, ModelError> {
         let (c, tensors) = (self.config, &self.tensors);
         let name = |tensor: &str| format!("blk.{block}.{tensor}.weight");

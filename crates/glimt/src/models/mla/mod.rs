@@ -32,7 +32,7 @@ pub const FAMILY: Family = Family {
     // Older converters of ollama wrote "glm4moelite" for GLM-4.7-Flash. The keys and tensors are the same.
     architectures: &["deepseek2", "glm4moelite"],
     models: "GLM-4.7-Flash, DeepSeek-V2-Lite, Youtu-LLM-2B and models of their shape",
-    load: |gguf| Ok(Arc::new(Model::load(gguf)?)),
+    load: |gguf, nextn| Ok(Arc::new(Model::with_nextn(gguf, nextn)?)),
 };
 
 impl super::Model for Model {
@@ -72,9 +72,13 @@ impl super::Model for Model {
         self.token_embd.has_data()
     }
 
+    fn nextn(&self) -> bool {
+        self.weights.nextn.is_some()
+    }
+
     fn cache_bytes_per_token(&self) -> u64 {
         // A position is one row of f16 in each layer.
-        (self.layers.len() * self.config.cache_row() * size_of::<half::f16>()) as u64
+        (self.cached_layers() * self.config.cache_row() * size_of::<half::f16>()) as u64
     }
 
     fn factors(&self, pair: Pair) -> Vec<Factors<'_>> {

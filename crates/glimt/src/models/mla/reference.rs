@@ -6,14 +6,15 @@ use std::sync::Arc;
 use half::f16;
 use half::vec::HalfBitsVecExt;
 
-use super::{Layer, Model, Query};
+use super::{Attention, Layer, Model, Query};
 use crate::kernels::MlaDims;
 use crate::kernels::attention::attend;
 use crate::kernels::embed::embed;
+use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::rope_cache::rope_cache;
 use crate::kernels::router::router;
-use crate::model::{Ffn, Mlp, Moe, Weight, rope_table};
+use crate::model::{Ffn, Mlp, Moe, Nextn, Weight, rope_table};
 use crate::models::{self, OnBlock, OutOfMemory, Part};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
@@ -26,7 +27,7 @@ pub struct Reference {
     dims: MlaDims,
     /// Cosine and sine, (n_ctx, rope / 2).
     rope_table: Vec<[f32; 2]>,
-    /// One (rows, kv_lora + rope) cache per layer.
+    /// One (rows, kv_lora + rope) cache per layer, that of the prediction layer behind the others.
     cache: Vec<Vec<f16>>,
 }
 
@@ -45,9 +46,9 @@ impl Reference {
         let row = dims.cache_row();
         let bytes = rows
             .saturating_mul(row * size_of::<f16>())
-            .saturating_mul(model.layers.len());
-        let mut cache = Vec::with_capacity(model.layers.len());
-        for _ in &model.layers {
+            .saturating_mul(model.cached_layers());
+        let mut cache = Vec::with_capacity(model.cached_layers());
+        for _ in 0..model.cached_layers() {
             // The system gives memory to rows when they are written.
             let values = rows.saturating_mul(row);
             let mut tried = Vec::<u16>::new();
@@ -77,6 +78,23 @@ impl Reference {
         let mut out = vec![0.0; n_tokens * w.groups * w.rows];
         self.products.matvec(w, x, n_tokens, options, &mut out);
         out
+    }
+
+    /// What the block of the prediction layer starts from, (T, d): eh_proj of the embeddings and the hidden states, both normed.
+    fn paired(&self, layer: &Nextn<Attention>, tokens: &[u32], hidden: &[f32]) -> Vec<f32> {
+        let (width, eps) = (
+            self.model.config.embedding_length,
+            self.model.config.rms_eps,
+        );
+        let table = layer.embed_tokens.as_ref();
+        let mut x = vec![0.0; tokens.len() * width];
+        embed(table.unwrap_or(&self.model.token_embd), tokens, &mut x);
+        let x = rms_norm_rows(&x, &layer.enorm, eps);
+        let hidden = rms_norm_rows(hidden, &layer.hnorm, eps);
+        let both = x.chunks_exact(width).zip(hidden.chunks_exact(width));
+        let both: Vec<f32> = both.flat_map(|(x, h)| [x, h]).flatten().copied().collect();
+        let options = MatvecOptions::contiguous(2 * width);
+        self.product(&layer.eh_proj, &both, tokens.len(), options)
     }
 
     /// x + attn_output(v_b(attention)), (T, d).
@@ -217,6 +235,12 @@ impl Reference {
     }
 }
 
+/// The prediction layer of a model that has it loaded.
+fn prediction(model: &Model) -> &Nextn<Attention> {
+    let layer = model.nextn.as_ref();
+    layer.expect("drafts are made where the layer is loaded")
+}
+
 impl models::Reference for Reference {
     fn forward(
         &mut self,
@@ -244,6 +268,49 @@ impl models::Reference for Reference {
         self.product(output, x, x.len() / output.cols, options)
     }
 
+    fn normed(&self, x: &[f32]) -> Vec<f32> {
+        rms_norm_rows(x, &self.model.output_norm, self.model.config.rms_eps)
+    }
+
+    fn predict(&mut self, tokens: &[u32], hidden: &[f32], parts: &[Part<'_>]) -> Vec<f32> {
+        let model = Arc::clone(&self.model);
+        let (layer, il) = (prediction(&model), model.layers.len());
+        let x = self.paired(layer, tokens, hidden);
+        let x = self.attention_block(il, &layer.block, &x, parts);
+        let x = self.ffn_block(&layer.block, &x, tokens.len());
+        rms_norm_rows(&x, &layer.shared_head_norm, model.config.rms_eps)
+    }
+
+    fn predict_rows(&mut self, tokens: &[u32], hidden: &[f32], parts: &[Part<'_>]) {
+        let model = Arc::clone(&self.model);
+        let (layer, eps) = (prediction(&model), model.config.rms_eps);
+        let (block, dims) = (&layer.block, self.dims);
+        let x = self.paired(layer, tokens, hidden);
+        let kv_a = Projection::Plain(&block.attention.attn_kv_a_mqa);
+        let norm = Some((&block.attn_norm[..], eps));
+        let [kv_a] = self.products.project([kv_a], &x, tokens.len(), norm);
+        let (row, il) = (dims.cache_row(), model.layers.len());
+        let mut kv_a = &kv_a[..];
+        for part in parts {
+            let own = kv_a.split_off(..part.tokens * row).unwrap_or_default();
+            let norm = &block.attention.attn_kv_a_norm;
+            // There are no queries.
+            let dims = MlaDims { heads: 0, ..dims };
+            part.in_order(&mut self.cache[il], row, |cache| {
+                let table = &self.rope_table;
+                rope_cache(&[], own, norm, eps, table, part.pos, dims, &mut [], cache);
+            });
+        }
+    }
+
+    fn predicted_head(&self, states: &[f32]) -> Vec<f32> {
+        let layer = prediction(&self.model);
+        let head = layer.shared_head_head.as_ref();
+        let head = head.unwrap_or(&self.model.output);
+        let options = MatvecOptions::contiguous(head.cols);
+        self.product(head, states, states.len() / head.cols, options)
+    }
+
     fn cache(&mut self) -> &mut [Vec<f16>] {
         &mut self.cache
     }
@@ -252,3 +319,6 @@ impl models::Reference for Reference {
         &self.cache
     }
 }
+
+#[cfg(test)]
+mod tests;

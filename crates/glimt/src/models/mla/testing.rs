@@ -121,6 +121,29 @@ impl Draft {
         }
     }
 
+    /// Adds a prediction layer behind `blocks` blocks.
+    pub fn add_nextn(&mut self, blocks: u64) {
+        self.set("block_count", blocks as u32 + 1);
+        self.set("nextn_predict_layers", 1u32);
+        self.add_block(blocks, false);
+        let tensors: [(&str, &[u64]); 4] = [
+            ("eh_proj", &[2 * WIDTH, WIDTH]),
+            ("enorm", &[WIDTH]),
+            ("hnorm", &[WIDTH]),
+            ("shared_head_norm", &[WIDTH]),
+        ];
+        for (name, dims) in tensors {
+            self.add(&format!("blk.{blocks}.nextn.{name}.weight"), dims);
+        }
+    }
+
+    /// A file of the layer alone behind `blocks` blocks, with copies of the model's embedding, last norm and head.
+    pub fn nextn_alone(blocks: u64) -> Draft {
+        let mut draft = Self::glm(0);
+        draft.add_nextn(blocks);
+        draft
+    }
+
     /// Sets `deepseek2.<key>`.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.set_raw(&format!("deepseek2.{key}"), value);

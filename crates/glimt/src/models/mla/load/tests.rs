@@ -1,5 +1,7 @@
 //! Protects the search for a model's tensors: each trap of real files, as a small model, and the real small model.
 
+mod nextn;
+
 use std::path::Path;
 
 use super::*;
