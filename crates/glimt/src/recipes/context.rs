@@ -6,9 +6,6 @@ use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::gemm::Form;
 use crate::kernels::sequences::{PAGE, RECORD, SLICE, Sequences};
 
-/// The most tokens of a sequence in a step after which a token is chosen: its last token, and drafts.
-const DRAWN: u32 = 16;
-
 /// The sequences, the cache and the steps of a model on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSizes {
@@ -44,10 +41,9 @@ impl BatchSizes {
         }
     }
 
-    /// The most tokens of any step after which a token is chosen: one of each sequence, or a token and its drafts, rounded up to the steps that
-    /// are compiled.
+    /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
     pub fn most_drawn(self) -> u32 {
-        self.class(self.sequences.max(DRAWN))
+        self.class(self.sequences.max(2))
     }
 
     /// The most tokens of the step that suits `tokens`.
