@@ -65,6 +65,7 @@ pub(super) fn batch_sizes(
         sequences: sequences(serving, Serving::MOST),
         tokens: step_tokens(gpu, &sessions, Serving::MOST),
         chunk: prompt_chunk(gpu, &sessions, n_ctx, ubatch)?,
+        drafts: 0,
     };
     let asked = serving.cache_tokens;
     let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
@@ -127,6 +128,7 @@ fn of_cpu(
             sequences,
             tokens: CHUNK as u32,
             chunk: CHUNK as u32,
+            drafts: 0,
         },
         partly: None,
     })
@@ -152,6 +154,7 @@ pub fn partly_of_many(
         sequences,
         tokens: step_tokens(gpu, &sessions, Serving::MOST),
         chunk: 0,
+        drafts: 0,
     };
     let sought = Sought::new(gpu, model, sizes, Some(pages as usize))?;
     Ok(sought.partly()?.and_then(|many| many.partly))
@@ -332,6 +335,7 @@ mod tests {
             sequences: 8,
             tokens: gpu.machine.tuned.batch_tokens,
             chunk: 250,
+            drafts: 0,
         };
         let plan =
             MemoryPlan::of_batch(&gpu, &*model, Residence::Whole, of_pages(4)).expect("it fits");

@@ -19,6 +19,8 @@ pub struct BatchSizes {
     pub tokens: u32,
     /// The most tokens of a step of a prompt, all of one sequence.
     pub chunk: u32,
+    /// The most drafts of a step, of all sequences together.
+    pub drafts: u32,
 }
 
 impl BatchSizes {
@@ -30,6 +32,20 @@ impl BatchSizes {
             sequences: 1,
             tokens: 1,
             chunk,
+            drafts: 0,
+        }
+    }
+
+    /// These sizes with up to `drafts` drafts in each step.
+    pub fn with_drafts(self, drafts: u32) -> Self {
+        let tokens = match self.pages {
+            0 => 1 + drafts,
+            _ => self.tokens,
+        };
+        Self {
+            tokens,
+            drafts,
+            ..self
         }
     }
 
@@ -41,9 +57,9 @@ impl BatchSizes {
         }
     }
 
-    /// The most tokens of any step after which a token is chosen: one of each sequence, rounded up to the steps that are compiled.
+    /// The most tokens of any step after which a token is chosen: one of each sequence and the drafts, rounded up to the steps that are compiled.
     pub fn most_drawn(self) -> u32 {
-        self.class(self.sequences.max(2))
+        self.class((self.sequences + self.drafts).max(2))
     }
 
     /// The most tokens of the step that suits `tokens`.

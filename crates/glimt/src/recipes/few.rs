@@ -70,6 +70,14 @@ pub fn most_as_one(target: &Target) -> u32 {
     }
 }
 
+/// The most drafts of a step whose tokens get what each gets alone, to the bit. With serial passes a token alone takes other kernels.
+pub fn most_drafts(target: &Target) -> u32 {
+    match target.machine.serial_passes {
+        true => 0,
+        false => most_as_one(target).saturating_sub(1),
+    }
+}
+
 /// Whether a step of up to `most` tokens takes the kernels of a decoded token.
 pub(super) fn is_as_one(target: &Target, most: u32) -> bool {
     most <= most_as_one(target)

@@ -61,6 +61,7 @@ const BATCH: BatchSizes = BatchSizes {
     sequences: 64,
     tokens: 512,
     chunk: 512,
+    drafts: 0,
 };
 
 /// Makes every matrix whose rows allow it one of `types`, in turn.

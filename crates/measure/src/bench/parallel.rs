@@ -139,6 +139,7 @@ fn on_gpu(
         sequences: sequences as u32,
         tokens: weights.batch_tokens(Serving::MOST),
         chunk: 0,
+        drafts: 0,
     };
     let mut run = Run {
         batch: GpuBatch::new(Arc::clone(&weights), sizes).wait()?,

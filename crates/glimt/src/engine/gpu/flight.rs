@@ -12,6 +12,8 @@ use crate::gpu::stamps::Stamping;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use web_time::{Duration, Instant};
 use wgpu::{CommandBuffer, CommandEncoder, SubmissionIndex};
 
@@ -35,6 +37,39 @@ impl HostTime {
     pub(super) fn add(&mut self, other: Self) {
         self.steps += other.steps;
         self.time += other.time;
+    }
+}
+
+/// A stretch of an answer whose tokens are computed one by one.
+pub(super) struct Stretch<'a> {
+    /// Tokens of the context before the answer.
+    context: usize,
+    sampling: &'a Sampling,
+    /// The tokens of the answer. Number 0 is only chosen, from logits that are there.
+    tokens: Range<usize>,
+    /// Whether no more steps are to be submitted.
+    enough: AtomicBool,
+}
+
+impl<'a> Stretch<'a> {
+    /// These `tokens` of an answer behind `context` tokens.
+    pub(super) fn new(context: usize, sampling: &'a Sampling, tokens: Range<usize>) -> Self {
+        Self {
+            context,
+            sampling,
+            tokens,
+            enough: AtomicBool::new(false),
+        }
+    }
+
+    /// Has the stretch end with the steps that are on their way.
+    pub(super) fn stop(&self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.enough.load(Ordering::Relaxed)
     }
 }
 
@@ -63,35 +98,37 @@ impl GpuBackend {
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
         self.begin_decode(context, limit)?;
-        let mut host = HostTime::default();
-        let flown = match may_block() {
-            _ if self.model().answering.is_some() => {
-                self.fly_answered(context.len(), sampling, limit, on_token)
-                    .await
-            }
-            #[cfg(not(target_arch = "wasm32"))]
-            true => self.fly_piloted(context.len(), sampling, limit, on_token, &mut host),
-            _ => {
-                self.fly_counted(context.len(), sampling, limit, on_token, &mut host)
-                    .await
-            }
-        };
-        self.host.add(host);
-        flown?;
+        let stretch = Stretch::new(context.len(), sampling, 0..limit);
+        self.fly_over(&stretch, on_token).await?;
         // Rows computed past the end stay behind: later calls write them again.
         Ok(self.gpu().done().await?)
     }
 
-    /// Does what [`fly`](Self::fly) does, and tells the time that the host spent. Steps may be in flight when it ends.
+    /// Computes the tokens of a stretch. Steps may be in flight when it ends because `on_token` broke.
+    pub(super) async fn fly_over(
+        &mut self,
+        stretch: &Stretch<'_>,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        let mut host = HostTime::default();
+        let flown = match may_block() {
+            _ if self.model().answering.is_some() => self.fly_answered(stretch, on_token).await,
+            #[cfg(not(target_arch = "wasm32"))]
+            true => self.fly_piloted(stretch, on_token, &mut host),
+            _ => self.fly_counted(stretch, on_token, &mut host).await,
+        };
+        self.host.add(host);
+        flown
+    }
+
+    /// Does what [`fly_over`](Self::fly_over) does, and tells the time that the host spent.
     async fn fly_counted(
         &self,
-        context: usize,
-        sampling: &Sampling,
-        limit: usize,
+        stretch: &Stretch<'_>,
         on_token: &mut OnToken<'_>,
         host: &mut HostTime,
     ) -> Result<(), BackendError> {
-        let mut steps = self.encode_ahead(context, sampling, limit);
+        let mut steps = self.encode_ahead(stretch);
         let mut flying: VecDeque<_> = steps
             .by_ref()
             .take(IN_FLIGHT)
@@ -100,7 +137,8 @@ impl GpuBackend {
         let mut ready = steps.next();
         while let Some(first) = flying.pop_front() {
             let token = self.landed(&first).await?;
-            flying.extend(ready.take().map(|encoded| self.submit(encoded, host)));
+            let next = ready.take_if(|_| !stretch.is_stopped());
+            flying.extend(next.map(|encoded| self.submit(encoded, host)));
             if on_token(token).is_break() {
                 break;
             }
@@ -109,18 +147,17 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Does what [`fly`](Self::fly) does for a model whose steps the host answers: each begins when the one before is done.
+    /// Does what [`fly_over`](Self::fly_over) does for a model whose steps the host answers: each begins when the one before is done.
     async fn fly_answered(
         &self,
-        context: usize,
-        sampling: &Sampling,
-        limit: usize,
+        stretch: &Stretch<'_>,
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
-        let numbers = self.gpu().reserve_numbers(limit);
-        for step in 0..limit {
-            let number = numbers.number(step);
-            let (recording, state) = self.replay_of(context, sampling, step, number);
+        let tokens = stretch.tokens.clone();
+        let numbers = self.gpu().reserve_numbers(tokens.len());
+        for (i, step) in tokens.enumerate() {
+            let number = numbers.number(i);
+            let (recording, state) = self.replay_of(stretch, step, number);
             let replay = recording.replay(self.gpu(), &state);
             let copy =
                 |encoder: &mut CommandEncoder| self.batch.results.copy(encoder, state.slot, 1);
@@ -130,25 +167,26 @@ impl GpuBackend {
                 number,
                 submission,
             };
-            if on_token(self.landed(&submitted).await?).is_break() {
+            if on_token(self.landed(&submitted).await?).is_break() || stretch.is_stopped() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// The steps that yield up to `limit` tokens after a context of `context` tokens, each encoded when it is asked for.
+    /// The steps that yield the tokens of a stretch, each encoded when it is asked for, until it is stopped.
     pub(super) fn encode_ahead<'a>(
         &'a self,
-        context: usize,
-        sampling: &'a Sampling,
-        limit: usize,
+        stretch: &'a Stretch<'_>,
     ) -> impl Iterator<Item = Encoded> + use<'a> {
-        let numbers = self.gpu().reserve_numbers(limit);
-        (0..limit).map(move |step| {
+        let tokens = stretch.tokens.clone();
+        let numbers = self.gpu().reserve_numbers(tokens.len());
+        let steps = tokens.enumerate();
+        let steps = steps.take_while(|_| !stretch.is_stopped());
+        steps.map(move |(i, step)| {
             let began = Instant::now();
-            let number = numbers.number(step);
-            let commands = self.encode_step(context, sampling, step, number);
+            let number = numbers.number(i);
+            let commands = self.encode_step(stretch, step, number);
             Encoded {
                 step,
                 number,
@@ -179,19 +217,13 @@ impl GpuBackend {
 
     /// The recording of the step that yields token `step` of the answer, and its words. The first token is only chosen, from logits that are
     /// there.
-    fn replay_of(
-        &self,
-        context: usize,
-        sampling: &Sampling,
-        step: usize,
-        number: u32,
-    ) -> (&Recording, State) {
+    fn replay_of(&self, stretch: &Stretch<'_>, step: usize, number: u32) -> (&Recording, State) {
         // It is chosen from the logits of the position before it.
-        let last = context + step - 1;
+        let last = stretch.context + step - 1;
         let mut state = self.state(last, 1);
         state.slot = step % RING;
-        state.biased = self.biased;
-        state.sampling = sample::words(sampling, (last + 1) as u64);
+        state.biased = !self.biases.is_empty();
+        state.sampling = sample::words(stretch.sampling, (last + 1) as u64);
         state.sampling[sample::NUMBER] = number;
         let token = &self.batch.token;
         let recording = if step == 0 {
@@ -203,14 +235,8 @@ impl GpuBackend {
     }
 
     /// The commands of the step that yields token `step` of the answer.
-    fn encode_step(
-        &self,
-        context: usize,
-        sampling: &Sampling,
-        step: usize,
-        number: u32,
-    ) -> CommandBuffer {
-        let (recording, state) = self.replay_of(context, sampling, step, number);
+    fn encode_step(&self, stretch: &Stretch<'_>, step: usize, number: u32) -> CommandBuffer {
+        let (recording, state) = self.replay_of(stretch, step, number);
         let stamping = match (step.checked_sub(1), &self.stamps) {
             (Some(step), Some(stamps)) => Stamping::Ends(stamps, 2 * step),
             _ => Stamping::None,

@@ -186,6 +186,7 @@ impl GpuModel {
                 sequences,
                 tokens: sequences,
                 chunk: 0,
+                drafts: 0,
             };
             let mut batch = GpuBatch::new(model, sizes).await?;
             for (sequence, ids) in (0..).zip(ids.chunks(n_ctx)) {

@@ -3,6 +3,7 @@
 mod answered;
 pub mod batch;
 mod by_host;
+mod drafted;
 mod flight;
 mod from_file;
 mod load;
@@ -41,13 +42,14 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
+use crate::engine::draft::Drafter;
 use crate::gpu::call::State;
 use crate::gpu::geometry::Site;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, few};
 use batch::GpuBatch;
 pub use flight::HostTime;
 use std::ops::Range;
@@ -63,8 +65,8 @@ pub struct GpuBackend {
     next: usize,
     /// Whether rows came from elsewhere, so that the device does not know their tokens.
     unknown_history: bool,
-    /// Whether biases are added to logits.
-    biased: bool,
+    /// The biases that are added to logits.
+    biases: Biases,
     /// The steps and time of the host for encoding and submitting decoded tokens.
     host: HostTime,
     /// Timestamps of the steps of a decode, where they are wanted.
@@ -91,17 +93,32 @@ impl GpuBackend {
         n_ctx: usize,
         chunk: Option<u32>,
     ) -> Result<Self, GpuError> {
+        Self::with_drafts(model, n_ctx, chunk, 0).await
+    }
+
+    /// A backend like that of [`with_chunk`](Self::with_chunk), with room for up to `drafts` drafts in a step, or fewer where the device has no
+    /// steps of so many tokens that leave for each what it has alone.
+    ///
+    /// # Errors
+    /// The errors of [`with_chunk`](Self::with_chunk).
+    pub async fn with_drafts(
+        model: Arc<GpuModel>,
+        n_ctx: usize,
+        chunk: Option<u32>,
+        drafts: u32,
+    ) -> Result<Self, GpuError> {
         let gpu = Arc::clone(&model.gpu);
         let sessions = model.weights.tried(&gpu).await?;
         let asked = chunk;
         let chunk = prompt::chunk(&gpu, &sessions, n_ctx, asked)?;
-        let sizes = BatchSizes::of_one(n_ctx, chunk);
+        let drafts = drafts.min(few::most_drafts(&gpu));
+        let sizes = BatchSizes::of_one(n_ctx, chunk).with_drafts(drafts);
         Ok(Self {
             batch: GpuBatch::of(model, &sessions, sizes).await?,
             asked,
             next: 0,
             unknown_history: false,
-            biased: false,
+            biases: Biases::default(),
             host: HostTime::default(),
             stamps: None,
         })
@@ -201,7 +218,8 @@ impl GpuBackend {
     async fn branched(&self, rows: usize) -> Result<Self, BackendError> {
         check_rows(rows, self.n_ctx())?;
         let model = Arc::clone(&self.batch.model);
-        let mut branch = Self::with_chunk(model, self.n_ctx(), self.asked).await?;
+        let (n_ctx, drafts) = (self.n_ctx(), self.batch.sizes().drafts);
+        let mut branch = Self::with_drafts(model, n_ctx, self.asked, drafts).await?;
         branch.unknown_history = true;
         self.batch.copy_to(&mut branch.batch, rows).await?;
         Ok(branch)
@@ -264,7 +282,8 @@ impl Backend for GpuBackend {
     }
 
     fn set_biases(&mut self, biases: Biases) {
-        self.biased = self.batch.write_biases(&[biases]);
+        self.batch.write_biases(std::slice::from_ref(&biases));
+        self.biases = biases;
     }
 
     fn prefill_watched<'a>(
@@ -294,5 +313,16 @@ impl Backend for GpuBackend {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
         Box::pin(self.fly(context, sampling, limit, on_token))
+    }
+
+    fn decode_drafted<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        drafter: &'a mut dyn Drafter,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.draft(context, sampling, limit, drafter, on_token))
     }
 }

@@ -1,11 +1,10 @@
 //! The thread that encodes ahead, for native builds: the host's work of a token does not wait for the one before, nor for the caller.
 
 use super::GpuBackend;
-use super::flight::{Encoded, HostTime, IN_FLIGHT, Submitted};
+use super::flight::{Encoded, HostTime, IN_FLIGHT, Stretch, Submitted};
 use crate::engine::backend::{BackendError, OnToken};
 use crate::gpu::GpuError;
 use crate::gpu::wait::Wait;
-use crate::kernels::sampling::Sampling;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -13,9 +12,7 @@ impl GpuBackend {
     /// Does what [`fly_counted`](Self::fly_counted) does, with a thread that encodes. This blocks.
     pub(super) fn fly_piloted(
         &self,
-        context: usize,
-        sampling: &Sampling,
-        limit: usize,
+        stretch: &Stretch<'_>,
         on_token: &mut OnToken<'_>,
         host: &mut HostTime,
     ) -> Result<(), BackendError> {
@@ -29,8 +26,8 @@ impl GpuBackend {
             let pilot = thread::Builder::new()
                 .name("encode".to_owned())
                 .spawn_scoped(scope, move || {
-                    let steps = self.encode_ahead(context, sampling, limit);
-                    self.submit_in_turn(steps, &turn, &submit)
+                    let steps = self.encode_ahead(stretch);
+                    self.submit_in_turn(stretch, steps, &turn, &submit)
                 })
                 .map_err(|e| GpuError::Runtime {
                     what: "starting a thread that encodes".to_owned(),
@@ -46,16 +43,17 @@ impl GpuBackend {
         })
     }
 
-    /// Encodes step after step and submits each when it is its turn, until all are or nobody listens any more.
+    /// Encodes step after step and submits each when it is its turn, until all are, the stretch is stopped, or nobody listens any more.
     fn submit_in_turn(
         &self,
+        stretch: &Stretch<'_>,
         steps: impl Iterator<Item = Encoded>,
         turn: &Receiver<()>,
         submit: &Sender<Submitted>,
     ) -> HostTime {
         let mut host = HostTime::default();
         for encoded in steps {
-            if turn.recv().is_err() {
+            if turn.recv().is_err() || stretch.is_stopped() {
                 break;
             }
             if submit.send(self.submit(encoded, &mut host)).is_err() {

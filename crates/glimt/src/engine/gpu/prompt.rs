@@ -125,6 +125,8 @@ pub(super) struct Prompt {
     few_as_one: BTreeMap<u32, Arc<Recording>>,
     /// The logits of the first token of such a step.
     head_as_one: Option<Arc<Recording>>,
+    /// The head over all tokens of such a step, and the logits that it leaves.
+    heads_as_one: Option<(Arc<Recording>, Range)>,
     /// The recordings from token ids to hidden states, by the most tokens.
     steps: BTreeMap<u32, Arc<Recording>>,
     /// The step over a few tokens, whose buffers are there already, until it is compiled.
@@ -147,6 +149,7 @@ impl Prompt {
             as_one: as_one as usize,
             few_as_one: BTreeMap::new(),
             head_as_one: None,
+            heads_as_one: None,
             steps: BTreeMap::new(),
             few: None,
             head: None,
@@ -217,7 +220,7 @@ impl Prompt {
     }
 
     /// Whether a piece of several tokens takes the kernels of a decoded token.
-    fn is_as_one(&self, tokens: usize) -> bool {
+    pub(super) fn is_as_one(&self, tokens: usize) -> bool {
         (2..=self.as_one).contains(&tokens)
     }
 
@@ -253,23 +256,10 @@ impl Prompt {
             }
             return Ok(all);
         }
-        let most = (tokens as u32).next_power_of_two().min(recipes.as_one());
-        if let Entry::Vacant(place) = self.few_as_one.entry(most) {
-            let step = recipes.step(gpu, most)?;
-            place.insert(Arc::new(Recording::new(gpu, &step).await?));
-        }
-        let step = Arc::clone(&self.few_as_one[&most]);
-        let token = |position: usize| {
-            let token = BatchToken {
-                sequence: piece.sequence,
-                position: position as u32,
-            };
-            (token, piece.place)
-        };
         // The head is that of the first ones.
         let last = piece.pos + tokens - 1;
-        let all = [last].into_iter().chain(piece.pos..last).map(token);
-        let state = write_table(gpu, recipes, most, &all.collect::<Vec<_>>());
+        let order = [last].into_iter().chain(piece.pos..last);
+        let (step, state) = self.step_as_one(model, recipes, piece, order).await?;
         let mut all = vec![(step, state)];
         if piece.ends {
             let head = match self.head_as_one.take() {
@@ -283,6 +273,61 @@ impl Prompt {
             all.push((Arc::clone(self.head_as_one.insert(head)), of_last));
         }
         Ok(all)
+    }
+
+    /// The step of several tokens of a piece by the kernels of a decoded token, and its words, with the tokens at these positions. What it reads
+    /// of the host is written.
+    async fn step_as_one(
+        &mut self,
+        model: &GpuModel,
+        recipes: &Steps,
+        piece: &Piece,
+        positions: impl Iterator<Item = usize>,
+    ) -> Result<(Arc<Recording>, State), GpuError> {
+        let gpu = &model.gpu;
+        let most = (piece.tokens as u32)
+            .next_power_of_two()
+            .min(recipes.as_one());
+        let token = |position: usize| {
+            let token = BatchToken {
+                sequence: piece.sequence,
+                position: position as u32,
+            };
+            (token, piece.place)
+        };
+        let tokens: Vec<_> = positions.map(token).collect();
+        if let Entry::Vacant(place) = self.few_as_one.entry(most) {
+            let step = recipes.step(gpu, most)?;
+            place.insert(Arc::new(Recording::new(gpu, &step).await?));
+        }
+        let state = write_table(gpu, recipes, most, &tokens);
+        Ok((Arc::clone(&self.few_as_one[&most]), state))
+    }
+
+    /// The recordings from several tokens of a piece to the logits of each, by the kernels of a decoded token, with the words of each; and these
+    /// logits. What they read of the host is written.
+    pub(super) async fn logits_as_one(
+        &mut self,
+        model: &GpuModel,
+        recipes: &Steps,
+        piece: &Piece,
+    ) -> Result<([(Arc<Recording>, State); 2], Range), GpuError> {
+        let (head, logits) = match self.heads_as_one.take() {
+            Some(made) => made,
+            None => {
+                let most = recipes.as_one();
+                let vocab = model.model.config().vocab_size as u64;
+                let logits = Range::floats("logits of few tokens", u64::from(most) * vocab);
+                let step = recipes.head(&model.gpu, most, most, &logits)?;
+                let head = Recording::new(&model.gpu, &step).await?;
+                (Arc::new(head), logits)
+            }
+        };
+        let (head, logits) = self.heads_as_one.insert((head, logits)).clone();
+        let positions = piece.pos..piece.pos + piece.tokens;
+        let step = self.step_as_one(model, recipes, piece, positions).await?;
+        let state = step.1;
+        Ok(([step, (head, state)], logits))
     }
 
     /// The step over `tokens` tokens, which leaves hidden states for [`head`](Self::head) or [`slices`](Self::slices).

@@ -104,7 +104,7 @@ impl<'a> Submissions<'a> {
     pub(super) async fn read(
         &mut self,
         kind: Kind,
-        replay: &Replay<'_>,
+        replays: &[&Replay<'_>],
         worth: Worth,
         (from, bytes): (&Bound, u64),
         on_prompt: &mut OnPrompt<'_>,
@@ -114,7 +114,7 @@ impl<'a> Submissions<'a> {
         let copy = |encoder: &mut CommandEncoder| {
             encoder.copy_buffer_to_buffer(from.buffer.made(), from.offset, &staging, 0, bytes);
         };
-        let flow = self.cut(kind, &[replay], worth, copy, on_prompt).await?;
+        let flow = self.cut(kind, replays, worth, copy, on_prompt).await?;
         self.land_all().await?;
         let rows = match flow {
             ControlFlow::Continue(()) => Some(self.gpu.map_read(&staging, bytes, None).await?),

@@ -4,13 +4,13 @@ use super::GpuBatch;
 use crate::engine::backend::{OnPrompt, OnRow};
 use crate::engine::gpu::GpuModel;
 use crate::engine::gpu::pace::Kind;
-use crate::engine::gpu::prompt::{HEAD_TOKENS, LEAST_SLICE, Prompt};
+use crate::engine::gpu::prompt::{HEAD_TOKENS, LEAST_SLICE, Piece, Prompt};
 use crate::engine::gpu::submissions::{Submissions, Worth};
 use crate::engine::gpu::table::Place;
-use crate::gpu::GpuError;
 use crate::gpu::buffer::Range as Bound;
 use crate::gpu::call::State;
 use crate::gpu::record::{Cost, Recording};
+use crate::gpu::{Gpu, GpuError};
 use crate::recipes::Steps;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +26,11 @@ impl GpuBatch {
         on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
     ) -> Result<(usize, bool), GpuError> {
+        if self.prompt.is_as_one(tokens) && self.recipes.several_equal_one(self.gpu()) {
+            return self
+                .logits_as_one(sequence, pos, tokens, on_prompt, on_row)
+                .await;
+        }
         let (model, place) = (Arc::clone(&self.model), self.place(sequence));
         let (gpu, vocab) = (&model.gpu, model.model.config().vocab_size);
         let mut pieces = Pieces {
@@ -55,9 +60,7 @@ impl GpuBatch {
                     if stop || done == tokens {
                         // The logits of a single token lie where decoding reads them already.
                         if piece.tokens.len() > 1 {
-                            let bytes = bytemuck::cast_slice(row);
-                            let logits = self.logits.buffer.made();
-                            gpu.queue.write_buffer(logits, 0, bytes);
+                            keep(gpu, &self.logits, row);
                             pieces.submissions.prove_writes().await?;
                         }
                         return Ok((done, true));
@@ -73,6 +76,57 @@ impl GpuBatch {
         }
         Ok((done, false))
     }
+
+    /// The logits of few tokens, by the kernels of a decoded token, so that each has what it has alone, to the bit.
+    async fn logits_as_one(
+        &mut self,
+        sequence: u32,
+        pos: usize,
+        tokens: usize,
+        on_prompt: &mut OnPrompt<'_>,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<(usize, bool), GpuError> {
+        let (model, place) = (Arc::clone(&self.model), self.place(sequence));
+        let (gpu, vocab) = (&model.gpu, model.model.config().vocab_size);
+        let piece = Piece {
+            sequence,
+            place,
+            pos,
+            tokens,
+            ends: false,
+        };
+        let (prompt, recipes) = (&mut self.prompt, &self.recipes);
+        let (both, logits) = prompt.logits_as_one(&model, recipes, &piece).await?;
+        let both = both.each_ref();
+        let both = both.map(|(recording, state)| recording.replay(gpu, state));
+        let mut submissions = Submissions::begin(&model, &mut self.paces, &mut self.proof, tokens);
+        let (worth, bytes) = (Worth::piece(0..tokens), (tokens * vocab * 4) as u64);
+        let from = (&logits, bytes);
+        let rows = submissions
+            .read(Kind::Several, &both.each_ref(), worth, from, on_prompt)
+            .await?;
+        let Some(rows) = rows else {
+            return Ok((0, false));
+        };
+        let mut done = 0;
+        for row in rows.chunks_exact(vocab) {
+            let stop = on_row(done, row).is_break();
+            done += 1;
+            if stop || done == tokens {
+                keep(gpu, &self.logits, row);
+                submissions.prove_writes().await?;
+                break;
+            }
+        }
+        Ok((done, true))
+    }
+}
+
+/// Writes a row of logits to where decoding reads them.
+fn keep(gpu: &Gpu, logits: &Bound, row: &[f32]) {
+    let bytes = bytemuck::cast_slice(row);
+    let buffer = logits.buffer.made();
+    gpu.queue.write_buffer(buffer, logits.offset, bytes);
 }
 
 /// The means to compute a prompt piece by piece.
@@ -88,7 +142,7 @@ struct Pieces<'a> {
 }
 
 /// A piece whose logits are computed part by part.
-struct Piece {
+struct Parts {
     /// The tokens of the piece, counted in the prompt.
     tokens: Range<usize>,
     /// Tokens that are as good as computed before its head.
@@ -98,7 +152,7 @@ struct Piece {
     state: State,
 }
 
-impl Piece {
+impl Parts {
     /// Tokens that are as good as computed where `done` have their logits.
     fn worth(&self, done: usize) -> f64 {
         let Range { start, end } = self.tokens;
@@ -115,9 +169,9 @@ impl Pieces<'_> {
         pos: usize,
         tokens: Range<usize>,
         on_prompt: &mut OnPrompt<'_>,
-    ) -> Result<Option<Piece>, GpuError> {
+    ) -> Result<Option<Parts>, GpuError> {
         let (gpu, n) = (&self.model.gpu, tokens.len());
-        let mut piece = Piece {
+        let mut piece = Parts {
             before: tokens.start as f64,
             most: HEAD_TOKENS,
             state: (self.place).state(self.recipes, gpu, pos + tokens.start, n),
@@ -156,7 +210,7 @@ impl Pieces<'_> {
     /// The logits of the next part of a piece, `done` tokens of the prompt having theirs: nothing where `on_prompt` broke.
     async fn rows(
         &mut self,
-        piece: &mut Piece,
+        piece: &mut Parts,
         done: usize,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<Option<Vec<f32>>, GpuError> {
@@ -169,7 +223,7 @@ impl Pieces<'_> {
             let from = (self.logits, row);
             let submissions = &mut self.submissions;
             return submissions
-                .read(Kind::Single, &step, worth, from, on_prompt)
+                .read(Kind::Single, &[&step], worth, from, on_prompt)
                 .await;
         }
         let slices = loop {
@@ -194,7 +248,7 @@ impl Pieces<'_> {
         let from = (&slices.logits, part as u64 * row);
         let submissions = &mut self.submissions;
         submissions
-            .read(Kind::Several, &head, worth, from, on_prompt)
+            .read(Kind::Several, &[&head], worth, from, on_prompt)
             .await
     }
 }

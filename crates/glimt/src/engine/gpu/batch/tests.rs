@@ -2,6 +2,7 @@
 
 mod answered;
 mod as_one;
+mod drafted;
 mod shared;
 mod slots;
 
@@ -42,6 +43,7 @@ impl Run {
             sequences: prompts.len() as u32,
             tokens,
             chunk: 0,
+            drafts: 0,
         };
         let batch = complete(GpuBatch::new(Arc::clone(model), sizes)).expect("it fits");
         let mut free: Vec<u32> = (0..pages).collect();

@@ -33,6 +33,7 @@ fn steps_of_several_sequences_are_one_pass() {
             sequences: few,
             tokens: few,
             chunk: 0,
+            drafts: 0,
         };
         let plan = Plan::new(&target, &*model, Residence::Whole, sizes).expect("it is recorded");
         for (_, step) in &plan.steps {
@@ -104,6 +105,7 @@ fn check_allocated(residence: Residence) {
         sequences: 5,
         tokens: 128,
         chunk: 0,
+        drafts: 0,
     };
     let of_batch = Plan::of(&gpu, model, &placed, &sessions, sizes);
     let [weights, cache, scratch] = of_batch.expect("it fits").bytes;

@@ -108,6 +108,7 @@ fn batches(target: &Target, model: &Model) -> Vec<(&'static str, Step)> {
         sequences: 64,
         tokens: 512,
         chunk: 0,
+        drafts: 0,
     };
     let batch = steps(target, &placed.weights, sizes);
     let vocab = model.config.vocab_size as u32;
@@ -235,6 +236,7 @@ fn prompts_in_pages_take_the_dispatches_of_a_session() {
         sequences: 64,
         tokens: 512,
         chunk: 512,
+        drafts: 0,
     };
     for name in ModelName::ALL {
         let model = model(name, Recipe::Q4_0);

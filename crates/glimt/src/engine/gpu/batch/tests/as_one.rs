@@ -10,7 +10,7 @@ use crate::testing::drawn;
 
 /// One way to run a model.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+pub(super) struct Way {
     model: ModelName,
     recipe: Recipe,
     tier: Tier,
@@ -29,7 +29,7 @@ struct Way {
 
 impl Way {
     /// The model; nothing where the adapter cannot run it.
-    fn load(self) -> Option<Arc<GpuModel>> {
+    pub(super) fn load(self) -> Option<Arc<GpuModel>> {
         let options = GpuOptions {
             tier: Some(self.tier),
             serial_passes: Some(false),
@@ -137,12 +137,12 @@ impl Way {
     }
 }
 
-fn bits(row: &[f32]) -> Vec<u32> {
+pub(super) fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|v| v.to_bits()).collect()
 }
 
 /// A way by lot, with these choices of weights to multiply.
-fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
+pub(super) fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
     let mut one_of = |n: usize| rng.below(n);
     let models = [
         ModelName::TinyDs2,

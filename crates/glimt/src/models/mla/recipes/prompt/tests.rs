@@ -146,6 +146,7 @@ fn check(gpu: &Gpu, target: &Target) {
         sequences: 3,
         tokens: MOST,
         chunk: MOST,
+        drafts: 0,
     };
     let mut in_pages = steps(gpu, target, &weights, sizes, &ids);
     let sequences = in_pages.context.sequences.as_mut();

@@ -20,6 +20,7 @@ const BATCH: BatchSizes = BatchSizes {
     sequences: 64,
     tokens: 512,
     chunk: 0,
+    drafts: 0,
 };
 
 /// All steps of a session and of a batch, and the plan of the session.

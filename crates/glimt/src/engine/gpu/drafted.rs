@@ -1,0 +1,175 @@
+//! Decoding with drafts: a step computes the last token and its drafts, and the host compares these with what was chosen.
+
+use super::GpuBackend;
+use super::flight::Stretch;
+use crate::engine::backend::{BackendError, OnToken};
+use crate::engine::batch::{BatchLanding, BatchStep, BatchToken};
+use crate::engine::draft::{Drafter, Proposal, Verified};
+use crate::kernels::logit_bias::Biases;
+use crate::kernels::sampling::Sampling;
+use std::ops::ControlFlow;
+use web_time::Instant;
+
+/// An answer that is being decoded.
+struct Answered<'a, 'b> {
+    /// Its context and all tokens so far.
+    text: Vec<u32>,
+    /// Tokens that may still come.
+    left: usize,
+    /// The most drafts of a step.
+    most: usize,
+    sampling: &'a Sampling,
+    drafter: &'a mut dyn Drafter,
+    on_token: &'a mut OnToken<'b>,
+    /// The end of the step before.
+    before: Instant,
+}
+
+impl Answered<'_, '_> {
+    /// The drafts of the step of the last token: none of which no room is left for, and of ids only those below `vocab`.
+    fn propose(&mut self, vocab: usize) -> Proposal {
+        let most = self.most.min(self.left.saturating_sub(1));
+        if most == 0 {
+            return Proposal::None;
+        }
+        match self.drafter.propose(&self.text, most) {
+            Proposal::Ids(ids) => {
+                let known = ids.into_iter().take(most);
+                let known: Vec<u32> = known.take_while(|id| (*id as usize) < vocab).collect();
+                match known.is_empty() {
+                    true => Proposal::None,
+                    false => Proposal::Ids(known),
+                }
+            }
+            _ => Proposal::None,
+        }
+    }
+
+    /// Takes the tokens that a step gave.
+    fn take(&mut self, ids: &[u32]) -> ControlFlow<()> {
+        for id in ids {
+            self.text.push(*id);
+            self.left -= 1;
+            (self.on_token)(*id)?;
+        }
+        match self.left {
+            0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Tells the drafter what became of a step.
+    fn tell(&mut self, drafted: usize, accepted: usize) {
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut self.before, now);
+        self.drafter.verified(&Verified {
+            drafted,
+            accepted,
+            took,
+        });
+    }
+}
+
+impl GpuBackend {
+    /// [`Backend::decode_drafted`](crate::engine::backend::Backend::decode_drafted).
+    pub(super) async fn draft(
+        &mut self,
+        context: &[u32],
+        sampling: &Sampling,
+        limit: usize,
+        drafter: &mut dyn Drafter,
+        on_token: &mut OnToken<'_>,
+    ) -> Result<(), BackendError> {
+        self.begin_decode(context, limit)?;
+        if limit == 0 {
+            return Ok(());
+        }
+        let mut answered = Answered {
+            text: context.to_vec(),
+            left: limit,
+            most: self.batch.sizes().drafts as usize,
+            sampling,
+            drafter,
+            on_token,
+            before: Instant::now(),
+        };
+        // The first token is only chosen.
+        let mut flow = self.fly_from(&mut answered, context.len(), 1).await?;
+        while flow.is_continue() {
+            flow = match answered.propose(self.vocab()) {
+                Proposal::Ids(ids) => self.verify(&mut answered, &ids).await?,
+                _ => self.fly_from(&mut answered, context.len(), limit).await?,
+            };
+        }
+        Ok(self.gpu().done().await?)
+    }
+
+    fn vocab(&self) -> usize {
+        self.batch.model.model.config().vocab_size
+    }
+
+    /// Computes tokens one by one, up to `end` of an answer behind `context` tokens, until drafts are proposed.
+    async fn fly_from(
+        &mut self,
+        answered: &mut Answered<'_, '_>,
+        context: usize,
+        end: usize,
+    ) -> Result<ControlFlow<()>, BackendError> {
+        let (vocab, sampling) = (self.vocab(), answered.sampling);
+        let begin = answered.text.len() - context;
+        let stretch = Stretch::new(context, sampling, begin..end);
+        let mut flow = ControlFlow::Continue(());
+        let on_token = &mut |id| {
+            if answered.text.len() > context {
+                answered.tell(0, 0);
+            }
+            flow = answered.take(&[id]);
+            let goes_on = flow.is_continue() && !stretch.is_stopped();
+            if goes_on && answered.propose(vocab) != Proposal::None {
+                stretch.stop();
+            }
+            flow
+        };
+        self.fly_over(&stretch, on_token).await?;
+        Ok(flow)
+    }
+
+    /// Computes the last token and its `drafts` in one step.
+    async fn verify(
+        &mut self,
+        answered: &mut Answered<'_, '_>,
+        drafts: &[u32],
+    ) -> Result<ControlFlow<()>, BackendError> {
+        let last = answered.text.len() - 1;
+        self.batch.write_ids(0, last + 1, drafts);
+        let rows = drafts.len() + 1;
+        let token = |position: usize| BatchToken {
+            sequence: 0,
+            position: position as u32,
+        };
+        let tokens: Vec<_> = (last..last + rows).map(token).collect();
+        let biases: Vec<Biases> = match self.biases.is_empty() {
+            true => vec![],
+            false => vec![self.biases.clone(); rows],
+        };
+        let choices = vec![*answered.sampling; rows];
+        let flight = self.batch.submit(BatchStep {
+            tokens: &tokens,
+            choices: &choices,
+            biases: &biases,
+            logits: &[],
+            predictions: &[],
+        });
+        let flight = flight.await?;
+        let BatchLanding { ids, broken, .. } = self.batch.land(flight).await?;
+        let same = drafts.iter().zip(&ids);
+        let accepted = same.take_while(|(draft, id)| draft == id).count();
+        let finite = broken[..=accepted].iter().position(|broken| *broken);
+        if let Some(row) = finite {
+            let position = last + row;
+            return Err(BackendError::NotFinite { position });
+        }
+        answered.tell(drafts.len(), accepted);
+        Ok(answered.take(&ids[..=accepted]))
+    }
+}
