@@ -9,6 +9,7 @@ use super::guard::guarded;
 use super::load;
 use super::output::{complain, note};
 use super::sampling::{self, Choice, SamplingArgs};
+use crate::engine::draft::DraftOptions;
 use crate::engine::{ModelSource, Opened, Serving};
 use crate::kernels::sequences::PAGE;
 use crate::plural::count;
@@ -103,6 +104,7 @@ impl ServedArgs {
             answering: answering.chain,
             think: self.think.map(|think| matches!(think, Think::On)),
             limit: self.n_predict,
+            drafts: DraftOptions::default(),
             created: jiff::Timestamp::now().as_second(),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
-use super::draft::DraftSource;
+use super::draft::{DraftOptions, DraftSource};
 use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
@@ -110,8 +110,9 @@ impl Opened {
         let many = match &options.serving {
             Some(serving) => {
                 let force = options.force;
+                let wanted = (*serving, options.draft);
                 Some(many::batch_sizes(
-                    &device, &*model, n_ctx, *serving, ubatch, force,
+                    &device, &*model, n_ctx, wanted, ubatch, force,
                 )?)
             }
             None => None,
@@ -213,10 +214,11 @@ impl Opened {
 
     /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
     pub(super) fn sizes_to_serve(&self) -> Result<BatchSizes, EngineError> {
-        let one = Serving {
+        let serving = Serving {
             parallel: Some(1),
             cache_tokens: None,
         };
+        let one = (serving, DraftOptions::default());
         let of_one = || {
             let (device, model) = (&self.device, &*self.model);
             many::batch_sizes(device, model, self.n_ctx, one, self.ubatch, true)

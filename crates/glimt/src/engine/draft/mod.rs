@@ -58,6 +58,14 @@ pub struct DraftOptions {
     pub most: Option<usize>,
 }
 
+impl DraftOptions {
+    /// No drafts.
+    pub const OFF: Self = Self {
+        source: DraftSource::Off,
+        most: Some(0),
+    };
+}
+
 /// The drafts of the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proposal {

@@ -34,6 +34,7 @@ use super::request::{Counts, DraftCounts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
 use crate::engine::batch::Batch;
 use crate::engine::cpu::CpuBatch;
+use crate::engine::draft::{DraftOptions, Drafter};
 use crate::engine::gpu::batch::GpuBatch;
 use crate::engine::{Engine, EngineError, StopReason};
 use drafts::Costs;
@@ -92,6 +93,8 @@ pub(super) struct Many {
     prefix_asked: u64,
     prefix_found: u64,
     costs: Costs,
+    /// What proposed drafts for answers that have ended. It has learned what pays.
+    drafters: Vec<(DraftOptions, Box<dyn Drafter>)>,
     drafted: DraftCounts,
 }
 
@@ -134,6 +137,7 @@ impl Many {
             prefix_asked: 0,
             prefix_found: 0,
             costs: Costs::default(),
+            drafters: vec![],
             drafted: DraftCounts::default(),
             batch,
         }
@@ -169,7 +173,7 @@ impl Many {
     /// Takes a request.
     ///
     /// # Errors
-    /// [`EngineError::CacheTooSmall`].
+    /// [`EngineError::CacheTooSmall`] or [`EngineError::Draft`].
     pub(super) fn submit(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
         let Request {
             prompt,
@@ -177,8 +181,10 @@ impl Many {
             limit,
             owner,
             slot,
+            drafts,
         } = request;
         self.engine.check_cache(prompt.len())?;
+        self.check_drafts(&drafts)?;
         self.rounds.came(owner);
         let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
@@ -187,6 +193,7 @@ impl Many {
             prompt: prompt.len(),
             tokens: prompt,
             choice,
+            drafts,
             drafter: None,
             slot,
             limit: limit.min(room),
@@ -254,7 +261,8 @@ impl Many {
 
     /// Ends a sequence. Its rows are kept for others.
     fn remove(&mut self, index: usize) -> Answer {
-        let sequence = self.running.remove(index);
+        let mut sequence = self.running.remove(index);
+        self.keep_drafter(&mut sequence.answer);
         let tokens = &sequence.answer.tokens;
         let rows = &tokens[..sequence.landed.min(tokens.len())];
         self.pages.register_rest(&sequence.table, rows);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::fair::Owner;
 use crate::engine::chooser::Chooser;
+use crate::engine::draft::DraftOptions;
 use crate::engine::{Biases, EngineError, GenerateStats, Sampling};
 
 /// The request of one user.
@@ -18,6 +19,8 @@ pub struct Request {
     pub owner: Owner,
     /// The slot that the sequence is [kept](super::SlotAction) in; `None` is any.
     pub slot: Option<usize>,
+    /// The drafts that the answer may take.
+    pub drafts: DraftOptions,
 }
 
 /// How the tokens of an answer are chosen.
@@ -44,6 +47,13 @@ pub enum Event {
         /// The slot that the sequence is [kept](super::SlotAction) in.
         slot: usize,
     },
+    /// A step had drafts. It comes behind the tokens of the step, and is not told where one of these ends the answer by a break.
+    Drafted {
+        /// The drafts of the step.
+        drafted: usize,
+        /// The number of drafts that were accepted.
+        accepted: usize,
+    },
     /// The next token of the answer. Stop tokens are not told.
     Token(u32),
     /// The answer ended, which [`GenerateStats::stop`] gives the reason of. Nothing follows.
@@ -53,7 +63,7 @@ pub enum Event {
 }
 
 /// The most drafts of a sequence in a step.
-pub const MOST_DRAFTS: usize = 16;
+pub const MOST_DRAFTS: usize = 31;
 
 /// The work that a scheduler has to do and has done, in counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

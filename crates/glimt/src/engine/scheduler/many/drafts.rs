@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 use web_time::Duration;
 
+use super::sequence::Answer;
 use super::{Draw, Flight, Many};
-use crate::engine::draft::{Proposal, Verified};
-use crate::engine::scheduler::request::MOST_DRAFTS;
+use crate::engine::EngineError;
+use crate::engine::draft::{
+    DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
+};
+use crate::engine::scheduler::request::{Event, MOST_DRAFTS, Told};
 
 /// The share of what is known of a cost that a step replaces.
 const NEWS: f64 = 0.25;
@@ -48,14 +52,58 @@ pub(super) struct Decoded {
 }
 
 impl Many {
+    /// The means that there are for drafts.
+    fn draft_means(&self) -> DraftMeans {
+        let most = self.batch.sizes().drafts as usize;
+        DraftMeans {
+            most: most.min(self.batch.as_one().saturating_sub(1)),
+            predicts: false,
+            brings_experts: self.engine.partly().is_some(),
+        }
+    }
+
+    /// Checks that answers can have such drafts.
+    ///
+    /// # Errors
+    /// [`EngineError::Draft`].
+    pub(in crate::engine::scheduler) fn check_drafts(
+        &self,
+        options: &DraftOptions,
+    ) -> Result<(), EngineError> {
+        Drafts::new(options, &self.draft_means())?;
+        Ok(())
+    }
+
+    /// Something that proposes such drafts: what has learned from an earlier answer, if there is one.
+    pub(super) fn drafter(&mut self, options: &DraftOptions) -> Option<Box<dyn Drafter>> {
+        let known = self.drafters.iter().position(|(known, _)| known == options);
+        if let Some(index) = known {
+            return Some(self.drafters.swap_remove(index).1);
+        }
+        // They were checked when the request came.
+        let drafts = Drafts::new(options, &self.draft_means());
+        drafts.ok().flatten().map(|drafts| Box::new(drafts) as _)
+    }
+
+    /// Keeps what proposed drafts for an answer, for the next one.
+    pub(super) fn keep_drafter(&mut self, answer: &mut Answer) {
+        if answer.drafts.source != DraftSource::Off
+            && let Some(drafter) = answer.drafter.take()
+        {
+            self.drafters.push((answer.drafts, drafter));
+            let most = self.slots();
+            let surplus = self.drafters.len().saturating_sub(most);
+            self.drafters.drain(..surplus);
+        }
+    }
+
     /// The drafts that a step of `decoding` sequences has room for: as many as leave each row what it is in a step of its own, to the bit.
     fn room_for_drafts(&self, decoding: usize) -> usize {
         // The prompts of others would make the step longer than that.
         if self.running.iter().any(|s| s.is_ready() && s.left() > 1) {
             return 0;
         }
-        let most = self.batch.sizes().most_drawn() as usize;
-        self.batch.as_one().min(most).saturating_sub(decoding)
+        (1 + self.draft_means().most).saturating_sub(decoding)
     }
 
     /// The drafts of each of the sequences that decode in the next step. Those go that have to wait until their last token is known here.
@@ -134,6 +182,22 @@ impl Many {
             }
             step.accepted += 1;
         }
+    }
+
+    /// Tells of the step of a sequence if it had drafts, and has them judged. Returned is whether the answer goes on.
+    pub(super) fn settle(&mut self, index: usize, told: &mut Told<'_>) -> bool {
+        let sequence = &mut self.running[index];
+        let Some(step) = sequence.verified.take() else {
+            return true;
+        };
+        if let Some(drafter) = &mut sequence.answer.drafter {
+            drafter.verified(&step);
+        }
+        let Verified {
+            drafted, accepted, ..
+        } = step;
+        let event = Event::Drafted { drafted, accepted };
+        drafted == 0 || told(sequence.answer.id, event).is_continue()
     }
 
     /// The part that a sequence with so many drafts had in a step, of which none is accepted yet.

@@ -206,12 +206,10 @@ impl Many {
             let end = sequence.submitted;
             self.computed(index, end, told);
         }
-        if let Some(index) = self.find(run) {
-            let sequence = &mut self.running[index];
-            let drafter = sequence.answer.drafter.as_mut();
-            if let (Some(drafter), Some(step)) = (drafter, sequence.verified.take()) {
-                drafter.verified(&step);
-            }
+        if let Some(index) = self.find(run)
+            && !self.settle(index, told)
+        {
+            self.remove(index);
         }
     }
 
@@ -317,7 +315,10 @@ impl Many {
 
     /// Ends an answer, and tells it.
     fn end(&mut self, index: usize, stop: StopReason, told: &mut Told<'_>) {
+        let is_heard = self.settle(index, told);
         let answer = self.remove(index);
-        let _ = told(answer.id, Event::Ended(answer.stats(stop)));
+        if is_heard {
+            let _ = told(answer.id, Event::Ended(answer.stats(stop)));
+        }
     }
 }

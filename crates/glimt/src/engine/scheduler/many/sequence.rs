@@ -2,7 +2,7 @@
 
 use web_time::Instant;
 
-use crate::engine::draft::{Drafter, Verified};
+use crate::engine::draft::{DraftOptions, Drafter, Verified};
 use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::{Choice, RequestId};
@@ -17,7 +17,9 @@ pub(super) struct Answer {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) choice: Choice,
-    /// Proposes tokens behind the last one, where the answer may have drafts.
+    /// The drafts that it may have.
+    pub(super) drafts: DraftOptions,
+    /// Proposes them while it is answered.
     pub(super) drafter: Option<Box<dyn Drafter>>,
     /// The slot that it is kept in, if the request names one or it has begun.
     pub(super) slot: Option<usize>,

@@ -9,6 +9,7 @@ use crate::engine::Products;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
+use crate::engine::draft::DraftOptions;
 use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
@@ -129,6 +130,7 @@ impl Job {
             limit: self.limit,
             owner: self.owner,
             slot: None,
+            drafts: DraftOptions::OFF,
         }
     }
 }
@@ -251,6 +253,7 @@ fn text(events: &[Event]) -> Vec<u32> {
                 cached_at = *done + 1;
             }
             Event::Token(token) => tokens.push(*token),
+            Event::Drafted { drafted, accepted } => assert!(accepted <= drafted),
             Event::Ended(stats) => {
                 assert_eq!(i + 1, events.len(), "nothing follows");
                 assert_eq!(stats.generated, tokens.len());

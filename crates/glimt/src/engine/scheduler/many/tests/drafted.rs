@@ -209,6 +209,14 @@ fn right_drafts_save_steps_and_are_counted() {
     let counts = many.counts().drafts;
     let accepted: u64 = counts.accepted.iter().sum();
     assert_eq!(accepted, counts.drafted, "all are right");
+    let told = events.iter().filter_map(|event| match event {
+        Event::Drafted { drafted, accepted } => Some([*drafted as u64, *accepted as u64]),
+        _ => None,
+    });
+    let told: Vec<[u64; 2]> = told.collect();
+    assert_eq!(told.len() as u64, counts.steps);
+    let sum = |which: usize| told.iter().map(|step| step[which]).sum::<u64>();
+    assert_eq!([sum(0), sum(1)], [counts.drafted, accepted]);
     // The first token is chosen behind the prompt, and each step chooses one more than it has drafts.
     assert_eq!(steps + accepted, 30);
     assert!(steps < 20, "{steps} steps");
@@ -252,8 +260,9 @@ fn drafts_share_the_rows_of_a_step_and_pay_for_all_who_wait() {
     for (most, step) in heard.iter() {
         assert_eq!(step.drafted, *most, "{step:?}");
         assert_eq!(step.accepted, 0);
-        // Sixteen rows for four, or more for those that are left near the end.
+        // The last token of an answer needs no drafts behind it.
         assert!(*most <= 11, "{step:?}");
     }
-    assert!(heard.iter().any(|(most, _)| *most == 3), "{heard:?}");
+    // Four share 32 rows.
+    assert!(heard.iter().any(|(most, _)| *most == 7), "{heard:?}");
 }
