@@ -44,6 +44,9 @@ pub(super) struct Synth {
     /// One attn_kv_b tensor per layer, as files from before 2025 have
     #[arg(long)]
     fused_kv_b: bool,
+    /// A prediction layer behind the others, as newer files of GLM-4.7-Flash have
+    #[arg(long)]
+    mtp: bool,
 }
 
 /// Reads `MODEL` or `MODEL:RECIPE`.
@@ -83,6 +86,7 @@ impl Synth {
             layers: self.layers,
             seed: self.seed,
             fused_kv_b: self.fused_kv_b,
+            nextn: self.mtp,
         };
         let plan = load::with_bar("writing", |told| {
             synth::write(model, recipe, &self.out, &options, told)

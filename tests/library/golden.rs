@@ -9,7 +9,7 @@ use glimt::engine::Wait;
 use glimt::engine::backend::Backend;
 use glimt::engine::sampling::Sampling;
 use glimt::gguf::Gguf;
-use glimt::model::{Ffn, Weight};
+use glimt::model::{Ffn, NextnSource, Weight};
 use glimt::models::mla::{Model, Query};
 use glimt::quant::{GgmlType, dequantize_row, quantize_row};
 use glimt::synth::SynthOptions;
@@ -37,6 +37,9 @@ pub struct Synthetic {
     pub seed: u64,
     /// Whether the model has the attn_kv_b tensors of old files.
     pub fused_kv_b: bool,
+    /// Whether the model has a prediction layer, which is loaded.
+    #[serde(default)]
+    pub nextn: bool,
     /// Of the weights the golden values were computed from, by [`fingerprint`].
     pub fingerprint: String,
 }
@@ -51,6 +54,7 @@ impl Synthetic {
             layers: None,
             seed: self.seed,
             fused_kv_b: self.fused_kv_b,
+            nextn: self.nextn,
         };
         let model = self.model.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
         let recipe = self
@@ -59,7 +63,11 @@ impl Synthetic {
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         glimt::synth::write(model, recipe, &path, &options, &mut |_, _| {})
             .unwrap_or_else(|e| panic!("{name}: {e}"));
-        let model = load(&path);
+        let nextn = match self.nextn {
+            true => NextnSource::Own,
+            false => NextnSource::None,
+        };
+        let model = load_with_nextn(&path, &nextn);
         assert_eq!(
             fingerprint(&model.gguf),
             self.fingerprint,
@@ -139,8 +147,14 @@ pub fn fixture(path: &str) -> Option<PathBuf> {
 
 /// Opens a model file.
 pub fn load(path: &Path) -> Arc<Model> {
+    load_with_nextn(path, &NextnSource::None)
+}
+
+/// Opens a model file with the prediction layer of `nextn`.
+pub fn load_with_nextn(path: &Path, nextn: &NextnSource) -> Arc<Model> {
     let gguf = Gguf::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    Arc::new(Model::load(Arc::new(gguf)).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+    let model = Model::with_nextn(Arc::new(gguf), nextn);
+    Arc::new(model.unwrap_or_else(|e| panic!("{}: {e}", path.display())))
 }
 
 /// How far a backend is from the golden log-probabilities of a prompt.

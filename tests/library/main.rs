@@ -7,6 +7,7 @@ mod examples;
 mod golden;
 mod golden_cpu;
 mod golden_gpu;
+mod golden_nextn;
 mod grammar;
 mod measure;
 mod polling;

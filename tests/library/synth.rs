@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use glimt::gguf::{Array, Gguf, Value};
+use glimt::model::NextnSource;
 use glimt::models::mla::Model;
+use glimt::quant::GgmlType;
 use glimt::synth::{self, ModelName, Plan, Recipe, SynthError, SynthOptions};
 use glimt::tokenizer::Tokenizer;
 use serde::Deserialize;
@@ -149,6 +151,45 @@ fn every_tiny_file_holds_its_plan_and_loads_as_a_model() {
             let loaded = Model::load(Arc::new(gguf)).unwrap();
             assert_eq!(loaded.layers.len(), 2);
         }
+    }
+}
+
+#[test]
+fn a_prediction_layer_stands_behind_the_others() {
+    let options = SynthOptions {
+        nextn: true,
+        ..SynthOptions::default()
+    };
+    let gguf = synth::without_matrices(ModelName::Glm47Flash, Recipe::Q4KM, &options).unwrap();
+    let found = |part: &str| {
+        let tensor = gguf.tensor(&format!("blk.47.{part}.weight")).unwrap();
+        (tensor.ty, tensor.dims.clone())
+    };
+    assert_eq!(found("nextn.eh_proj"), (GgmlType::Q4_K, vec![4096, 2048]));
+    let table = (GgmlType::Q4_K, vec![2048, 154_880]);
+    assert_eq!(found("nextn.embed_tokens"), table);
+    assert_eq!(found("nextn.shared_head_head"), table);
+    let down = (GgmlType::Q6_K, vec![1536, 2048, 64]);
+    assert_eq!(found("ffn_down_exps"), down);
+    let model = Model::with_nextn(Arc::new(gguf), &NextnSource::Own).unwrap();
+    assert_eq!((model.config.block_count, model.cached_layers()), (47, 48));
+    // Copies of the model's tables are left out.
+    let layer = model.weights.nextn.as_ref().unwrap();
+    assert!(layer.embed_tokens.is_none() && layer.shared_head_head.is_none());
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    for name in [ModelName::Tiny, ModelName::TinyYoutu] {
+        synth::write(name, Recipe::Q4KM, &path, &options, &mut |_, _| {}).unwrap();
+        let open = || Arc::new(Gguf::open(&path).unwrap());
+        let model = Model::with_nextn(open(), &NextnSource::Own).unwrap();
+        let layer = model.weights.nextn.as_ref().unwrap();
+        // The tables of this file are random, and so not those of the model.
+        assert!(layer.embed_tokens.is_some() && layer.shared_head_head.is_some());
+        assert_eq!(
+            Model::load(open()).unwrap().cached_layers() + 1,
+            model.cached_layers()
+        );
     }
 }
 

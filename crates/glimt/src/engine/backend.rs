@@ -137,6 +137,16 @@ pub trait Backend: Send + Sync {
         self.decode(context, sampling, limit, on_token)
     }
 
+    /// Up to `number` drafts of the prediction layer for the tokens behind `context`, of whose last token no row is computed yet. Without such a
+    /// layer there are none.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        let _ = (context, number);
+        Box::pin(async { Ok(vec![]) })
+    }
+
     /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.
     fn prefill<'a>(&'a mut self, tokens: &'a [u32], pos: usize) -> Answer<'a, ()> {
         Box::pin(async move {

@@ -23,6 +23,7 @@ use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
 use crate::models::{Model, OutOfMemory, Part, Reference};
 pub(super) use batch::CpuBatch;
+use drafted::States;
 
 /// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
 pub(super) const CHUNK: usize = 256;
@@ -53,6 +54,8 @@ struct Work {
     last_logits: Vec<f32>,
     /// The position `last_logits` predicts: one past the last computed token, 0 before any.
     next: usize,
+    /// The hidden states of the tokens of the last chunk, if the prediction layer is loaded.
+    states: States,
 }
 
 /// The news of a call that gives logits.
@@ -87,6 +90,7 @@ impl CpuBackend {
                 embedding_length,
                 last_logits: Vec::new(),
                 next: 0,
+                states: States::default(),
             })),
             model,
             products,
@@ -167,7 +171,9 @@ impl Work {
             pos: pos + first,
             pages: &[],
         };
-        self.reference.forward(chunk, &[part], on_block)
+        let x = self.reference.forward(chunk, &[part], on_block)?;
+        self.keep(chunk, pos + first, &x);
+        Some(x)
     }
 
     /// [`Backend::prefill_watched`].
@@ -301,6 +307,7 @@ impl Backend for CpuBackend {
             let of_all = row * size_of::<f16>() * work.reference.cached().len();
             let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
             work.next = 0;
+            work.states = States::default();
             let of_layer = (count * row * size_of::<f16>()).max(1);
             let caches = work.reference.cache().iter_mut();
             for (cache, rows) in caches.zip(rows.chunks_exact(of_layer)) {
@@ -321,6 +328,7 @@ impl Backend for CpuBackend {
             for (to, from) in pairs.zip(from.reference.cached()) {
                 to[..values].copy_from_slice(&from[..values]);
             }
+            to.states = from.states.clone();
             drop(to);
             Ok(Box::new(branch) as Box<dyn Backend>)
         })
@@ -378,7 +386,8 @@ impl Backend for CpuBackend {
     fn draft_means(&self) -> DraftMeans {
         DraftMeans {
             most: drafted::MOST,
-            ..DraftMeans::default()
+            predicts: self.model.nextn(),
+            brings_experts: false,
         }
     }
 
@@ -391,6 +400,17 @@ impl Backend for CpuBackend {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
         Box::pin(self.decode_with(context, sampling, limit, drafter, on_token))
+    }
+
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        let known = context.to_vec();
+        let compute = move |work: &mut Work, _: &mut Heard<'_, ()>| {
+            Ok(work.predict(&known, number, (&Sampling::GREEDY, &Biases::default())))
+        };
+        Box::pin(async move {
+            let unheard = &mut |()| ControlFlow::Continue(());
+            self.computed(compute, unheard).await
+        })
     }
 }
 

@@ -309,7 +309,7 @@ impl Engine {
     /// Starts a context, empty.
     ///
     /// # Errors
-    /// The error that its cache does not fit.
+    /// The error that its cache does not fit, or that drafts are asked for that cannot be had.
     pub async fn session(&self) -> Result<Session, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend> = match &self.0.weights {
@@ -323,7 +323,7 @@ impl Engine {
                 Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)
             }
         };
-        Ok(Session::new(self.clone(), backend))
+        Session::new(self.clone(), backend)
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Opened {
     pub(super) cpu_share: CpuShare,
     /// The products of weights that were asked for.
     pub(super) precompose: PrecomposeChoice,
+    /// The drafts that were asked for.
+    pub(super) draft: DraftOptions,
 }
 
 impl Opened {
@@ -140,6 +142,7 @@ impl Opened {
             cpu_products: options.cpu_products,
             cpu_share: options.cpu_share,
             precompose: options.precompose,
+            draft: options.draft,
         })
     }
 

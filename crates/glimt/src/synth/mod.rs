@@ -31,15 +31,18 @@ pub struct SynthOptions {
     pub seed: u64,
     /// One `attn_kv_b` tensor per layer, as files from before 2025 have, instead of `attn_k_b` and `attn_v_b`.
     pub fused_kv_b: bool,
+    /// A prediction layer behind the others (multi-token prediction, `blk.N.nextn.*`), as files of GLM-4.7-Flash have since the summer of 2026.
+    pub nextn: bool,
 }
 
 impl Default for SynthOptions {
-    /// All layers, seed 1, the tensors of today.
+    /// All layers, seed 1, the tensors of today, no prediction layer.
     fn default() -> Self {
         SynthOptions {
             layers: None,
             seed: 1,
             fused_kv_b: false,
+            nextn: false,
         }
     }
 }

@@ -72,8 +72,8 @@ impl Plan {
         }
         let name = format!("synthetic {model} {recipe}");
         Ok(Plan {
-            metadata: metadata(&shape, name, options.fused_kv_b),
-            tensors: tensors(&shape, recipe, options.fused_kv_b),
+            metadata: metadata(&shape, name, options),
+            tensors: tensors(&shape, recipe, options),
         })
     }
 
@@ -84,7 +84,7 @@ impl Plan {
 }
 
 /// The metadata of a model, in file order.
-fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value)> {
+fn metadata(shape: &Shape, name: String, options: &SynthOptions) -> Vec<(String, Value)> {
     let general = vec![
         ("architecture", Value::from("deepseek2")),
         ("name", Value::from(name)),
@@ -92,7 +92,7 @@ fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value
     let mut all = Vec::new();
     for (part, pairs) in [
         ("general", general),
-        ("deepseek2", sizes(shape, fused_kv_b)),
+        ("deepseek2", sizes(shape, options)),
         ("tokenizer.ggml", tokenizer(shape)),
     ] {
         let named = |(key, value)| (format!("{part}.{key}"), value);
@@ -102,12 +102,14 @@ fn metadata(shape: &Shape, name: String, fused_kv_b: bool) -> Vec<(String, Value
 }
 
 /// The sizes of the model.
-fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
+fn sizes(shape: &Shape, options: &SynthOptions) -> Vec<(&'static str, Value)> {
+    let fused_kv_b = options.fused_kv_b;
     let mut pairs = Vec::new();
     let mut put = |key, value| pairs.push((key, value));
     // Every count below comes from the tables of shapes, or is at most `MAX_LAYERS`.
     let number = |n: u64| Value::from(u32::try_from(n).expect("sizes of known models fit 32 bits"));
-    put("block_count", number(shape.layers as u64));
+    let blocks = shape.layers + usize::from(options.nextn);
+    put("block_count", number(blocks as u64));
     put("context_length", number(shape.context_length));
     put("embedding_length", number(shape.embedding_length));
     put("feed_forward_length", number(shape.feed_forward_length));
@@ -161,6 +163,9 @@ fn sizes(shape: &Shape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
             "rope.scaling.yarn_log_multiplier",
             Value::from(yarn.log_multiplier),
         );
+    }
+    if options.nextn {
+        put("nextn_predict_layers", number(1));
     }
     pairs
 }
@@ -231,10 +236,11 @@ impl Tensors {
 }
 
 /// The tensors of a model, in file order.
-fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor> {
+fn tensors(shape: &Shape, recipe: Recipe, options: &SynthOptions) -> Vec<PlannedTensor> {
     let mut all = Tensors {
         recipe,
-        layers: shape.layers,
+        // llama.cpp's quantiser counts the prediction layer, too.
+        layers: shape.layers + usize::from(options.nextn),
         tied: shape.tied,
         list: Vec::new(),
     };
@@ -244,10 +250,26 @@ fn tensors(shape: &Shape, recipe: Recipe, fused_kv_b: bool) -> Vec<PlannedTensor
     if !shape.tied {
         all.add("output.weight".to_owned(), &[d, vocab]);
     }
-    for layer in 0..shape.layers {
-        add_layer(&mut all, shape, layer, fused_kv_b);
+    for layer in 0..all.layers {
+        add_layer(&mut all, shape, layer, options.fused_kv_b);
+    }
+    if options.nextn {
+        add_nextn(&mut all, shape);
     }
     all.list
+}
+
+/// What the prediction layer has beside a block. The model's embedding and head stand there once more, as in the files of GLM-4.7-Flash (their
+/// sizes are in the pull request 24868 of llama.cpp).
+fn add_nextn(all: &mut Tensors, shape: &Shape) {
+    let name = |part: &str| format!("blk.{}.nextn.{part}.weight", shape.layers);
+    let (d, vocab) = (shape.embedding_length, shape.vocab_size);
+    all.add(name("eh_proj"), &[2 * d, d]);
+    all.add(name("embed_tokens"), &[d, vocab]);
+    all.norm(name("enorm"), d);
+    all.norm(name("hnorm"), d);
+    all.add(name("shared_head_head"), &[d, vocab]);
+    all.norm(name("shared_head_norm"), d);
 }
 
 fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {

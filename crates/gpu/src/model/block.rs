@@ -104,8 +104,16 @@ impl<A> Transformer<A> {
         let block = |block: usize| Block::load(tensors, block, values, &attention);
         let layers = (0..config.block_count).map(block);
         let layers = layers.collect::<Result<_, ModelError>>()?;
-        let nextn = || Nextn::load(tensors, values, &output_norm, &attention);
-        let nextn = match source {
+        let mut model = Self {
+            token_embd,
+            layers,
+            output_norm,
+            output,
+            tied,
+            nextn: None,
+        };
+        let nextn = || Nextn::load(tensors, values, model.shared(), &attention);
+        model.nextn = match source {
             NextnSource::None | NextnSource::Other(_) => None,
             NextnSource::IfAny if !has_nextn(tensors.gguf) => None,
             NextnSource::IfAny => nextn()
@@ -114,13 +122,6 @@ impl<A> Transformer<A> {
             NextnSource::Own => Some(nextn()?),
         };
         tensors.check_rest()?;
-        Ok(Self {
-            token_embd,
-            layers,
-            output_norm,
-            output,
-            tied,
-            nextn,
-        })
+        Ok(model)
     }
 }

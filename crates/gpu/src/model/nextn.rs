@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::tensors::Tensors;
-use super::{Block, Convert, ModelError, Weight};
+use super::{Block, Convert, ModelError, Transformer, Weight};
 use crate::gguf::Gguf;
+use crate::quant::dequantize_row;
 
 /// The prediction layer of a model. Fields are called as the tensors `blk.N.nextn.<field>.weight`; N is the number of the model's blocks.
 ///
@@ -14,7 +15,7 @@ use crate::gguf::Gguf;
 /// src/models/deepseek2.cpp, `graph_mtp`).
 #[derive(Debug, Clone)]
 pub struct Nextn<A, W = Weight, V = Vec<f32>> {
-    /// The embedding, vocab_size x embedding_length; `None` where it is that of the model.
+    /// The embedding, vocab_size x embedding_length; `None` where it is that of the model, or a copy.
     pub embed_tokens: Option<W>,
     /// Norm of the embedding, embedding_length.
     pub enorm: V,
@@ -26,7 +27,7 @@ pub struct Nextn<A, W = Weight, V = Vec<f32>> {
     pub block: Block<A, W, V>,
     /// Norm before the head, embedding_length; that of the model where the layer has none.
     pub shared_head_norm: V,
-    /// The output head, vocab_size x embedding_length; `None` where it is that of the model.
+    /// The output head, vocab_size x embedding_length; `None` where it is that of the model, or a copy.
     pub shared_head_head: Option<W>,
 }
 
@@ -42,6 +43,64 @@ pub enum NextnSource {
     Own,
     /// Another file, of the layer alone or with a model.
     Other(Arc<Gguf>),
+}
+
+/// What a model shares with its prediction layer.
+#[derive(Clone, Copy)]
+pub struct Shared<'a> {
+    /// The embedding.
+    pub token_embd: &'a Weight,
+    /// Weights of the last norm.
+    pub output_norm: &'a [f32],
+    /// The output head.
+    pub output: &'a Weight,
+}
+
+impl<A> Transformer<A> {
+    /// What the model shares with a prediction layer.
+    pub fn shared(&self) -> Shared<'_> {
+        Shared {
+            token_embd: &self.token_embd,
+            output_norm: &self.output_norm,
+            output: &self.output,
+        }
+    }
+}
+
+/// Rows by which a table is compared with that of the model.
+const COMPARED: usize = 16;
+
+/// The most that rows of a copy in another type differ, as the squares of the differences over those of the values. Quantisation to 4 bits makes a
+/// hundredth, and tables that were trained apart differ by about 1.
+const OF_A_COPY: f64 = 0.03;
+
+/// Whether a table of a prediction layer is a copy of that of the model, perhaps in another type: published files hold both again. Where a file
+/// has no bytes yet it is taken to be one.
+fn is_copy(own: &Weight, of_model: &Weight) -> bool {
+    if !own.has_data() || !of_model.has_data() {
+        return true;
+    }
+    let (mut error, mut size) = (0.0, 0.0);
+    let values = |weight: &Weight, row: usize| {
+        let mut values = vec![0.0; weight.cols];
+        dequantize_row(weight.ty, weight.row(0, row), &mut values);
+        values
+    };
+    for row in (0..own.rows).step_by(own.rows.div_ceil(COMPARED)) {
+        let (a, b) = (values(own, row), values(of_model, row));
+        for (a, b) in a.iter().zip(b) {
+            error += f64::from(a - b).powi(2);
+            size += f64::from(b).powi(2);
+        }
+    }
+    let copy = error <= OF_A_COPY * size;
+    let kept = if copy {
+        "not kept twice"
+    } else {
+        "another, and kept"
+    };
+    log::debug!("{} is {kept}, beside {}", own.name, of_model.name);
+    copy
 }
 
 /// Whether a file has a prediction layer.
@@ -75,8 +134,8 @@ impl<A, W, V> Nextn<A, W, V> {
 }
 
 impl<A> Nextn<A> {
-    /// The prediction layer of a file, if the heads of its block have `values` values and `attention` finds the tensors of one. `output_norm` is
-    /// that of the model.
+    /// The prediction layer of a file, if the heads of its block have `values` values and `attention` finds the tensors of one. Copies of what
+    /// `model` has are left in the file.
     ///
     /// # Errors
     /// The errors of `attention`; [`ModelError::NoPrediction`], [`ModelError::Unsupported`] for several layers, [`ModelError::Tensor`] for a tensor
@@ -84,7 +143,7 @@ impl<A> Nextn<A> {
     pub fn load(
         tensors: &Tensors<'_>,
         values: usize,
-        output_norm: &[f32],
+        model: Shared<'_>,
         attention: impl FnOnce(usize) -> Result<A, ModelError>,
     ) -> Result<Self, ModelError> {
         let config = tensors.config;
@@ -102,18 +161,46 @@ impl<A> Nextn<A> {
         }
         let (vocab, width) = (config.vocab_size, config.embedding_length);
         let name = |tensor: &str| format!("blk.{number}.nextn.{tensor}.weight");
-        let table = |tensor: &str| tensors.optional_matrix(&name(tensor), 1, vocab, width);
+        let table = |tensor: &str, of_model: &Weight| {
+            let own = tensors.optional_matrix(&name(tensor), 1, vocab, width)?;
+            Ok::<_, ModelError>(own.filter(|own| !is_copy(own, of_model)))
+        };
         let norm = tensors.optional_vector(&name("shared_head_norm"), width)?;
         let layer = Self {
-            embed_tokens: table("embed_tokens")?,
+            embed_tokens: table("embed_tokens", model.token_embd)?,
             enorm: tensors.vector(&name("enorm"), width)?,
             hnorm: tensors.vector(&name("hnorm"), width)?,
             eh_proj: tensors.matrix(&name("eh_proj"), 1, width, 2 * width)?,
             block: Block::load(tensors, number, values, attention)?,
-            shared_head_norm: norm.unwrap_or_else(|| output_norm.to_vec()),
-            shared_head_head: table("shared_head_head")?,
+            shared_head_norm: norm.unwrap_or_else(|| model.output_norm.to_vec()),
+            shared_head_head: table("shared_head_head", model.output)?,
         };
         tensors.check_block(number)?;
         Ok(layer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::{GgmlType, quantize_row};
+
+    fn table(ty: GgmlType, values: &[f32]) -> Weight {
+        let mut bytes = vec![0; values.len() / ty.block_len() * ty.block_bytes()];
+        quantize_row(ty, values, &mut bytes);
+        Weight::from_bytes("table", ty, 1, values.len() / 256, 256, bytes)
+    }
+
+    #[test]
+    fn a_copy_is_known_in_any_type() {
+        let values = |factor: usize| -> Vec<f32> {
+            let value = |i: usize| ((i * factor) % 251) as f32 / 251.0 - 0.5;
+            (0..40 * 256).map(value).collect()
+        };
+        let of_model = table(GgmlType::Q6_K, &values(97));
+        for ty in [GgmlType::F32, GgmlType::Q8_0, GgmlType::Q4_K] {
+            assert!(is_copy(&table(ty, &values(97)), &of_model), "{ty}");
+            assert!(!is_copy(&table(ty, &values(89)), &of_model), "{ty}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::BenchError;
 use crate::aliases::PREFERRED;
 use crate::engine::ModelSource;
+use crate::model::NextnSource;
 use crate::models::{self, Model};
 use crate::quant::GgmlType;
 use crate::synth::{self, ModelName, Recipe, SynthError, SynthOptions};
@@ -25,13 +26,25 @@ impl Source {
     /// # Errors
     /// The refusal of the file or of the plan.
     pub fn load(&self) -> Result<Arc<dyn Model>, BenchError> {
+        self.load_with_nextn(&NextnSource::None)
+    }
+
+    /// The model with the prediction layer of `nextn`. A synthetic model has one wherever it is wanted.
+    ///
+    /// # Errors
+    /// The refusal of the file or of the plan.
+    pub fn load_with_nextn(&self, nextn: &NextnSource) -> Result<Arc<dyn Model>, BenchError> {
         let gguf = match self {
             Self::Model(source) => source.open()?,
             Self::Synthetic(model, recipe) => {
-                synth::without_matrices(*model, *recipe, &SynthOptions::default())?
+                let options = SynthOptions {
+                    nextn: matches!(nextn, NextnSource::IfAny | NextnSource::Own),
+                    ..SynthOptions::default()
+                };
+                synth::without_matrices(*model, *recipe, &options)?
             }
         };
-        Ok(models::load(Arc::new(gguf))?)
+        Ok(models::load_with_nextn(Arc::new(gguf), nextn)?)
     }
 
     /// The file, or `MODEL:RECIPE`.

@@ -1,5 +1,8 @@
 //! The steps of several sequences on the CPU. One is on its way at a time, and is computed while the host waits for it.
 
+mod drafting;
+mod states;
+
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 use web_time::Duration;
@@ -9,7 +12,7 @@ use half::f16;
 use super::{CHUNK, computed, lock};
 use crate::engine::apart::Heard;
 use crate::engine::backend::{Answer, BackendError, OnPrompt, check_written};
-use crate::engine::batch::{Batch, BatchLanding, BatchStep, BatchToken};
+use crate::engine::batch::{Batch, BatchLanding, BatchStep, BatchToken, Prediction};
 use crate::kernels::logit_bias::{Biases, logit_bias};
 use crate::kernels::products::Products;
 use crate::kernels::sample::{all_finite, sample};
@@ -17,6 +20,7 @@ use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::PAGE;
 use crate::models::{Model, OutOfMemory, Part, Reference};
 use crate::recipes::BatchSizes;
+use states::States;
 
 /// A model on the CPU with the caches of several sequences. Each weight is read once for all tokens of a step, and the results are those of
 /// each token alone, bit for bit.
@@ -37,6 +41,8 @@ struct Work {
     ids: Vec<Vec<u32>>,
     /// The pages of each sequence.
     pages: Vec<Vec<u32>>,
+    /// What the prediction layer takes of the last tokens, if it is loaded.
+    states: Option<States>,
 }
 
 /// A [`BatchStep`] that is submitted.
@@ -45,6 +51,7 @@ struct Step {
     choices: Vec<Sampling>,
     biases: Vec<Biases>,
     logits: Vec<usize>,
+    predictions: Vec<Prediction>,
 }
 
 impl CpuBatch {
@@ -68,6 +75,9 @@ impl CpuBatch {
             row: cache.map_or(0, |cache| cache.len() / rows.max(1)),
             ids: vec![vec![0; n_ctx + 1]; sequences],
             pages: vec![vec![0; of_one]; sequences],
+            states: model
+                .nextn()
+                .then(|| States::new(sequences, model.config().embedding_length)),
             reference,
         };
         Ok(Self {
@@ -81,6 +91,8 @@ impl CpuBatch {
 impl Work {
     /// Computes a step. `tell` hears how many tokens of a prompt that has the step for itself are as good as computed, else 0.
     fn compute(&mut self, step: &Step, tell: &mut Heard<'_, usize>) -> Option<BatchLanding> {
+        // Tokens of the step may be these drafts.
+        let drafts = self.predict(step);
         // Tokens of a sequence stand together, and in their order.
         let mut order: Vec<usize> = (0..step.tokens.len()).collect();
         order.sort_by_key(|index| step.tokens[*index]);
@@ -99,8 +111,15 @@ impl Work {
         let watched = if parts.len() == 1 { ids.len() } else { 0 };
         let on_block = &mut |done| tell(watched * done / self.blocks);
         let x = self.reference.forward(&ids, &parts, on_block)?;
+        if let Some(states) = &mut self.states {
+            let sequences: Vec<u32> = sorted.iter().map(|token| token.sequence).collect();
+            states.keep(&mut *self.reference, (&ids, &sequences), &parts, &x);
+        }
         if step.choices.is_empty() {
-            return Some(BatchLanding::default());
+            return Some(BatchLanding {
+                drafts,
+                ..BatchLanding::default()
+            });
         }
         let width = x.len() / ids.len().max(1);
         let hidden = |drawn: usize| {
@@ -108,7 +127,10 @@ impl Work {
             place.map_or(&[][..], |place| &x[place * width..][..width])
         };
         let hidden: Vec<f32> = (0..step.choices.len()).flat_map(hidden).copied().collect();
-        Some(self.choose(step, self.reference.head(&hidden)))
+        Some(BatchLanding {
+            drafts,
+            ..self.choose(step, self.reference.head(&hidden))
+        })
     }
 
     /// Chooses tokens by their logits, and keeps their ids.
@@ -116,14 +138,7 @@ impl Work {
         let vocab = logits.len() / step.choices.len();
         let mut landing = BatchLanding::default();
         for (index, row) in logits.chunks_exact_mut(vocab).enumerate() {
-            let BatchToken { sequence, position } = step.tokens[index];
-            let (sampling, next) = (&step.choices[index], position as usize + 1);
-            if let Some(biases) = step.biases.get(index).filter(|biases| !biases.is_empty()) {
-                logit_bias(row, &biases.row());
-            }
-            let ids = &mut self.ids[sequence as usize];
-            let id = sample(row, sampling.recent(&ids[..next]), sampling, next as u64);
-            ids[next] = id;
+            let id = self.draw(step, index, step.tokens[index], row);
             landing.ids.push(id);
             landing.broken.push(!all_finite(row));
         }
@@ -133,6 +148,18 @@ impl Work {
             .map(|row| &logits[row * vocab..][..vocab]);
         landing.logits = asked.flatten().copied().collect();
         landing
+    }
+
+    /// Chooses the token behind `token` by its logits, as choice number `index` of the step says, and keeps its id.
+    fn draw(&mut self, step: &Step, index: usize, token: BatchToken, row: &mut [f32]) -> u32 {
+        let (sampling, next) = (&step.choices[index], token.position as usize + 1);
+        if let Some(biases) = step.biases.get(index).filter(|biases| !biases.is_empty()) {
+            logit_bias(row, &biases.row());
+        }
+        let ids = &mut self.ids[token.sequence as usize];
+        let id = sample(row, sampling.recent(&ids[..next]), sampling, next as u64);
+        ids[next] = id;
+        id
     }
 
     /// The values of each layer's cache that belong to a position of a sequence.
@@ -162,7 +189,11 @@ impl Batch for CpuBatch {
     }
 
     fn write_ids(&mut self, sequence: u32, position: usize, ids: &[u32]) {
-        lock(&self.work).ids[sequence as usize][position..][..ids.len()].copy_from_slice(ids);
+        let work = &mut *lock(&self.work);
+        work.ids[sequence as usize][position..][..ids.len()].copy_from_slice(ids);
+        if let Some(states) = &mut work.states {
+            states.forget(sequence, position);
+        }
     }
 
     fn write_pages(&mut self, sequence: u32, first: usize, pages: &[u32]) {
@@ -211,6 +242,7 @@ impl Batch for CpuBatch {
             choices: step.choices.to_vec(),
             biases: step.biases.to_vec(),
             logits: step.logits.to_vec(),
+            predictions: step.predictions.to_vec(),
         });
         Box::pin(async { Ok(()) })
     }
@@ -258,3 +290,6 @@ impl Batch for CpuBatch {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,22 +10,32 @@ use crate::engine::backend::{BackendError, OnToken, check_context};
 use crate::engine::draft::{Drafter, Proposal, Verified};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
+use crate::models::Part;
 
 /// The most drafts of a step: any number would do, since a row of the CPU does not depend on those beside it.
 pub(super) const MOST: usize = CHUNK / 2;
 
-/// A text whose last tokens are drafts.
-#[derive(Clone)]
-struct Drafted {
-    tokens: Vec<u32>,
-    /// The tokens that are known.
-    known: usize,
+/// The hidden states of the tokens that were computed last, after the last norm. The prediction layer takes them.
+#[derive(Clone, Default)]
+pub(super) struct States {
+    /// The position of the first.
+    first: usize,
+    values: Vec<f32>,
 }
 
-impl Drafted {
-    fn drafts(&self) -> &[u32] {
-        &self.tokens[self.known..]
+impl States {
+    /// The state of the token before `pos`; zeros at the beginning, or where it was not computed here.
+    fn before(&self, pos: usize, width: usize) -> Vec<f32> {
+        let index = pos.checked_sub(self.first + 1);
+        let known = index.and_then(|index| self.values.get(index * width..(index + 1) * width));
+        known.map_or_else(|| vec![0.0; width], <[f32]>::to_vec)
     }
+}
+
+/// The drafts of a step, and the tokens that were chosen behind its last known token and behind each draft.
+struct Chosen {
+    drafts: Vec<u32>,
+    ids: Vec<u32>,
 }
 
 impl CpuBackend {
@@ -39,32 +49,31 @@ impl CpuBackend {
         on_token: &mut OnToken<'_>,
     ) -> Result<(), BackendError> {
         check_context(context, self.work().next, limit, self.n_ctx)?;
+        let end = context.len() + limit;
         let mut text = context.to_vec();
-        for step in 0.. {
-            let left = context.len() + limit - text.len();
-            if left == 0 {
-                break;
-            }
+        while text.len() < end {
             let began = Instant::now();
-            let drafts = match step {
-                // The first token is chosen from logits that are there.
-                0 => vec![],
-                _ => self.drafts(drafter.propose(&text, MOST.min(left - 1))),
+            // The first token is chosen from logits that are there.
+            let proposal = match text.len() > context.len() {
+                true => Some(drafter.propose(&text, MOST.min(end - text.len() - 1))),
+                false => None,
             };
-            let given = Drafted {
-                known: text.len(),
-                tokens: [&text[..], &drafts].concat(),
+            let is_computed = proposal.is_some();
+            let (known, sampling, biases) = (text.clone(), *sampling, self.biases.clone());
+            let compute = move |work: &mut Work, _: &mut Heard<'_, ()>| {
+                work.step(known, proposal, (&sampling, &biases))
             };
-            let chosen = self.chosen(given, step > 0, sampling).await?;
-            let accepted = drafter.accepted(&drafts, &chosen);
-            if step > 0 {
+            let unheard = &mut |()| ControlFlow::Continue(());
+            let Chosen { drafts, ids } = self.computed(compute, unheard).await?;
+            let accepted = drafter.accepted(&drafts, &ids);
+            if is_computed {
                 drafter.verified(&Verified {
                     drafted: drafts.len(),
                     accepted,
                     took: began.elapsed(),
                 });
             }
-            for &token in chosen.iter().take(accepted + 1) {
+            for &token in ids.iter().take(accepted + 1) {
                 text.push(token);
                 if on_token(token).is_break() {
                     return Ok(());
@@ -73,63 +82,103 @@ impl CpuBackend {
         }
         Ok(())
     }
-
-    /// The ids that are proposed.
-    fn drafts(&self, proposal: Proposal) -> Vec<u32> {
-        match proposal {
-            Proposal::Ids(ids) => ids,
-            Proposal::None | Proposal::Predict(_) => vec![],
-        }
-    }
-
-    /// The tokens chosen behind the last known token and behind each draft. The rows of these are `computed`, or else the logits of the last known
-    /// token are there.
-    async fn chosen(
-        &self,
-        given: Drafted,
-        computed: bool,
-        sampling: &Sampling,
-    ) -> Result<Vec<u32>, BackendError> {
-        let (sampling, biases) = (*sampling, self.biases.clone());
-        let compute = move |work: &mut Work, _: &mut Heard<'_, ()>| {
-            let how = (&sampling, &biases);
-            match computed {
-                true => work.verify(&given, how),
-                false => Ok(vec![chosen(&work.last_logits, &given.tokens, how)?]),
-            }
-        };
-        let unheard = &mut |()| ControlFlow::Continue(());
-        self.computed(compute, unheard).await
-    }
 }
 
 impl Work {
-    /// Computes the last known token and the drafts: the tokens chosen behind each.
+    /// A step behind the `known` tokens, of which the last has no row yet. Without a proposal its logits are there already.
+    fn step(
+        &mut self,
+        mut known: Vec<u32>,
+        proposal: Option<Proposal>,
+        how: (&Sampling, &Biases),
+    ) -> Result<Chosen, BackendError> {
+        let drafts = match proposal {
+            None => {
+                let ids = vec![chosen(&self.last_logits, &known, how)?];
+                let drafts = vec![];
+                return Ok(Chosen { drafts, ids });
+            }
+            Some(Proposal::None) => vec![],
+            Some(Proposal::Ids(ids)) => ids,
+            Some(Proposal::Predict(number)) => self.predict(&known, number, how),
+        };
+        let first = known.len() - 1;
+        known.extend(&drafts);
+        let ids = self.verify(&known, first, how)?;
+        Ok(Chosen { drafts, ids })
+    }
+
+    /// Computes the last known token, which is at position `first`, and the drafts behind it: the tokens chosen behind each.
     fn verify(
         &mut self,
-        given: &Drafted,
+        tokens: &[u32],
+        first: usize,
         how: (&Sampling, &Biases),
     ) -> Result<Vec<u32>, BackendError> {
-        let Drafted { tokens, known } = given;
-        let first = known - 1;
-        self.check(&tokens[first..], first)?;
+        let step = &tokens[first..];
+        self.check(step, first)?;
         // Rows of drafts may be wrong, so whoever goes on computes the last token again.
         self.next = 0;
         let unwatched = &mut |_| ControlFlow::Continue(());
-        let Some(x) = self.chunk(&tokens[first..], 0, first, unwatched) else {
+        let Some(x) = self.chunk(step, 0, first, unwatched) else {
             return Ok(vec![]);
         };
         let mut ids = vec![];
         let logits = self.reference.head(&x);
         for (i, row) in logits.chunks_exact(self.vocab_size).enumerate() {
-            match chosen(row, &tokens[..known + i], how) {
+            match chosen(row, &tokens[..=first + i], how) {
                 Ok(id) => ids.push(id),
                 // A row behind a wrong draft says nothing of the model.
-                Err(_) if !given.drafts().starts_with(&ids) => break,
+                Err(_) if !step[1..].starts_with(&ids) => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(ids)
+    }
+
+    /// Up to `number` drafts of the prediction layer, each chosen by the number and the settings of its position. Rows behind that of the last
+    /// known token stand on drafts; the step that computes these makes them anew.
+    pub(super) fn predict(
+        &mut self,
+        known: &[u32],
+        number: usize,
+        how: (&Sampling, &Biases),
+    ) -> Vec<u32> {
+        let mut text = known.to_vec();
+        if !self.model.nextn() {
+            return vec![];
+        }
+        let mut state = self.states.before(known.len() - 1, self.embedding_length);
+        for last in (known.len() - 1..).take(number) {
+            let part = Part {
+                tokens: 1,
+                pos: last,
+                pages: &[],
+            };
+            state = self.reference.predict(&text[last..], &state, &[part]);
+            match chosen(&self.reference.predicted_head(&state), &text, how) {
+                Ok(id) => text.push(id),
+                Err(_) => break,
+            }
+        }
+        text.split_off(known.len())
+    }
+
+    /// Keeps the states of tokens at `pos` that were computed, and makes their rows of the prediction layer, if there is one.
+    pub(super) fn keep(&mut self, tokens: &[u32], pos: usize, x: &[f32]) {
+        if !self.model.nextn() {
+            return;
+        }
+        let values = self.reference.normed(x);
+        let mut before = self.states.before(pos, self.embedding_length);
+        before.extend(&values[..values.len() - self.embedding_length]);
+        let part = Part {
+            tokens: tokens.len(),
+            pos,
+            pages: &[],
+        };
+        self.reference.predict_rows(tokens, &before, &[part]);
+        self.states = States { first: pos, values };
     }
 }
 
@@ -137,16 +186,20 @@ impl Work {
 mod tests {
     use super::*;
     use crate::engine::backend::Backend;
-    use crate::engine::testing::{VOCAB, small_model};
+    use crate::engine::testing::small_model;
     use crate::gpu::wait::Wait;
     use crate::kernels::products::Products;
     use crate::kernels::testing::Rng;
-    use crate::models;
+    use crate::model::NextnSource;
+    use crate::models::mla::testing::Draft;
+    use crate::models::{self};
+    use std::ops::Range;
     use std::sync::Arc;
 
-    /// Proposes what the text will be, with a wrong token here and there.
+    /// Proposes what the text will be, with a wrong token here and there, or has the layer predict.
     struct Foresees {
         text: Vec<u32>,
+        predicts: bool,
         rng: Rng,
         steps: Vec<Verified>,
     }
@@ -158,11 +211,12 @@ mod tests {
             let mut ids = self.text[text.len()..][..number].to_vec();
             for id in &mut ids {
                 if self.rng.below(4) == 0 {
-                    *id = self.rng.below(VOCAB as usize) as u32;
+                    *id = self.rng.below(9) as u32;
                 }
             }
             match number {
                 0 => Proposal::None,
+                _ if self.predicts => Proposal::Predict(number),
                 _ => Proposal::Ids(ids),
             }
         }
@@ -184,63 +238,94 @@ mod tests {
         }
     }
 
+    /// A model with a prediction layer.
+    fn with_layer() -> Arc<dyn models::Model> {
+        let mut draft = Draft::glm(2);
+        draft.add_nextn(2);
+        let model = models::load_with_nextn(draft.open(), &NextnSource::Own);
+        model.expect("it has the layer")
+    }
+
+    /// The text of an answer, which `end` may cut, and its rows of the cache.
+    fn decoded(
+        backend: &mut CpuBackend,
+        prompt: &[u32],
+        (sampling, limit, end): (&Sampling, usize, usize),
+        drafter: Option<&mut dyn Drafter>,
+    ) -> (Vec<u32>, Vec<u8>) {
+        let mut text = prompt.to_vec();
+        let take = &mut |token| {
+            text.push(token);
+            match text.len() < prompt.len() + end {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        backend.fill_cache(60).wait().expect("it fits");
+        backend.prefill(prompt, 0).wait().expect("it fits");
+        let answer = match drafter {
+            None => backend.decode(prompt, sampling, limit, take),
+            Some(drafter) => backend.decode_drafted(prompt, sampling, limit, drafter, take),
+        };
+        answer.wait().expect("it fits");
+        let rows = backend.read_rows(0..text.len() - 1).wait();
+        (text, rows.expect("they are there"))
+    }
+
     #[test]
     fn drafts_leave_tokens_and_rows_what_they_are_without() {
         let mut rng = Rng::fresh();
-        let model = models::load(Arc::new(small_model())).expect("it is supported");
-        let mut backend = CpuBackend::new(model, Products::Quick, 200).expect("there is memory");
-        for _ in 0..2 {
-            let prompt: Vec<u32> = (0..5).map(|_| rng.below(VOCAB as usize) as u32).collect();
+        for predicts in [false, true] {
+            let model = match predicts {
+                false => models::load(Arc::new(small_model())).expect("it is supported"),
+                true => with_layer(),
+            };
+            let vocab = model.config().vocab_size;
+            let mut backend = CpuBackend::new(model, Products::Quick, 60).expect("there is memory");
+            let prompt: Vec<u32> = (0..5).map(|_| rng.below(vocab) as u32).collect();
             let (sampling, limit) = (sampled(&mut rng), 24);
-            let biases = [(rng.below(VOCAB as usize) as u32, 3.0)];
+            let biases = [(rng.below(vocab) as u32, 3.0)];
             backend.set_biases(Biases::new(&biases).expect("one is not too many"));
             // The answer may be broken off.
-            let end = 1 + rng.below(2 * limit);
-            let mut text = prompt.clone();
-            let mut take = |token| {
-                text.push(token);
-                match text.len() < prompt.len() + end {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                }
-            };
-            backend.prefill(&prompt, 0).wait().expect("it fits");
-            let decoded = backend.decode(&prompt, &sampling, limit, &mut take).wait();
-            decoded.expect("it fits");
-            let rows = 0..text.len() - 1;
-            let wanted_rows = backend
-                .read_rows(rows.clone())
-                .wait()
-                .expect("they are there");
-
-            let mut foreseen = text.clone();
-            foreseen.resize(prompt.len() + limit, 7);
+            let ends = (&sampling, limit, 1 + rng.below(2 * limit));
+            let wanted = decoded(&mut backend, &prompt, ends, None);
             let mut drafter = Foresees {
-                text: foreseen,
+                text: wanted.0.clone(),
+                predicts,
                 rng: Rng::fresh(),
                 steps: vec![],
             };
-            let wanted = std::mem::replace(&mut text, prompt.clone());
-            let mut take = |token| {
-                text.push(token);
-                match text.len() < prompt.len() + end {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                }
-            };
-            backend.fill_cache(200).wait().expect("it fits");
-            backend.prefill(&prompt, 0).wait().expect("it fits");
-            let decoded =
-                backend.decode_drafted(&prompt, &sampling, limit, &mut drafter, &mut take);
-            decoded.wait().expect("it fits");
-            assert_eq!(text, wanted, "{sampling:?}");
-            let found = backend.read_rows(rows).wait().expect("they are there");
-            assert!(found == wanted_rows, "rows are others");
-            let [drafted, accepted] = [|s: &Verified| s.drafted, |s: &Verified| s.accepted]
-                .map(|of| drafter.steps.iter().map(of).sum::<usize>());
-            assert!(accepted <= drafted);
-            let given = drafter.steps.len() + accepted + 1;
-            assert!(text.len() - prompt.len() <= given, "{:?}", drafter.steps);
+            drafter.text.resize(prompt.len() + limit, 1);
+            let found = decoded(&mut backend, &prompt, ends, Some(&mut drafter));
+            assert_eq!(found.0, wanted.0, "{sampling:?}");
+            assert!(found.1 == wanted.1, "rows are others");
+            let steps = &drafter.steps;
+            assert!(steps.iter().all(|step| step.accepted <= step.drafted));
+            let given: usize = steps.iter().map(|step| step.accepted + 1).sum();
+            assert!(given + 1 >= found.0.len() - prompt.len(), "{steps:?}");
         }
+    }
+
+    #[test]
+    fn the_layer_predicts_by_the_states_of_the_tokens_before_however_they_were_computed() {
+        let model = with_layer();
+        let vocab = model.config().vocab_size;
+        let mut backend = CpuBackend::new(model, Products::Exact, 64).expect("there is memory");
+        let mut rng = Rng::fresh();
+        let text: Vec<u32> = (0..12).map(|_| rng.below(vocab) as u32).collect();
+        let how = (&Sampling::GREEDY, &Biases::default());
+        let predicted = |backend: &mut CpuBackend, calls: &[Range<usize>]| {
+            backend.fill_cache(64).wait().expect("it fits");
+            for call in calls {
+                let tokens = &text[call.clone()];
+                backend.prefill(tokens, call.start).wait().expect("it fits");
+            }
+            backend.work().predict(&text, 3, how)
+        };
+        let whole = predicted(&mut backend, &[0..11]);
+        assert_eq!(whole.len(), 3);
+        assert_eq!(predicted(&mut backend, &[0..4, 4..5, 5..11]), whole);
+        // Rows of wrong tokens are made anew.
+        assert_eq!(predicted(&mut backend, &[0..4, 4..11, 9..11]), whole);
     }
 }

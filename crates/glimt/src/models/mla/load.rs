@@ -59,8 +59,8 @@ impl Model {
             // Its copies of the model's embedding, last norm and head are left in the file.
             let loader = Loader::new(file, &own);
             let attention = |n| loader.attention(n);
-            let norm = &weights.output_norm;
-            weights.nextn = Some(Nextn::load(&loader.tensors, values, norm, attention)?);
+            let shared = weights.shared();
+            weights.nextn = Some(Nextn::load(&loader.tensors, values, shared, attention)?);
             transposed += loader.transposed.get();
         }
         if transposed > 0 {
