@@ -77,6 +77,11 @@ pub(super) trait Batch: Send + Sync {
     /// The most tokens of one prompt that a step takes alone, where there are such steps.
     fn longest_run(&self) -> Option<usize>;
 
+    /// The most drafts of a [prediction](BatchStep::predictions); 0 where no prediction layer is loaded.
+    fn predicts(&self) -> usize {
+        0
+    }
+
     /// Writes ids of a sequence from `position` on.
     fn write_ids(&mut self, sequence: u32, position: usize, ids: &[u32]);
 

@@ -221,7 +221,7 @@ impl Opened {
             parallel: Some(1),
             cache_tokens: None,
         };
-        let one = (serving, DraftOptions::default());
+        let one = (serving, self.draft);
         let of_one = || {
             let (device, model) = (&self.device, &*self.model);
             many::batch_sizes(device, model, self.n_ctx, one, self.ubatch, true)

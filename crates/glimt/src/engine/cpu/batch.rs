@@ -180,6 +180,13 @@ impl Batch for CpuBatch {
         1
     }
 
+    fn predicts(&self) -> usize {
+        match lock(&self.work).states {
+            Some(_) => self.sizes.drafts as usize,
+            None => 0,
+        }
+    }
+
     fn as_one(&self) -> usize {
         self.sizes.tokens as usize
     }

@@ -77,6 +77,17 @@ pub enum Proposal {
     Predict(usize),
 }
 
+impl Proposal {
+    /// The number of drafts.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Ids(ids) => ids.len(),
+            Self::Predict(count) => *count,
+        }
+    }
+}
+
 /// What became of a step with or without drafts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verified {

@@ -34,7 +34,7 @@ use super::request::{Counts, DraftCounts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
 use crate::engine::batch::Batch;
 use crate::engine::cpu::CpuBatch;
-use crate::engine::draft::{DraftOptions, Drafter};
+use crate::engine::draft::{DraftOptions, Drafter, Proposal};
 use crate::engine::gpu::batch::GpuBatch;
 use crate::engine::{Engine, EngineError, StopReason};
 use drafts::Costs;
@@ -48,7 +48,7 @@ struct Draw {
     first: usize,
     /// The row of the token among the rows of logits of the step, if the host chooses. Those of the drafts follow it.
     row: Option<usize>,
-    drafts: Vec<u32>,
+    drafts: Proposal,
 }
 
 /// A step on its way.
@@ -206,6 +206,7 @@ impl Many {
             told: 0,
             first: None,
             delivered: 0,
+            drafted: [0; 2],
         });
         Ok(())
     }

@@ -175,6 +175,7 @@ impl Many {
                 landed: cached,
                 drawn: 0,
                 drafts: 0,
+                predicted: cached,
                 verified: None,
                 held: None,
             },

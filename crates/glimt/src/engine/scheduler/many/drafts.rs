@@ -57,7 +57,7 @@ impl Many {
         let most = self.batch.sizes().drafts as usize;
         DraftMeans {
             most: most.min(self.batch.as_one().saturating_sub(1)),
-            predicts: false,
+            predicts: self.batch.predicts() > 0,
             brings_experts: self.engine.partly().is_some(),
         }
     }
@@ -107,7 +107,7 @@ impl Many {
     }
 
     /// The drafts of each of the sequences that decode in the next step. Those go that have to wait until their last token is known here.
-    pub(super) fn drafts(&mut self, decoding: Vec<u64>) -> Vec<(u64, Vec<u32>)> {
+    pub(super) fn drafts(&mut self, decoding: Vec<u64>) -> Vec<(u64, Proposal)> {
         let mut room = self.room_for_drafts(decoding.len());
         let mut left = decoding.len();
         let mut found = vec![];
@@ -116,8 +116,8 @@ impl Many {
             left -= 1;
             let drafts = self.propose(run, most);
             let is_known = self.find(run).is_some_and(|i| self.running[i].drawn == 0);
-            if is_known || drafts.is_empty() {
-                room -= drafts.len();
+            if is_known || drafts == Proposal::None {
+                room -= drafts.count();
                 found.push((run, drafts));
             }
         }
@@ -125,22 +125,32 @@ impl Many {
     }
 
     /// Up to `most` drafts behind the last known token of a sequence. Nobody is taken back for them.
-    fn propose(&mut self, run: u64, most: usize) -> Vec<u32> {
+    fn propose(&mut self, run: u64, most: usize) -> Proposal {
         let Some(index) = self.find(run) else {
-            return vec![];
+            return Proposal::None;
         };
         let sequence = &mut self.running[index];
         let answer = &mut sequence.answer;
         let left = (answer.limit - answer.generated()).saturating_sub(1);
         let most = most.min(left).min(MOST_DRAFTS);
         let Some(drafter) = answer.drafter.as_mut().filter(|_| most > 0) else {
-            return vec![];
+            return Proposal::None;
         };
-        let Proposal::Ids(mut drafts) = drafter.propose(&answer.tokens, most) else {
-            return vec![];
+        let vocab = self.engine.model().config().vocab_size;
+        let drafts = match drafter.propose(&answer.tokens, most) {
+            Proposal::Ids(ids) => {
+                let known = ids.into_iter().take(most);
+                Proposal::Ids(known.take_while(|id| (*id as usize) < vocab).collect())
+            }
+            Proposal::Predict(count) => {
+                Proposal::Predict(count.min(most).min(self.batch.predicts()))
+            }
+            Proposal::None => Proposal::None,
         };
-        drafts.truncate(most);
-        let rows = answer.tokens.len() + drafts.len();
+        if drafts.count() == 0 {
+            return Proposal::None;
+        }
+        let rows = answer.tokens.len() + drafts.count();
         let before = sequence.table.pages.len();
         match self.pages.grow(&mut sequence.table, rows) {
             true => {
@@ -148,7 +158,7 @@ impl Many {
                 self.batch.write_pages(sequence.seat, before, new);
                 drafts
             }
-            false => vec![],
+            false => Proposal::None,
         }
     }
 
@@ -157,9 +167,10 @@ impl Many {
         let sequences = flight.draws.len();
         let mut drafted = 0;
         for Draw { drafts, .. } in &flight.draws {
-            drafted += drafts.len();
-            self.drafted.steps += u64::from(!drafts.is_empty());
-            self.drafted.drafted += drafts.len() as u64;
+            let count = drafts.count();
+            drafted += count;
+            self.drafted.steps += u64::from(count > 0);
+            self.drafted.drafted += count as u64;
         }
         if flight.filled.prompts > 0 {
             return None;
@@ -196,6 +207,8 @@ impl Many {
         let Verified {
             drafted, accepted, ..
         } = step;
+        sequence.answer.drafted[0] += drafted;
+        sequence.answer.drafted[1] += accepted;
         let event = Event::Drafted { drafted, accepted };
         drafted == 0 || told(sequence.answer.id, event).is_continue()
     }

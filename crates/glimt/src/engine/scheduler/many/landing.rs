@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use web_time::{Duration, Instant};
 
-use super::sequence::Rows;
+use super::sequence::{MOST_BEHIND, Rows};
 use super::{Flight, Many};
 use crate::engine::backend::BackendError;
 use crate::engine::batch::BatchLanding;
+use crate::engine::draft::Proposal;
 use crate::engine::scheduler::pages::Swap;
 use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
@@ -106,18 +107,32 @@ impl Many {
         mut landing: BatchLanding,
         told: &mut Told<'_>,
     ) {
+        let is_long = flight.filled.tokens > MOST_BEHIND;
         for (run, end) in &flight.parts {
             if let Some(index) = self.find(*run) {
+                if is_long {
+                    // Such a step makes the rows of the prediction layer as well.
+                    self.running[index].predicted = *end;
+                }
                 self.computed(index, *end, told);
             }
         }
         let decoded = self.decoded(flight, took);
         let vocab = self.engine.model().config().vocab_size;
+        let mut predicted = &landing.drafts[..];
         for draw in &flight.draws {
+            let drafts = match &draw.drafts {
+                Proposal::None => &[],
+                Proposal::Ids(ids) => &ids[..],
+                Proposal::Predict(count) => {
+                    let (own, others) = predicted.split_at(predicted.len().min(*count));
+                    predicted = others;
+                    own
+                }
+            };
             let Some(index) = self.find(draw.run) else {
                 continue;
             };
-            let drafts = &draw.drafts[..];
             let verified = decoded.as_ref();
             let verified = verified.map(|step| self.verify_of(step, drafts.len()));
             let sequence = &mut self.running[index];

@@ -4,7 +4,8 @@ use web_time::{Duration, Instant};
 
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
-use crate::engine::batch::{BatchStep, BatchToken};
+use crate::engine::batch::{BatchStep, BatchToken, Prediction};
+use crate::engine::draft::Proposal;
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
@@ -24,6 +25,7 @@ struct Plan {
     rows: Vec<usize>,
     /// The other tokens.
     others: Vec<BatchToken>,
+    predictions: Vec<Prediction>,
     parts: Vec<(u64, usize)>,
     /// Tokens of prompts.
     prompts: usize,
@@ -71,7 +73,7 @@ impl Many {
             choices: &plan.choices,
             biases: &plan.biases,
             logits: &plan.rows,
-            predictions: &[],
+            predictions: &plan.predictions,
         });
         submitted.await?;
         if let Some((token, id)) = restored {
@@ -131,7 +133,7 @@ impl Many {
             (plan.prompts, plan.is_run) = (count, !self.is_slow());
             plan.watched = self.is_slow().then_some(self.running[index].run);
             plan.is_full = count < self.running[index].left();
-            self.add(&mut plan, index, count, vec![]);
+            self.add(&mut plan, index, count, Proposal::None);
             return plan;
         }
         let room = self.pace.room(plan.len(), beside, most);
@@ -148,7 +150,7 @@ impl Many {
             plan.is_full |= count < left;
             if count > 0 {
                 plan.prompts += count;
-                self.add(&mut plan, index, count, vec![]);
+                self.add(&mut plan, index, count, Proposal::None);
             }
         }
         plan
@@ -191,7 +193,7 @@ impl Many {
     }
 
     /// Adds the next tokens of a sequence, and drafts behind the last one.
-    fn add(&mut self, plan: &mut Plan, index: usize, count: usize, drafts: Vec<u32>) {
+    fn add(&mut self, plan: &mut Plan, index: usize, count: usize, drafts: Proposal) {
         let sequence = &mut self.running[index];
         let first = sequence.submitted;
         let is_last = count == sequence.left();
@@ -205,8 +207,8 @@ impl Many {
                 Choice::Device(sampling, biases) => (*sampling, biases.clone(), false),
                 Choice::Host(_) => (Sampling::GREEDY, Biases::default(), true),
             };
-            let (first_draft, rows) = (first + count, 1 + drafts.len());
-            let drafted = (first_draft..first_draft + drafts.len()).map(token);
+            let (first_draft, rows) = (first + count, 1 + drafts.count());
+            let drafted = (first_draft..first_draft + drafts.count()).map(token);
             let (drawn, row) = (plan.drawn.len(), plan.rows.len());
             plan.drawn.extend([last].into_iter().chain(drafted));
             plan.choices.extend(std::iter::repeat_n(sampling, rows));
@@ -214,11 +216,21 @@ impl Many {
             if on_host {
                 plan.rows.extend(drawn..plan.drawn.len());
             }
-            if !drafts.is_empty() {
-                self.batch.write_ids(sequence.seat, first_draft, &drafts);
+            match &drafts {
+                Proposal::None => {}
+                Proposal::Ids(ids) => self.batch.write_ids(sequence.seat, first_draft, ids),
+                Proposal::Predict(count) => {
+                    plan.predictions.push(Prediction {
+                        sequence: sequence.seat,
+                        position: last.position,
+                        behind: sequence.behind(first_draft) as u32,
+                        drafts: *count as u32,
+                    });
+                    sequence.predicted = first_draft;
+                }
             }
             sequence.drawn += 1;
-            sequence.drafts = drafts.len();
+            sequence.drafts = drafts.count();
             plan.draws.push(Draw {
                 run: sequence.run,
                 first: drawn,

@@ -8,6 +8,9 @@ use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::{Choice, RequestId};
 use crate::engine::{GenerateStats, StopReason};
 
+/// The tokens of which a device keeps what the prediction layer makes its rows of.
+pub(super) const MOST_BEHIND: usize = 32;
+
 /// A request and its answer so far. It has no place in the cache.
 pub(super) struct Answer {
     pub(super) id: RequestId,
@@ -36,6 +39,8 @@ pub(super) struct Answer {
     pub(super) first: Option<Instant>,
     /// Tokens that came, a stop token included.
     pub(super) delivered: usize,
+    /// Its drafts, and those of them that were accepted.
+    pub(super) drafted: [usize; 2],
 }
 
 impl Answer {
@@ -61,8 +66,8 @@ impl Answer {
             generated: self.generated(),
             steps: self.delivered.saturating_sub(1),
             generate_time: end - first,
-            drafted: 0,
-            accepted: 0,
+            drafted: self.drafted[0],
+            accepted: self.drafted[1],
             stop,
         }
     }
@@ -84,6 +89,8 @@ pub(super) struct Sequence {
     pub(super) drawn: usize,
     /// The drafts of its step in flight. How far that takes the sequence is known when it lands, so there is no other.
     pub(super) drafts: usize,
+    /// Rows of the prediction layer's cache that are right.
+    pub(super) predicted: usize,
     /// The step with or without drafts whose rows are being looked at.
     pub(super) verified: Option<Verified>,
     /// The rows for a chooser that is not ready.
@@ -109,6 +116,11 @@ impl Sequence {
     /// Positions that can be computed: their tokens are known, here or on the device.
     pub(super) fn left(&self) -> usize {
         self.answer.tokens.len() + self.drawn - self.submitted
+    }
+
+    /// The rows of the prediction layer's cache that are missing before position `end`, as far as a device still has what they are made of.
+    pub(super) fn behind(&self, end: usize) -> usize {
+        end.saturating_sub(self.predicted).clamp(1, MOST_BEHIND)
     }
 
     /// Whether another token is wanted of it now.

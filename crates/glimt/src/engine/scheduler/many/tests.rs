@@ -9,7 +9,7 @@ use crate::engine::Products;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
-use crate::engine::draft::DraftOptions;
+use crate::engine::draft::{DraftOptions, DraftSource};
 use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
@@ -17,6 +17,7 @@ use crate::engine::{
     Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
     backend::Backend,
 };
+use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
@@ -35,7 +36,16 @@ const N_CTX: usize = 256;
 
 /// A small model for four at once, on the CPU without a tier; `None` where the adapter cannot run the tier.
 fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> {
-    let tier = tier.into();
+    engine_of(small_model(), DraftSource::Auto, tier.into(), cache_tokens)
+}
+
+/// Such an engine with another model, for drafts of a source.
+fn engine_of(
+    model: Gguf,
+    source: DraftSource,
+    tier: Option<Tier>,
+    cache_tokens: usize,
+) -> Option<Engine> {
     let options = EngineOptions {
         gpu: GpuOptions {
             device: match tier {
@@ -46,13 +56,14 @@ fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> 
             ..GpuOptions::default()
         },
         ctx: Some(N_CTX),
+        draft: DraftOptions { source, most: None },
         serving: Some(Serving {
             parallel: Some(4),
             cache_tokens: Some(cache_tokens),
         }),
         ..EngineOptions::default()
     };
-    let opened = match complete(Opened::of_gguf(small_model(), &options)) {
+    let opened = match complete(Opened::of_gguf(model, &options)) {
         Err(EngineError::Gpu(GpuError::TierUnsupported { .. })) => return None,
         opened => opened.expect("these tests need a GPU adapter"),
     };
