@@ -27,8 +27,12 @@ pub(crate) const EXPERT_ROWS: u32 = 256;
 pub(crate) const EXPERT_SLOTS: u32 = 4;
 /// `expert_sources`, one workgroup.
 pub(crate) const EXPERT_SOURCES: u32 = 256;
+/// `keep_states`, a workgroup for each token.
+pub(crate) const KEEP_STATES: u32 = 256;
 /// `moe_combine`, a thread for each vector of 4 values.
 pub(crate) const MOE_COMBINE: u32 = 128;
+/// `nextn_input`, a workgroup for each half of a token's row.
+pub(crate) const NEXTN_INPUT: u32 = 256;
 /// `read`, which measures a device's memory.
 pub(crate) const READ: u32 = 256;
 /// `rope_cache`, a workgroup for each head and cache row.

@@ -18,9 +18,11 @@ pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
 pub(crate) mod gemm;
+pub(crate) mod keep_states;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
 pub(crate) mod moe_combine;
+pub(crate) mod nextn_input;
 pub(crate) mod places;
 pub(crate) mod prepared;
 pub(crate) mod prompt_attention;
@@ -162,6 +164,8 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         logit_bias::cases(),
         sample::cases(),
         copy_rows::cases(),
+        keep_states::cases(),
+        nextn_input::cases(),
     ];
     let all = of_tokens.into_iter().chain(of_all).flatten();
     all.filter(|case| case.runs == Runs::Verified).collect()

@@ -1,0 +1,26 @@
+// Keeps the states of the last positions of each sequence, from which its prediction layer goes on: rows of the stream behind the last layer.
+//
+// x (tokens, 4 * VECTORS) -> ring (sequences, OF_EACH, 4 * VECTORS), the row of each token by its position (shared/ring.wgsl). Of the tokens of one
+// sequence that follow each other, only the last OF_EACH are kept; others must not have more in one step.
+// Division: a workgroup for each token. Bound by: latency.
+#number WG VECTORS  // threads of a workgroup, vectors of a row
+#import ring
+#ifndef table
+#word tokens: u32   // of the step
+#endif
+#read x: array<vec4<f32>> @floats(TOKENS * 4 * VECTORS)          // (tokens, VECTORS)
+#write ring: array<vec4<f32>> @floats(STATES * 4 * VECTORS)   // (sequences, OF_EACH, VECTORS)
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+#ifndef table
+  if (wid.x + OF_EACH < p.tokens) { return; }
+#endif
+  let to = ring_row(wid.x, 0u) * VECTORS;
+  var i = t;
+  loop {
+    if (i >= VECTORS) { break; }
+    ring[to + i] = x[wid.x * VECTORS + i];
+    i += WG;
+  }
+}
