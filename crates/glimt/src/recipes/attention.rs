@@ -64,6 +64,9 @@ pub trait Attention: Send + Sync {
     /// Records the attention of a step of `least` tokens or more in a layer, from the normed rows `x` to the `values` of the chunk.
     fn many(&self, step: &mut Prompt<'_>, layer: usize, x: &Rows, least: u32);
 
+    /// Records the rows of the cache of a layer for the normed rows `x` of a step of many tokens, and nothing else.
+    fn rows(&self, step: &mut Prompt<'_>, layer: usize, x: &Rows);
+
     /// The words of a replay over `tokens` tokens of one sequence from `pos` on: its slices, and which dispatches it takes.
     fn state(&self, context: &Context, machine: Machine, pos: usize, tokens: usize) -> State;
 

@@ -1,5 +1,6 @@
 //! The weights that models of all families have, on a device.
 
+use super::nextn::GpuNextn;
 use super::places::{Made, Number, Places, Span};
 use super::residence::{Residence, Rooms};
 use crate::gpu::buffer::Range;
@@ -7,7 +8,7 @@ use crate::gpu::memory::{GpuWeight, Loader};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
-use crate::model::{Block, Config, Convert, Ffn, Transformer};
+use crate::model::{Block, Config, Convert, Ffn, Nextn, Transformer};
 use std::convert::Infallible;
 
 /// A block without its attention.
@@ -29,6 +30,8 @@ pub struct Body {
     pub(crate) products: [Vec<GpuWeight>; 2],
     pub(super) output_norm: Range,
     pub(super) output: GpuWeight,
+    /// The prediction layer without its attention, if it is loaded. Its experts lie on the device.
+    pub(super) nextn: Option<GpuNextn>,
 }
 
 impl Body {
@@ -60,6 +63,10 @@ impl Body {
         let layers = layers.map(|layer| layer.convert(&mut all, &places));
         let layers: Vec<Block<P, Number, Span>> = layers.collect::<Result<_, _>>()?;
         let output_norm = all.vector(&model.output_norm)?;
+        all.experts_on_device();
+        let nextn = model.nextn.as_ref();
+        let nextn = nextn.map(|layer| layer.convert(&mut all, &places));
+        let nextn: Option<Nextn<P, Number, Span>> = nextn.transpose()?;
         let (loader, mut all) = all.made();
         let layers = layers.iter().map(|layer| {
             let Ok(layer) = layer.convert(&mut all, |own, all| {
@@ -77,6 +84,13 @@ impl Body {
         let experts: Vec<_> = experts.collect();
         let rooms = Rooms::of(target, residence, config.experts.as_ref(), &experts)?;
         let Ok(output_norm) = all.vector(&output_norm);
+        let nextn = nextn.as_ref().map(|layer| {
+            let Ok(layer) = layer.convert(&mut all, |own, all| {
+                made(own, all);
+                Ok::<_, Infallible>(())
+            });
+            layer
+        });
         let body = Self {
             config: config.clone(),
             layers,
@@ -86,6 +100,7 @@ impl Body {
             products: Default::default(),
             output_norm,
             output: all.weights[output].clone(),
+            nextn,
         };
         Ok((body, loader, all.weights))
     }

@@ -4,6 +4,7 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::{GpuError, Most, Target};
 use crate::kernels::attention::MAX_SLICES;
 use crate::kernels::gemm::Form;
+use crate::kernels::keep_states::States;
 use crate::kernels::sequences::{PAGE, RECORD, SLICE, Sequences};
 
 /// The sequences, the cache and the steps of a model on a device.
@@ -107,6 +108,8 @@ pub struct Context {
     pub cache: Vec<Range>,
     /// The form in which the products of prompts are multiplied.
     pub products: Form,
+    /// The states of the last positions, where a prediction layer goes on from them.
+    pub kept: Option<States>,
 }
 
 impl Context {
@@ -139,7 +142,24 @@ impl Context {
             history: Range::words("token histories", ids),
             cache: (0..layers).map(cache).collect(),
             products,
+            kept: None,
         })
+    }
+
+    /// The same context with a table of its own, for steps of up to `room` tokens of several sequences in one submission with others.
+    pub fn with_table(&self, room: Room) -> Self {
+        let sequences = self.sequences.as_ref().map(|known| {
+            let (table, work) = tables(room);
+            Sequences {
+                table,
+                work,
+                ..known.clone()
+            }
+        });
+        Self {
+            sequences,
+            ..self.clone()
+        }
     }
 
     /// The context for steps whose tokens all belong to one sequence and follow each other: a token alone, or a chunk of a prompt.
@@ -168,15 +188,24 @@ impl Context {
 /// The places of tokens of several sequences, which have `ids` ids in all.
 fn sequences(sizes: BatchSizes, room: Room, ids: u64) -> Sequences {
     let per_sequence = sizes.n_ctx.div_ceil(PAGE as usize) as u64;
-    let table = u64::from(room.tokens) * RECORD as u64;
+    let (table, work) = tables(room);
     let entries = u64::from(sizes.sequences) * per_sequence;
     Sequences {
-        table: Range::words("where tokens stand", table),
+        table,
         pages: (sizes.pages > 0).then(|| Range::words("pages", entries)),
-        work: Range::words("slices of tokens", (room.slices * SLICE) as u64),
+        work,
         page: PAGE,
         rows: sizes.pages * PAGE,
         ids: ids as u32,
         alone: false,
     }
+}
+
+/// The table of the places of tokens, and that of their slices.
+fn tables(room: Room) -> (Range, Range) {
+    let words = u64::from(room.tokens) * RECORD as u64;
+    (
+        Range::words("where tokens stand", words),
+        Range::words("slices of tokens", (room.slices * SLICE) as u64),
+    )
 }

@@ -148,7 +148,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The stream there.
-    fn stream(&self, eps: f32) -> Stream {
+    pub(super) fn stream(&self, eps: f32) -> Stream {
         Stream {
             x: self.x.clone(),
             values: self.prepared.input(eps),

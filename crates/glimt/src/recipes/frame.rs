@@ -1,6 +1,7 @@
 //! The frame of a step: its layers one after the other, each with the attention of its family.
 
 use super::few::{BeforeNorm, Few};
+use super::nextn::{self, Predicting};
 use super::prompt::Prompt;
 use super::{Attention, Chunk, Given};
 use crate::gpu::buffer::Range;
@@ -45,18 +46,22 @@ pub(super) fn few<'a>(
         }
         stream = step.feed_forward(i, &after, logits, &next)?;
         belong_to_layer(&mut step.calls, i, begin, middle);
+        if i + 1 == layers.len() {
+            nextn::keep(given, &mut step.calls, &next.x, step.most);
+        }
     }
     Ok(step)
 }
 
-/// The step over `least` to `most` tokens, which leaves hidden states in the chunk's `after_ffn`.
+/// The step over `least` to `most` tokens, which leaves hidden states in the chunk's `after_ffn`, and rows of the prediction layer if its tokens
+/// follow each other.
 ///
 /// # Errors
 /// The errors of recording it.
 pub(super) fn prompt(
     given: Given<'_>,
     attention: &dyn Attention,
-    chunk: &Chunk,
+    (chunk, predicting): (&Chunk, Option<&Predicting>),
     least: u32,
     most: u32,
 ) -> Result<Step, GpuError> {
@@ -70,6 +75,10 @@ pub(super) fn prompt(
         let middle = step.calls.len();
         x = step.feed_forward(i, after, least);
         belong_to_layer(&mut step.calls, i, begin, middle);
+    }
+    if let Some(layer) = predicting {
+        layer.rows_of_prompt(&mut step, attention);
+        nextn::keep(given, &mut step.calls, &x, most);
     }
     let state = attention.state(given.context, given.target.machine, 0, most as usize);
     step.filled(&state)

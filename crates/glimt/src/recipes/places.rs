@@ -29,6 +29,11 @@ impl<'a> Places<'a> {
         }
     }
 
+    /// Has experts that get places from now on lie on the device.
+    pub(super) fn experts_on_device(&mut self) {
+        self.residence = Residence::Whole;
+    }
+
     /// The loader, and the places that were given.
     pub(super) fn made(self) -> (Loader<'a>, Made) {
         let made = Made {

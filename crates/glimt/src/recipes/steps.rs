@@ -1,6 +1,7 @@
 //! The steps of one sequence or of several, with the buffers that they share.
 
 use super::few::{self, BeforeNorm, Few};
+use super::nextn::Predicting;
 use super::{
     Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, Room,
     frame, prompt,
@@ -35,6 +36,8 @@ pub struct Steps {
     as_one: u32,
     /// The buffers of such steps, which all of them share.
     of_layers: OnceLock<Vec<Range>>,
+    /// The prediction layer, if it makes drafts.
+    pub(super) predicting: Option<Predicting>,
 }
 
 impl Steps {
@@ -49,14 +52,18 @@ impl Steps {
         attention: &dyn AttentionWeights,
         sizes: BatchSizes,
     ) -> Result<Self, GpuError> {
-        let rows = [body.config.block_count, attention.cache_row()];
+        let layers = body.config.block_count + usize::from(body.nextn.is_some());
+        let rows = [layers, attention.cache_row()];
         let as_one = as_one(target, sizes);
         let slices = as_one * attention.most_slices(target, sizes.n_ctx);
         let room = Room {
             tokens: sizes.of_several().max(as_one),
             slices: sizes.slices().max(slices as usize),
         };
-        let context = Context::new(target, rows, products, sizes, room)?;
+        let mut context = Context::new(target, rows, products, sizes, room)?;
+        let slices = slices as usize;
+        let tokens = as_one;
+        let predicting = Predicting::new(target, body, &mut context, sizes, Room { tokens, slices });
         let size = ChunkSize {
             machine: target.machine,
             products,
@@ -75,6 +82,7 @@ impl Steps {
             sizes,
             as_one,
             of_layers: OnceLock::new(),
+            predicting,
         })
     }
 
@@ -138,7 +146,7 @@ impl Steps {
             return self.few_as_one(target, most);
         }
         if !is_few(target, most) {
-            return frame::prompt(given, attention, &self.chunk, 1, most);
+            return frame::prompt(given, attention, (&self.chunk, None), 1, most);
         }
         let step = Few::new(given, most, few::is_as_one(target, most));
         Ok(frame::few(step, attention, hidden, None)?.done())
@@ -207,7 +215,8 @@ impl Steps {
     pub fn prompt(&self, target: &Target, least: u32, most: u32) -> Result<Step, GpuError> {
         let (given, attention) = (self.given(target, 1), &*self.attention);
         if most > FEW {
-            return frame::prompt(given, attention, &self.chunk, least, most);
+            let predicting = self.predicting.as_ref();
+            return frame::prompt(given, attention, (&self.chunk, predicting), least, most);
         }
         let hidden = few::hidden(target, &self.body, most);
         let step = Few::new(given, most, false);

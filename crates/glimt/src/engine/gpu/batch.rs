@@ -8,7 +8,7 @@ use super::results::Results;
 use super::table::{Place, write_words};
 use super::warm;
 use crate::engine::backend::Touch;
-pub use crate::engine::batch::{BatchLanding, BatchStep, BatchToken};
+pub use crate::engine::batch::{BatchLanding, BatchStep, BatchToken, Prediction};
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::call::{Call, Listed, State};
 use crate::gpu::geometry::Site;
@@ -37,6 +37,8 @@ pub struct BatchFlight {
     number: u32,
     drawn: usize,
     rows: Option<FlyingRows>,
+    /// The predictions whose drafts come back, in the order of their rows, with their places in the step.
+    predictions: Vec<(usize, Prediction)>,
     submission: SubmissionIndex,
 }
 
@@ -76,6 +78,10 @@ pub struct GpuBatch {
     choices: Range,
     biases: BiasRows,
     pub(super) results: Results,
+    /// The drafts of the prediction layer, where there is one.
+    drafting: Option<Drafting>,
+    /// The rows from the first position on that the layer's cache has of the first sequence.
+    pub(super) layer_rows: usize,
     /// Rows that the next step begins with.
     copies: Option<Copies>,
     pub(super) token: Token,
@@ -222,7 +228,8 @@ impl GpuBatch {
         let choices = Range::words("choices", u64::from(drawn) * CHOICE as u64);
         gpu.realise(&choices.buffer).await?;
         let biases = BiasRows::new(&gpu, drawn).await?;
-        let results = Results::new(&gpu, RING, drawn).await?;
+        let results = Results::with_drafts(&gpu, RING, drawn, recipes.predicts()).await?;
+        let drafting = Drafting::new(&gpu, &recipes, vocab, sizes).await?;
         let chosen = Chosen {
             recipes: &recipes,
             vocab,
@@ -243,6 +250,8 @@ impl GpuBatch {
             choices,
             biases,
             results,
+            drafting,
+            layer_rows: 0,
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
@@ -427,6 +436,7 @@ mod biases;
 mod cache_rows;
 mod compute;
 pub(super) mod copies;
+pub(super) mod drafting;
 mod interface;
 #[cfg(not(target_arch = "wasm32"))]
 mod measure;
@@ -436,6 +446,7 @@ mod warm_up;
 
 use biases::BiasRows;
 use copies::Copies;
+use drafting::Drafting;
 use rows::{FlyingRows, Rows};
 
 #[cfg(test)]

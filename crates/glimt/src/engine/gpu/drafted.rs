@@ -3,10 +3,11 @@
 use super::GpuBackend;
 use super::flight::Stretch;
 use crate::engine::backend::{BackendError, OnToken};
-use crate::engine::batch::{BatchLanding, BatchStep, BatchToken};
+use crate::engine::batch::{BatchStep, BatchToken, Prediction};
 use crate::engine::draft::{Drafter, Proposal, Verified};
+use crate::kernels::keep_states::KEPT;
 use crate::kernels::logit_bias::Biases;
-use crate::kernels::sampling::Sampling;
+use crate::kernels::sampling::{Sampling, uniform};
 use std::ops::ControlFlow;
 use web_time::Instant;
 
@@ -26,22 +27,31 @@ struct Answered<'a, 'b> {
 }
 
 impl Answered<'_, '_> {
-    /// The drafts of the step of the last token: none of which no room is left for, and of ids only those below `vocab`.
-    fn propose(&mut self, vocab: usize) -> Proposal {
+    /// The drafts of the step of the last token: none of which no room is left for, of ids only those below `vocab`, and at most `predicts` of the
+    /// prediction layer.
+    fn propose(&mut self, vocab: usize, predicts: usize) -> Proposal {
         let most = self.most.min(self.left.saturating_sub(1));
         if most == 0 {
             return Proposal::None;
         }
-        match self.drafter.propose(&self.text, most) {
+        let mut proposal = self.drafter.propose(&self.text, most);
+        let count = match &mut proposal {
+            Proposal::None => 0,
             Proposal::Ids(ids) => {
-                let known = ids.into_iter().take(most);
-                let known: Vec<u32> = known.take_while(|id| (*id as usize) < vocab).collect();
-                match known.is_empty() {
-                    true => Proposal::None,
-                    false => Proposal::Ids(known),
-                }
+                ids.truncate(most);
+                let known = ids.iter().take_while(|id| (**id as usize) < vocab);
+                let known = known.count();
+                ids.truncate(known);
+                known
             }
-            _ => Proposal::None,
+            Proposal::Predict(count) => {
+                *count = (*count).min(most).min(predicts);
+                *count
+            }
+        };
+        match count {
+            0 => Proposal::None,
+            _ => proposal,
         }
     }
 
@@ -96,9 +106,9 @@ impl GpuBackend {
         // The first token is only chosen.
         let mut flow = self.fly_from(&mut answered, context.len(), 1).await?;
         while flow.is_continue() {
-            flow = match answered.propose(self.vocab()) {
-                Proposal::Ids(ids) => self.verify(&mut answered, &ids).await?,
-                _ => self.fly_from(&mut answered, context.len(), limit).await?,
+            flow = match answered.propose(self.vocab(), self.batch.recipes.predicts()) {
+                Proposal::None => self.fly_from(&mut answered, context.len(), limit).await?,
+                proposal => self.verify(&mut answered, proposal).await?,
             };
         }
         Ok(self.gpu().done().await?)
@@ -115,7 +125,8 @@ impl GpuBackend {
         context: usize,
         end: usize,
     ) -> Result<ControlFlow<()>, BackendError> {
-        let (vocab, sampling) = (self.vocab(), answered.sampling);
+        let (vocab, predicts) = (self.vocab(), self.batch.recipes.predicts());
+        let sampling = answered.sampling;
         let begin = answered.text.len() - context;
         let stretch = Stretch::new(context, sampling, begin..end);
         let mut flow = ControlFlow::Continue(());
@@ -125,7 +136,7 @@ impl GpuBackend {
             }
             flow = answered.take(&[id]);
             let goes_on = flow.is_continue() && !stretch.is_stopped();
-            if goes_on && answered.propose(vocab) != Proposal::None {
+            if goes_on && answered.propose(vocab, predicts) != Proposal::None {
                 stretch.stop();
             }
             flow
@@ -134,15 +145,27 @@ impl GpuBackend {
         Ok(flow)
     }
 
-    /// Computes the last token and its `drafts` in one step.
+    /// Computes the last token and its drafts in one step.
     async fn verify(
         &mut self,
         answered: &mut Answered<'_, '_>,
-        drafts: &[u32],
+        proposal: Proposal,
     ) -> Result<ControlFlow<()>, BackendError> {
         let last = answered.text.len() - 1;
-        self.batch.write_ids(0, last + 1, drafts);
-        let rows = drafts.len() + 1;
+        let (mut drafts, mut predictions) = (vec![], vec![]);
+        let count = match proposal {
+            Proposal::None => 0,
+            Proposal::Ids(ids) => {
+                self.batch.write_ids(0, last + 1, &ids);
+                drafts = ids;
+                drafts.len()
+            }
+            Proposal::Predict(count) => {
+                predictions.push(self.prediction(last, count));
+                count
+            }
+        };
+        let rows = count + 1;
         let token = |position: usize| BatchToken {
             sequence: 0,
             position: position as u32,
@@ -158,18 +181,59 @@ impl GpuBackend {
             choices: &choices,
             biases: &biases,
             logits: &[],
-            predictions: &[],
+            predictions: &predictions,
         });
         let flight = flight.await?;
-        let BatchLanding { ids, broken, .. } = self.batch.land(flight).await?;
-        let same = drafts.iter().zip(&ids);
+        let landing = self.batch.land(flight).await?;
+        if !predictions.is_empty() {
+            drafts = landing.drafts;
+            self.batch.layer_rows = last + 1;
+        }
+        let same = drafts.iter().zip(&landing.ids);
         let accepted = same.take_while(|(draft, id)| draft == id).count();
-        let finite = broken[..=accepted].iter().position(|broken| *broken);
-        if let Some(row) = finite {
+        let accepted = self.forced.as_mut().map_or(accepted, |forced| forced.accepted(count));
+        let broken = &landing.broken[..=accepted];
+        if let Some(row) = broken.iter().position(|broken| *broken) {
             let position = last + row;
             return Err(BackendError::NotFinite { position });
         }
-        answered.tell(drafts.len(), accepted);
-        Ok(answered.take(&ids[..=accepted]))
+        answered.tell(count, accepted);
+        Ok(answered.take(&landing.ids[..=accepted]))
+    }
+
+    /// The drafts of the prediction layer behind the token at `last`, with its rows that are missing: as many as there are states for.
+    fn prediction(&self, last: usize, drafts: usize) -> Prediction {
+        let most = KEPT.saturating_sub(self.batch.sizes().drafts + 1).max(1);
+        let behind = (last + 1).saturating_sub(self.batch.layer_rows) as u32;
+        Prediction {
+            sequence: 0,
+            position: last as u32,
+            behind: behind.clamp(1, most),
+            drafts: drafts as u32,
+        }
+    }
+
+    /// Has drafts count as accepted by lot from now on, whatever was chosen: the first, the first two and so on in these shares of the steps. The
+    /// text then means nothing: for measuring with models of random weights.
+    pub fn force_acceptance(&mut self, shares: Option<Vec<f32>>) {
+        self.forced = shares.map(|shares| Forced { shares, steps: 0 });
+    }
+}
+
+/// Drafts that are accepted by lot.
+pub(super) struct Forced {
+    /// The shares of the steps in which the first, the first two and so on are.
+    shares: Vec<f32>,
+    /// The steps so far.
+    steps: u64,
+}
+
+impl Forced {
+    /// The number of `drafts` drafts that are accepted in the next step.
+    fn accepted(&mut self, drafts: usize) -> usize {
+        self.steps += 1;
+        let lot = uniform(0, self.steps);
+        let shares = self.shares.iter().take(drafts);
+        shares.take_while(|share| lot < **share).count()
     }
 }

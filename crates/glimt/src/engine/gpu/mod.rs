@@ -51,6 +51,7 @@ use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
 use crate::recipes::{BatchSizes, few};
 use batch::GpuBatch;
+use drafted::Forced;
 pub use flight::HostTime;
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct GpuBackend {
     biases: Biases,
     /// The steps and time of the host for encoding and submitting decoded tokens.
     host: HostTime,
+    /// Drafts that are accepted by lot, where that is wanted.
+    forced: Option<Forced>,
     /// Timestamps of the steps of a decode, where they are wanted.
     stamps: Option<Stamps>,
 }
@@ -119,6 +122,7 @@ impl GpuBackend {
             next: 0,
             unknown_history: false,
             biases: Biases::default(),
+            forced: None,
             host: HostTime::default(),
             stamps: None,
         })

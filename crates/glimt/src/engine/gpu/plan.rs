@@ -5,7 +5,7 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::batch::{After, Chosen, classes, copies, head_classes};
+use super::batch::{After, Chosen, classes, copies, drafting, head_classes};
 use super::prompt;
 use super::results::RESULT;
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -127,6 +127,7 @@ impl Plan {
                 }
             }
         }
+        steps.extend(drafts(target, &chosen, sizes)?);
         let used = steps.iter().map(|(_, step)| step);
         let all = matrices.iter().flat_map(GpuWeight::buffers).collect();
         Ok(Self {
@@ -143,6 +144,29 @@ impl Plan {
     pub(crate) fn state(&self, target: &Target, pos: usize) -> State {
         self.recipes.state(target.machine, pos, 1)
     }
+}
+
+/// The steps of the prediction layer, if it makes drafts.
+fn drafts(
+    target: &Target,
+    chosen: &Chosen<'_>,
+    sizes: BatchSizes,
+) -> Result<Vec<(&'static str, Step)>, GpuError> {
+    let recipes = chosen.recipes;
+    let logits = drafting::logits(chosen.vocab, sizes);
+    let mut steps = vec![];
+    for number in 0..recipes.predicts() {
+        let most = match number {
+            0 => recipes.as_one(),
+            _ => sizes.sequences.min(recipes.as_one()),
+        };
+        let of = [most, sizes.sequences.min(most)];
+        let [step, head] = recipes.draft(target, number, of, &logits)?;
+        let choose = drafting::choice(chosen, number, of, &logits, chosen.choices);
+        steps.push(("draft", step));
+        steps.push(("head of a draft", head.then(&choose)));
+    }
+    Ok(steps)
 }
 
 /// Bytes of weights, of the cache, and of everything else that steps need, each buffer counted once.

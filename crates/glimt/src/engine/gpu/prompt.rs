@@ -224,6 +224,11 @@ impl Prompt {
         (2..=self.as_one).contains(&tokens)
     }
 
+    /// Whether a piece of so many tokens also makes their rows of the prediction layer, where there is one.
+    pub(super) fn makes_layer_rows(&self, tokens: usize) -> bool {
+        tokens > FEW as usize && !self.is_as_one(tokens)
+    }
+
     /// Tokens of each piece of a prompt of `tokens`: as even as they can be, since a short rest takes nearly as long as a
     /// whole chunk.
     pub(super) fn piece(&self, tokens: usize) -> usize {

@@ -10,6 +10,10 @@ pub(super) const RESULT: u64 = 16;
 pub(super) struct Results {
     /// The buffers that kernels write, by slot.
     pub(super) ring: Vec<Range>,
+    /// The parts of these for the drafts of a step: by draft, then by slot.
+    pub(super) drafts: Vec<Vec<Range>>,
+    /// Results between the parts of two drafts, of which each has a part.
+    apart: usize,
     /// Copies of it for devices that cannot map storage buffers.
     staging: Option<Vec<wgpu::Buffer>>,
 }
@@ -17,11 +21,27 @@ pub(super) struct Results {
 impl Results {
     /// Makes `slots` slots, each with room for `count` results.
     pub(super) async fn new(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
+        Self::with_drafts(gpu, slots, count, 0).await
+    }
+
+    /// The same with room for as many results of each of `drafts` drafts behind them.
+    pub(super) async fn with_drafts(
+        gpu: &Gpu,
+        slots: usize,
+        count: u32,
+        drafts: usize,
+    ) -> Result<Self, GpuError> {
+        // A part begins where a binding may.
+        let alignment = u64::from(gpu.target.offset_alignment) / RESULT;
+        let apart = match drafts {
+            0 => u64::from(count),
+            _ => u64::from(count).next_multiple_of(alignment.max(1)),
+        };
+        let all = apart * (drafts as u64 + 1);
         let buffers = async |usage| {
             let mut buffers = vec![];
             for _ in 0..slots {
-                let bytes = RESULT * u64::from(count);
-                buffers.push(gpu.buffer("ids", bytes, usage).await?);
+                buffers.push(gpu.buffer("ids", RESULT * all, usage).await?);
             }
             Ok::<_, GpuError>(buffers)
         };
@@ -35,10 +55,27 @@ impl Results {
         };
         let made = buffers(BufferUsages::STORAGE | read).await?.into_iter();
         let whole = |made| Range::whole(&Buffer::from_made("ids", made, Role::Words));
+        let whole: Vec<Range> = made.map(whole).collect();
+        let part = |number: usize| {
+            let part = |whole: &Range| Range {
+                offset: RESULT * apart * number as u64,
+                size: RESULT * apart,
+                ..whole.clone()
+            };
+            whole.iter().map(part).collect::<Vec<_>>()
+        };
         Ok(Self {
-            ring: made.map(whole).collect(),
+            ring: part(0),
+            drafts: (1..=drafts).map(part).collect(),
+            apart: apart as usize,
             staging,
         })
+    }
+
+    /// The number of results up to the end of the part of the last of so many drafts, and the first of the part of each.
+    pub(super) fn parts(&self, drafts: usize) -> (usize, impl Iterator<Item = usize>) {
+        let apart = self.apart;
+        (apart * (drafts + 1), (1..=drafts).map(move |i| apart * i))
     }
 
     /// Encodes a copy of the first `count` results of a slot to a buffer that the host can map, if it cannot map the slot itself.

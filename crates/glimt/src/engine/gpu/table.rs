@@ -5,7 +5,7 @@ use crate::gpu::Gpu;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::kernels::attention::Seen;
-use crate::kernels::sequences::Record;
+use crate::kernels::sequences::{Record, Sequences};
 use crate::recipes::Steps;
 
 /// The place of a sequence in the buffers of a batch: where its pages and its ids begin.
@@ -42,6 +42,17 @@ pub(super) fn write_table(
     most: u32,
     tokens: &[(BatchToken, Place)],
 ) -> State {
+    write_table_of(gpu, recipes, recipes.sequences(), most, tokens)
+}
+
+/// Says so in the tables of these `sequences`.
+pub(super) fn write_table_of(
+    gpu: &Gpu,
+    recipes: &Steps,
+    sequences: Option<&Sequences>,
+    most: u32,
+    tokens: &[(BatchToken, Place)],
+) -> State {
     let seen = |(token, _): &(BatchToken, Place)| Seen {
         sequence: token.sequence,
         position: token.position,
@@ -60,7 +71,7 @@ pub(super) fn write_table(
         record.words()
     });
     let records: Vec<u32> = records.collect();
-    if let Some(sequences) = recipes.sequences() {
+    if let Some(sequences) = sequences {
         write_words(gpu, &sequences.table, 0, &records);
         write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
     }

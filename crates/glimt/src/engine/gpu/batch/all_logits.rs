@@ -26,6 +26,7 @@ impl GpuBatch {
         on_prompt: &mut OnPrompt<'_>,
         on_row: &mut OnRow<'_>,
     ) -> Result<(usize, bool), GpuError> {
+        self.layer_rows = self.layer_rows.min(pos);
         if self.prompt.is_as_one(tokens) && self.recipes.several_equal_one(self.gpu()) {
             return self
                 .logits_as_one(sequence, pos, tokens, on_prompt, on_row)
@@ -49,6 +50,9 @@ impl GpuBatch {
             let Some(mut piece) = pieces.hidden(pos, piece, on_prompt).await? else {
                 return Ok((done, false));
             };
+            if pieces.prompt.makes_layer_rows(at_once) {
+                self.layer_rows = pos + piece.tokens.end;
+            }
             while done < piece.tokens.end {
                 let Some(rows) = pieces.rows(&mut piece, done, on_prompt).await? else {
                     return Ok((done, false));

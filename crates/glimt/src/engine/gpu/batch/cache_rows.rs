@@ -11,7 +11,8 @@ use wgpu::BufferUsages;
 
 impl GpuBatch {
     /// Fills the first `rows` rows of every layer's cache with random values of sane size.
-    pub(in crate::engine::gpu) async fn fill_cache(&self, rows: usize) -> Result<(), GpuError> {
+    pub(in crate::engine::gpu) async fn fill_cache(&mut self, rows: usize) -> Result<(), GpuError> {
+        self.layer_rows = rows;
         let of = self.sizes.rows() as u64;
         random::fill_cache(self.gpu(), &self.recipes, of, rows as u64).await
     }
@@ -113,6 +114,9 @@ impl GpuBatch {
         if count == 0 {
             return Ok(());
         }
+        if sequence == 0 && self.layer_rows >= first {
+            self.layer_rows = first + count;
+        }
         let model = Arc::clone(&self.model);
         let ranges = self.ranges(sequence, first..first + count);
         let layers = rows.chunks_exact(row * count);
@@ -141,6 +145,7 @@ impl GpuBatch {
         if bytes == 0 {
             return Ok(());
         }
+        to.layer_rows = self.layer_rows.min(rows);
         let Self { recipes, proof, .. } = to;
         let pairs = self.recipes.cache().iter().zip(recipes.cache());
         proof.begin();

@@ -23,6 +23,7 @@ impl GpuBatch {
         tokens: usize,
         on_prompt: &mut OnPrompt<'_>,
     ) -> Result<usize, GpuError> {
+        self.layer_rows = self.layer_rows.min(pos);
         let model = Arc::clone(&self.model);
         let (gpu, place) = (&model.gpu, self.place(sequence));
         let Self {
@@ -32,6 +33,7 @@ impl GpuBatch {
             paces,
             proof,
             logits,
+            layer_rows,
             ..
         } = self;
         let mut submissions = Submissions::begin(&model, paces, proof, tokens);
@@ -70,6 +72,9 @@ impl GpuBatch {
             };
             if flow.is_break() {
                 break;
+            }
+            if prompt.makes_layer_rows(piece) {
+                *layer_rows = pos + end;
             }
             begin = end;
             if submissions.take_halving() {

@@ -29,7 +29,6 @@ impl GpuBatch {
             logits,
             predictions,
         } = step;
-        assert!(predictions.is_empty(), "no prediction layer");
         let drawn = choices.len();
         let run = self.run(tokens, drawn);
         let most = match run {
@@ -47,6 +46,7 @@ impl GpuBatch {
             Some(_) => self.prepare_run(tokens.len()).await?,
             None => self.prepare(tokens.len(), drawn).await?,
         }
+        let predictions = self.prepare_drafts(predictions).await?;
         if let Some(copies) = &mut self.copies {
             copies.submit(&self.model.gpu);
         }
@@ -72,17 +72,21 @@ impl GpuBatch {
         let rows = self.rows.staged(&self.model.gpu, bytes).await?;
 
         let gpu = self.gpu();
+        let chosen: Vec<_> = tokens.iter().zip(choices).collect();
+        let drafts = self.replays_of_drafts(&predictions, &chosen, state);
         let replays = match run {
             Some(_) => self.replays_of_run(drawn, state),
             None => self.replays(tokens.len(), drawn, state),
         };
-        let replays: Vec<_> = replays
+        let results = self.results_of(drawn, &predictions);
+        let replays: Vec<_> = drafts
             .iter()
+            .chain(&replays)
             .map(|(recording, state)| recording.replay(gpu, state))
             .collect();
         let copy = |encoder: &mut CommandEncoder| {
-            if drawn > 0 {
-                self.results.copy(encoder, slot, drawn);
+            if results > 0 {
+                self.results.copy(encoder, slot, results);
             }
             if let Some(FlyingRows { staging, .. }) = &rows {
                 let bytes = self.row_bytes();
@@ -100,6 +104,7 @@ impl GpuBatch {
             number,
             drawn,
             rows,
+            predictions,
             submission,
         })
     }
@@ -207,11 +212,13 @@ impl GpuBatch {
         let gpu = &self.model.gpu;
         let mut landing = BatchLanding::default();
         let submission = Some(flight.submission.clone());
-        if flight.drawn > 0 {
+        let results = self.results_of(flight.drawn, &flight.predictions);
+        if results > 0 {
             let result = self.results.mapped(flight.slot);
-            let bytes = RESULT * flight.drawn as u64;
+            let bytes = RESULT * results as u64;
             let words: Vec<u32> = gpu.map_read(result, bytes, submission.clone()).await?;
-            for result in words.as_chunks::<4>().0 {
+            let words = words.as_chunks::<4>().0;
+            for result in &words[..flight.drawn] {
                 let [id, _, number, broken] = *result;
                 if number != flight.number {
                     let what = "the number of a batch's step".to_owned();
@@ -220,6 +227,7 @@ impl GpuBatch {
                 landing.ids.push(id);
                 landing.broken.push(broken != 0);
             }
+            landing.drafts = self.drafts_of(&flight.predictions, words);
         } else {
             gpu.done().await?;
         }

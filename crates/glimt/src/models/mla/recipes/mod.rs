@@ -332,6 +332,10 @@ impl recipes::Attention for Mla {
         self.attend_many(step, layer, x, least);
     }
 
+    fn rows(&self, step: &mut Prompt<'_>, layer: usize, x: &Rows) {
+        self.record_rows(step, layer, x);
+    }
+
     fn state(&self, context: &Context, machine: Machine, pos: usize, tokens: usize) -> State {
         let rows = pos + tokens;
         let heads = self.dims().heads;

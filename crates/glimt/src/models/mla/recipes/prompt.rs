@@ -44,6 +44,14 @@ impl Mla {
         self.attend(step, i, &kv_a, &q, least);
     }
 
+    /// Records the rows of the cache of layer `i` for the normed rows `x`.
+    pub(super) fn record_rows(&self, step: &mut Prompt<'_>, i: usize, x: &Rows) {
+        let kv_a = &self.weights.layers[i].attn_kv_a_mqa;
+        let kv_a = step.split_product(&self.buffers.kv_a, kv_a, x);
+        let call = self.rope_cache(step.given, i, &kv_a, None);
+        step.calls.push(call);
+    }
+
     /// The weights by which the context is expanded, where it is.
     fn expansion(&self, step: &mut Prompt<'_>, i: usize) {
         if let Some(expanded) = self.expands(step.given.context) {
