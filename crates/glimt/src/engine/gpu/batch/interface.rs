@@ -17,6 +17,10 @@ impl Batch for GpuBatch {
         BATCHES_IN_FLIGHT
     }
 
+    fn predicts(&self) -> usize {
+        self.recipes.predicts()
+    }
+
     fn as_one(&self) -> usize {
         let most = match self.recipes.several_equal_one(self.gpu()) {
             true => self.recipes.as_one(),

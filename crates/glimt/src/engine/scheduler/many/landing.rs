@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use web_time::{Duration, Instant};
 
-use super::sequence::{MOST_BEHIND, Rows};
+use super::sequence::Rows;
 use super::{Flight, Many};
 use crate::engine::backend::BackendError;
 use crate::engine::batch::BatchLanding;
@@ -107,10 +107,10 @@ impl Many {
         mut landing: BatchLanding,
         told: &mut Told<'_>,
     ) {
-        let is_long = flight.filled.tokens > MOST_BEHIND;
+        let predicts = flight.filled.is_run || self.is_slow();
         for (run, end) in &flight.parts {
             if let Some(index) = self.find(*run) {
-                if is_long {
+                if predicts {
                     // Such a step makes the rows of the prediction layer as well.
                     self.running[index].predicted = *end;
                 }

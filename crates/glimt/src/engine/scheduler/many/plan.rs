@@ -9,6 +9,7 @@ use crate::engine::draft::Proposal;
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
+use crate::kernels::keep_states::KEPT;
 
 /// How long after others no step is made that somebody who comes would break off.
 const ALERT: Duration = Duration::from_secs(10);
@@ -220,10 +221,13 @@ impl Many {
                 Proposal::None => {}
                 Proposal::Ids(ids) => self.batch.write_ids(sequence.seat, first_draft, ids),
                 Proposal::Predict(count) => {
+                    // States of earlier tokens are not kept.
+                    let most = KEPT.saturating_sub(self.batch.sizes().drafts + 1);
+                    let behind = first_draft.saturating_sub(sequence.predicted) as u32;
                     plan.predictions.push(Prediction {
                         sequence: sequence.seat,
                         position: last.position,
-                        behind: sequence.behind(first_draft) as u32,
+                        behind: behind.clamp(1, most.max(1)),
                         drafts: *count as u32,
                     });
                     sequence.predicted = first_draft;

@@ -8,9 +8,6 @@ use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::{Choice, RequestId};
 use crate::engine::{GenerateStats, StopReason};
 
-/// The tokens of which a device keeps what the prediction layer makes its rows of.
-pub(super) const MOST_BEHIND: usize = 32;
-
 /// A request and its answer so far. It has no place in the cache.
 pub(super) struct Answer {
     pub(super) id: RequestId,
@@ -116,11 +113,6 @@ impl Sequence {
     /// Positions that can be computed: their tokens are known, here or on the device.
     pub(super) fn left(&self) -> usize {
         self.answer.tokens.len() + self.drawn - self.submitted
-    }
-
-    /// The rows of the prediction layer's cache that are missing before position `end`, as far as a device still has what they are made of.
-    pub(super) fn behind(&self, end: usize) -> usize {
-        end.saturating_sub(self.predicted).clamp(1, MOST_BEHIND)
     }
 
     /// Whether another token is wanted of it now.
