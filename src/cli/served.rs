@@ -3,6 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
+use super::draft::DraftArgs;
 use super::args::{ContextArgs, DEVICE, EngineArgs, ModelArgs, SaidArgs};
 use super::error::CliError;
 use super::guard::guarded;
@@ -43,6 +44,8 @@ pub(super) struct ServedArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true, help_heading = DEVICE)]
     cache_tokens: Option<u32>,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     said: SaidArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -69,6 +72,7 @@ impl ServedArgs {
         let may_think = !matches!(self.think, Some(Think::Off));
         let mut ctx = self.ctx.for_answers(source, may_think);
         ctx.parse_special = self.said.parse_special;
+        self.draft.ask(&mut ctx)?;
         let serving = Serving {
             parallel,
             cache_tokens: self.cache_tokens.map(|tokens| tokens as usize),
@@ -103,6 +107,7 @@ impl ServedArgs {
             answering: answering.chain,
             think: self.think.map(|think| matches!(think, Think::On)),
             limit: self.n_predict,
+            drafts: self.draft.options(),
             created: jiff::Timestamp::now().as_second(),
         })
     }

@@ -71,8 +71,16 @@ pub(super) trait Batch: Send + Sync {
     /// The most steps that may be on their way. Where it is one, a step computes while the host waits for it, and can be broken off.
     fn in_flight(&self) -> usize;
 
+    /// The most tokens of a step of any sequences in which each gets what it gets in a step of its own, to the bit.
+    fn as_one(&self) -> usize;
+
     /// The most tokens of one prompt that a step takes alone, where there are such steps.
     fn longest_run(&self) -> Option<usize>;
+
+    /// The most drafts of a [prediction](BatchStep::predictions); 0 where no prediction layer is loaded.
+    fn predicts(&self) -> usize {
+        0
+    }
 
     /// Writes ids of a sequence from `position` on.
     fn write_ids(&mut self, sequence: u32, position: usize, ids: &[u32]);

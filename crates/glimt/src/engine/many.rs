@@ -2,6 +2,7 @@
 
 use super::cpu::CHUNK;
 use super::device::Device;
+use super::draft::{DraftOptions, DraftSource};
 use super::elsewhere::{Elsewhere, Memory};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
@@ -14,10 +15,12 @@ use super::{EngineError, Serving};
 use crate::gpu::Gpu;
 use crate::kernels::sequences::PAGE;
 use crate::models::Model;
-use crate::recipes::{BatchSizes, Residence};
+use crate::recipes::{BatchSizes, Residence, few};
 
 /// The sequences at once on the CPU where no number is asked for.
 const SEQUENCES_OF_CPU: u32 = 8;
+/// The most drafts of a step on the CPU, where one more row costs nearly as much as the first.
+const DRAFTS_OF_CPU: u32 = 31;
 
 /// The steps of several sequences that have room.
 pub(super) struct Many {
@@ -51,12 +54,20 @@ pub(super) fn batch_sizes(
     device: &Device,
     model: &dyn Model,
     n_ctx: usize,
-    serving: Serving,
+    (serving, draft): (Serving, DraftOptions),
     ubatch: Option<u32>,
     force: bool,
 ) -> Result<Many, EngineError> {
+    let drafts = |most: u32| match draft.source {
+        DraftSource::Off => 0,
+        _ => most.min(
+            draft
+                .most
+                .map_or(most, |asked| asked.try_into().unwrap_or(most)),
+        ),
+    };
     let Device::Gpu(gpu) = device else {
-        return of_cpu(model, n_ctx, serving, force);
+        return of_cpu(model, n_ctx, (serving, drafts(DRAFTS_OF_CPU)), force);
     };
     let sessions = model.place(gpu, Residence::Whole)?.weights.untried(gpu);
     let sizes = BatchSizes {
@@ -65,7 +76,7 @@ pub(super) fn batch_sizes(
         sequences: sequences(serving, Serving::MOST),
         tokens: step_tokens(gpu, &sessions, Serving::MOST),
         chunk: prompt_chunk(gpu, &sessions, n_ctx, ubatch)?,
-        drafts: 0,
+        drafts: drafts(few::most_drafts(gpu)),
     };
     let asked = serving.cache_tokens;
     let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
@@ -88,7 +99,7 @@ fn sequences(serving: Serving, usual: u32) -> u32 {
 fn of_cpu(
     model: &dyn Model,
     n_ctx: usize,
-    serving: Serving,
+    (serving, drafts): (Serving, u32),
     force: bool,
 ) -> Result<Many, EngineError> {
     let plan = MemoryPlan::on_cpu(model, n_ctx);
@@ -128,7 +139,7 @@ fn of_cpu(
             sequences,
             tokens: CHUNK as u32,
             chunk: CHUNK as u32,
-            drafts: 0,
+            drafts,
         },
         partly: None,
     })
@@ -324,9 +335,17 @@ mod tests {
                     .expect("these tests need a GPU adapter"),
             )
         };
-        let serving = |cache_tokens| Serving {
-            parallel: Some(8),
-            cache_tokens,
+        let draft = DraftOptions {
+            most: Some(5),
+            ..DraftOptions::default()
+        };
+        let serving = |cache_tokens| {
+            let parallel = Some(8);
+            let serving = Serving {
+                parallel,
+                cache_tokens,
+            };
+            (serving, draft)
         };
         let gpu = open(None);
         let of_pages = |pages| BatchSizes {
@@ -335,7 +354,7 @@ mod tests {
             sequences: 8,
             tokens: gpu.machine.tuned.batch_tokens,
             chunk: 250,
-            drafts: 0,
+            drafts: few::most_drafts(&gpu).min(5),
         };
         let plan =
             MemoryPlan::of_batch(&gpu, &*model, Residence::Whole, of_pages(4)).expect("it fits");

@@ -113,8 +113,9 @@ impl Opened {
         let many = match &options.serving {
             Some(serving) => {
                 let force = options.force;
+                let wanted = (*serving, options.draft);
                 Some(many::batch_sizes(
-                    &device, &*model, n_ctx, *serving, ubatch, force,
+                    &device, &*model, n_ctx, wanted, ubatch, force,
                 )?)
             }
             None => None,
@@ -217,10 +218,11 @@ impl Opened {
 
     /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
     pub(super) fn sizes_to_serve(&self) -> Result<BatchSizes, EngineError> {
-        let one = Serving {
+        let serving = Serving {
             parallel: Some(1),
             cache_tokens: None,
         };
+        let one = (serving, self.draft);
         let of_one = || {
             let (device, model) = (&self.device, &*self.model);
             many::batch_sizes(device, model, self.n_ctx, one, self.ubatch, true)

@@ -12,12 +12,24 @@ pub(super) const VOCAB: u32 = 512;
 /// of every later position.
 pub(super) fn small_model() -> Gguf {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    let bytes = BYTES.get_or_init(|| {
-        let options = SynthOptions {
-            layers: Some(3),
-            ..SynthOptions::default()
-        };
-        synth::in_memory(ModelName::Tiny, Recipe::Q4KM, &options).expect("three layers are fine")
-    });
+    opened(BYTES.get_or_init(|| bytes(false)))
+}
+
+/// The same model with a prediction layer.
+pub(super) fn small_model_with_nextn() -> Gguf {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    opened(BYTES.get_or_init(|| bytes(true)))
+}
+
+fn bytes(nextn: bool) -> Vec<u8> {
+    let options = SynthOptions {
+        layers: Some(3),
+        nextn,
+        ..SynthOptions::default()
+    };
+    synth::in_memory(ModelName::Tiny, Recipe::Q4KM, &options).expect("three layers are fine")
+}
+
+fn opened(bytes: &'static [u8]) -> Gguf {
     Gguf::from_bytes(bytes, "a small model").expect("it is whole")
 }

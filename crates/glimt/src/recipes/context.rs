@@ -58,9 +58,10 @@ impl BatchSizes {
         }
     }
 
-    /// The most tokens of any step after which a token is chosen: one of each sequence and the drafts, rounded up to the steps that are compiled.
+    /// The most tokens of any step after which a token is chosen: one of each sequence, or a token and all drafts, rounded up to the steps that
+    /// are compiled.
     pub fn most_drawn(self) -> u32 {
-        self.class((self.sequences + self.drafts).max(2))
+        self.class(self.sequences.max(1 + self.drafts).max(2))
     }
 
     /// The most tokens of the step that suits `tokens`.

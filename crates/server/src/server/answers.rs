@@ -43,6 +43,8 @@ pub(super) struct Usage {
     pub(super) generated: usize,
     /// Tokens of the thoughts.
     pub(super) thoughts: usize,
+    /// Drafts of the answers, and those that were accepted.
+    pub(super) drafts: [usize; 2],
     /// Time since the request came.
     pub(super) whole: Duration,
     /// Time from the beginning of the first prompt to the first token.
@@ -84,6 +86,8 @@ pub(super) struct Answers<'a> {
     /// Answers to each prompt.
     each: usize,
     cached: usize,
+    /// Drafts of the answers, and those that were accepted.
+    drafts: [usize; 2],
     timeout: Option<Duration>,
     until: Option<Instant>,
     /// When the computation of the first prompt began.
@@ -118,6 +122,7 @@ impl<'a> Answers<'a> {
             prompt,
             each,
             cached: 0,
+            drafts: [0; 2],
             begun: None,
             first: None,
             timeout,
@@ -171,6 +176,10 @@ impl<'a> Answers<'a> {
                     self.cached += cached;
                     self.record.begun(cached);
                 }
+            }
+            Told::Event(Event::Drafted { drafted, accepted }) => {
+                self.drafts[0] += drafted;
+                self.drafts[1] += accepted;
             }
             Told::Event(Event::Token(token)) => return Ok(Some(self.token(choice, token))),
             Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, stats.stop))),
@@ -244,6 +253,7 @@ impl<'a> Answers<'a> {
             cached: self.cached,
             generated: self.choices.iter().map(|choice| choice.generated).sum(),
             thoughts: thoughts.sum(),
+            drafts: self.drafts,
             whole: now - self.record.began,
             of_prompt: first - self.begun.unwrap_or(first),
             of_answer: now - first,

@@ -11,6 +11,7 @@ use super::orders::{Order, Wish};
 use super::{known, sampling};
 use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Language};
+use crate::engine::draft::DraftOptions;
 use crate::tokenizer::TokenizerError;
 
 /// The most texts that may end an answer.
@@ -40,6 +41,7 @@ pub(super) struct Ask {
     pub(super) limit: usize,
     /// The slot that the conversation is kept in; `None` is any.
     slot: Option<usize>,
+    drafts: DraftOptions,
     pub(super) chain: ChainSettings,
     /// The field that asks for a form of the answer, and the form as a language.
     form: Option<(&'static str, Language)>,
@@ -94,6 +96,7 @@ impl Ask {
             log_probs,
             limit,
             slot: slot(fields, model)?,
+            drafts: drafts(fields, model)?,
             chain: sampling::read(fields, defaults, seed, penalty, tokenizer)?,
             form: sampling::form(fields)?,
         })
@@ -151,6 +154,7 @@ impl Ask {
             log_probs: self.log_probs,
             limit: self.limit,
             slot: self.slot,
+            drafts: self.drafts,
         });
         let order = |prompt: &Vec<u32>| Order {
             prompt: prompt.as_slice().into(),
@@ -172,6 +176,20 @@ fn slot(fields: &Fields<'_>, model: &Model) -> Result<Option<usize>, ApiError> {
         found = found.or(fields.count(name, -1..=i64::from(slots) - 1)?);
     }
     Ok(found.and_then(|slot| usize::try_from(slot).ok()))
+}
+
+/// The drafts that an answer may take: those of the server, or fewer of them by llama.cpp's fields.
+fn drafts(fields: &Fields<'_>, model: &Model) -> Result<DraftOptions, ApiError> {
+    let most = fields.count("speculative.n_max", 0..=i64::from(u32::MAX))?;
+    let most = most.and_then(|most| usize::try_from(most).ok());
+    if most == Some(0) || fields.text("speculative.type")? == Some("none") {
+        return Ok(DraftOptions::OFF);
+    }
+    let most = [most, model.drafts.most].into_iter().flatten().min();
+    Ok(DraftOptions {
+        most,
+        ..model.drafts
+    })
 }
 
 /// The most tokens of an answer, if a request says it; -1 and -2 are no limit, as in llama.cpp.

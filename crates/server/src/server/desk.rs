@@ -341,6 +341,7 @@ impl Clerk {
                 let since = last.unwrap_or(entry.came);
                 self.metrics.figures().token(last.is_none(), now - since);
             }
+            Event::Drafted { .. } => {}
             Event::Ended(stats) => {
                 reason = Some(match stats.stop {
                     StopReason::StopToken | StopReason::SentenceEnd => "stop",
@@ -458,6 +459,7 @@ pub(super) fn work(
     ready: impl FnOnce(Desk),
 ) -> Result<(), EngineError> {
     let mut scheduler = Scheduler::new(&model.engine).wait()?;
+    scheduler.check_drafts(&model.drafts)?;
     if let Some(warmed) = warmed {
         scheduler.warm_up(warmed).wait()?;
     }
@@ -514,6 +516,7 @@ pub(super) fn work(
         let counts = scheduler.counts();
         let mut figures = clerk.metrics.figures();
         figures.rows = counts.rows;
+        figures.drafts = counts.drafts;
         if counts.running > 0 {
             // Some that have begun may wait for memory.
             figures.running = counts.running;

@@ -18,6 +18,7 @@ use super::{anthropic, llama, ollama, responses, text};
 use crate::effort::Effort;
 use crate::engine::Engine;
 use crate::engine::chooser::{ChainSettings, Sampling};
+use crate::engine::draft::DraftOptions;
 
 /// How long a body may take to be read.
 const TIME: Duration = Duration::from_secs(10);
@@ -102,6 +103,7 @@ impl Requests {
             limit: None,
             seed: Some(1),
             penalty_asked: false,
+            drafts: DraftOptions::OFF,
             created: 0,
         };
         let kept = Kept::default();

@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 
 /// Fields that change no answer of this server.
-const SILENT: [&str; 24] = [
+const SILENT: [&str; 29] = [
     // OpenAI: who asks, and what is kept.
     "user",
     "metadata",
@@ -34,6 +34,11 @@ const SILENT: [&str; 24] = [
     "adaptive_decay",
     "penalize_nl",
     "n_cache_reuse",
+    "speculative.n_min",
+    "speculative.p_min",
+    "speculative.ngram_size_n",
+    "speculative.ngram_size_m",
+    "speculative.ngram_min_hits",
     // ollama: how long a model stays in memory.
     "keep_alive",
 ];

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::engine::gpu::ExpertTraffic;
+use crate::engine::scheduler::DraftCounts;
 
 /// The numbers of values that were at most as great as each bound.
 struct Histogram {
@@ -77,6 +78,8 @@ pub(super) struct Figures {
     /// Requests that found no place in the queue.
     pub(super) refused: u64,
     pub(super) generated_tokens: u64,
+    /// The drafts of all answers.
+    pub(super) drafts: DraftCounts,
     /// The traffic of experts that lie in the machine's memory, where they have slots.
     pub(super) experts: Option<ExpertTraffic>,
     prefix_found: usize,
@@ -98,6 +101,7 @@ impl Metrics {
             rows_in_all: 0,
             refused: 0,
             generated_tokens: 0,
+            drafts: DraftCounts::default(),
             experts: None,
             prefix_found: 0,
             prompt_tokens: 0,
@@ -215,6 +219,7 @@ impl Figures {
         for (reason, count) in REASONS.iter().zip(&self.ended) {
             text.line(name, &format!("finished_reason=\"{reason}\""), count);
         }
+        self.drafts(text);
         let name = "glimt:requests_refused_total";
         let help = "Requests that found no place in the queue.";
         text.head(name, "counter", help);
@@ -248,6 +253,32 @@ impl Figures {
                 text.head(&name, "counter", &help);
                 text.line(&name, "", value);
             }
+        }
+    }
+}
+
+impl Figures {
+    fn drafts(&self, text: &mut Text) {
+        let DraftCounts {
+            steps,
+            drafted,
+            accepted,
+        } = &self.drafts;
+        let all: u64 = accepted.iter().sum();
+        let help = "Steps in which an answer had drafts.";
+        text.figure("counter", "spec_decode_num_drafts_total", steps, help);
+        let help = "Drafts.";
+        let name = "spec_decode_num_draft_tokens_total";
+        text.figure("counter", name, drafted, help);
+        let help = "Drafts that were accepted.";
+        let name = "spec_decode_num_accepted_tokens_total";
+        text.figure("counter", name, all, help);
+        let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+        let help = "Drafts that were accepted, by their position in the step.";
+        text.head(name, "counter", help);
+        let used = accepted.iter().rposition(|count| *count > 0);
+        for (position, count) in accepted[..=used.unwrap_or(0)].iter().enumerate() {
+            text.line(name, &format!("position=\"{position}\""), count);
         }
     }
 }
@@ -298,6 +329,9 @@ mod tests {
         figures.token(false, Duration::from_millis(3));
         figures.ended("length", Duration::from_secs(1));
         assert!(!figures.text().contains("expert"));
+        figures.drafts.steps = 3;
+        figures.drafts.drafted = 9;
+        figures.drafts.accepted[..2].copy_from_slice(&[2, 1]);
         figures.experts = Some(ExpertTraffic {
             hits: 30,
             misses: 10,
@@ -321,6 +355,12 @@ mod tests {
             format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"+Inf\"}} 1"),
             format!("vllm:inter_token_latency_seconds_count{{{labels}}} 1"),
             format!("vllm:e2e_request_latency_seconds_sum{{{labels}}} 1"),
+            format!("vllm:spec_decode_num_drafts_total{{{labels}}} 3"),
+            format!("vllm:spec_decode_num_draft_tokens_total{{{labels}}} 9"),
+            format!("vllm:spec_decode_num_accepted_tokens_total{{{labels}}} 3"),
+            format!(
+                "vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position=\"1\"}} 1"
+            ),
             format!("glimt:expert_cache_queries_total{{{labels}}} 40"),
             format!("glimt:expert_cache_hits_total{{{labels}}} 30"),
             format!("glimt:expert_cache_misses_total{{{labels}}} 10"),

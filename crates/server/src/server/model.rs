@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::engine::chooser::ChainSettings;
+use crate::engine::draft::DraftOptions;
 
 /// The model that is served.
 pub struct Model {
@@ -25,6 +26,8 @@ pub struct Model {
     pub seed: Option<u64>,
     /// Whether the repeat penalty was asked for. One that is only recommended is for draws, and not for answers that are greedy.
     pub penalty_asked: bool,
+    /// The drafts that answers may take.
+    pub drafts: DraftOptions,
     /// When it was loaded, in seconds since 1970.
     pub created: i64,
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The fields at the top of a body. One that is missing here is told as ignored.
-const READ: [&str; 176] = [
+const READ: [&str; 183] = [
     "adaptive_decay",
     "adaptive_target",
     "add_generation_prompt",
@@ -139,6 +139,13 @@ const READ: [&str; 176] = [
     "skip_special_tokens",
     "slot_id",
     "spaces_between_special_tokens",
+    "speculative.n_max",
+    "speculative.n_min",
+    "speculative.ngram_min_hits",
+    "speculative.ngram_size_m",
+    "speculative.ngram_size_n",
+    "speculative.p_min",
+    "speculative.type",
     "speed",
     "stop",
     "stop_sequences",

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::engine::chooser::{
     Chain, ChainSettings, Chooser, ChooserError, Constrained, Grammar, LogProbs, TokenLogProbs,
 };
+use crate::engine::draft::DraftOptions;
 use crate::engine::gpu::ExpertTraffic;
 use crate::engine::scheduler::{Choice, Event, Owner, Request};
 
@@ -32,6 +33,7 @@ pub(super) struct Wish {
     pub(super) limit: usize,
     /// The slot that the conversation is kept in; `None` is any.
     pub(super) slot: Option<usize>,
+    pub(super) drafts: DraftOptions,
 }
 
 impl Wish {
@@ -119,5 +121,6 @@ pub(super) fn request(
         limit: wish.limit,
         owner,
         slot: wish.slot,
+        drafts: wish.drafts,
     }
 }

@@ -23,7 +23,7 @@ use crate::recipes::BatchSizes;
 use states::States;
 
 /// A model on the CPU with the caches of several sequences. Each weight is read once for all tokens of a step, and the results are those of
-/// each sequence alone, bit for bit.
+/// each token alone, bit for bit.
 pub(in crate::engine) struct CpuBatch {
     work: Arc<Mutex<Work>>,
     sizes: BatchSizes,
@@ -178,6 +178,17 @@ impl Batch for CpuBatch {
 
     fn in_flight(&self) -> usize {
         1
+    }
+
+    fn predicts(&self) -> usize {
+        match lock(&self.work).states {
+            Some(_) => self.sizes.drafts as usize,
+            None => 0,
+        }
+    }
+
+    fn as_one(&self) -> usize {
+        self.sizes.tokens as usize
     }
 
     fn longest_run(&self) -> Option<usize> {

@@ -59,6 +59,12 @@ pub struct DraftOptions {
 }
 
 impl DraftOptions {
+    /// No drafts.
+    pub const OFF: Self = Self {
+        source: DraftSource::Off,
+        most: Some(0),
+    };
+
     /// The most drafts of a step for which room is worth having, where experts may have to be brought to the device.
     pub fn most(&self, brings_experts: bool) -> u32 {
         match self.source {
@@ -80,6 +86,17 @@ pub enum Proposal {
     Ids(Vec<u32>),
     /// The prediction layer is to propose so many.
     Predict(usize),
+}
+
+impl Proposal {
+    /// The number of drafts.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Ids(ids) => ids.len(),
+            Self::Predict(count) => *count,
+        }
+    }
 }
 
 /// What became of a step with or without drafts.

@@ -8,11 +8,15 @@
 //! broken off when somebody comes, and for a while none is made then: an interrupted one is computed again, so whoever comes often could keep
 //! a long prompt from its end.
 //!
+//! A sequence may have drafts behind its token (`drafts`). Then nothing else is submitted before the step has landed: the others join the next
+//! one, and each weight is read once for all.
+//!
 //! If there is no page for the next token of a sequence, the youngest one of the peer that holds most pages is taken back. It waits with its
 //! tokens so far, and is computed again from them. The draw of a token depends on its position and the seed alone, so its answer goes on as
 //! if nothing had been.
 
 mod admission;
+mod drafts;
 mod landing;
 mod pace;
 mod plan;
@@ -26,27 +30,32 @@ use web_time::{Duration, Instant};
 
 use super::fair::Rounds;
 use super::pages::{Pages, ROWS};
-use super::request::{Counts, Request, RequestId, Told};
+use super::request::{Counts, DraftCounts, Request, RequestId, Told};
 use crate::engine::backend::Touch;
 use crate::engine::batch::Batch;
 use crate::engine::cpu::CpuBatch;
+use crate::engine::draft::{DraftOptions, Drafter, Proposal};
 use crate::engine::gpu::batch::GpuBatch;
 use crate::engine::{Engine, EngineError, StopReason};
+use drafts::Costs;
 use pace::{Filled, Pace};
 use sequence::{Answer, Sequence};
 
-/// The choice of a token in a step.
+/// The choice of a token in a step, and of those behind its drafts.
 struct Draw {
     run: u64,
-    /// The row of the token among the rows of logits of the step, if the host chooses.
+    /// The index of the token among those of the step after which one is chosen. The drafts follow it.
+    first: usize,
+    /// The row of the token among the rows of logits of the step, if the host chooses. Those of the drafts follow it.
     row: Option<usize>,
+    drafts: Proposal,
 }
 
 /// A step on its way.
 struct Flight {
     /// The number of steps that were submitted, this one included.
     number: u64,
-    /// The random draws for the step's tokens after the first, one for each.
+    /// The choices of its sequences, one for each that decodes or whose prompt it ends.
     draws: Vec<Draw>,
     /// Up to which position it computes each of its sequences.
     parts: Vec<(u64, usize)>,
@@ -83,6 +92,10 @@ pub(super) struct Many {
     runs: u64,
     prefix_asked: u64,
     prefix_found: u64,
+    costs: Costs,
+    /// What proposed drafts for answers that have ended. It has learned what pays.
+    drafters: Vec<(DraftOptions, Box<dyn Drafter>)>,
+    drafted: DraftCounts,
 }
 
 impl Many {
@@ -123,6 +136,9 @@ impl Many {
             runs: 0,
             prefix_asked: 0,
             prefix_found: 0,
+            costs: Costs::default(),
+            drafters: vec![],
+            drafted: DraftCounts::default(),
             batch,
         }
     }
@@ -157,7 +173,7 @@ impl Many {
     /// Takes a request.
     ///
     /// # Errors
-    /// [`EngineError::CacheTooSmall`].
+    /// [`EngineError::CacheTooSmall`] or [`EngineError::Draft`].
     pub(super) fn submit(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
         let Request {
             prompt,
@@ -165,8 +181,10 @@ impl Many {
             limit,
             owner,
             slot,
+            drafts,
         } = request;
         self.engine.check_cache(prompt.len())?;
+        self.check_drafts(&drafts)?;
         self.rounds.came(owner);
         let room = self.engine.n_ctx().min(self.rows_in_all()) - prompt.len();
         self.waiting.push_back(Answer {
@@ -175,6 +193,8 @@ impl Many {
             prompt: prompt.len(),
             tokens: prompt,
             choice,
+            drafts,
+            drafter: None,
             slot,
             limit: limit.min(room),
             at_limit: match limit <= room {
@@ -186,6 +206,7 @@ impl Many {
             told: 0,
             first: None,
             delivered: 0,
+            drafted: [0; 2],
         });
         Ok(())
     }
@@ -210,6 +231,7 @@ impl Many {
             rows_in_all: self.rows_in_all(),
             prefix_asked: self.prefix_asked,
             prefix_found: self.prefix_found,
+            drafts: self.drafted,
         }
     }
 
@@ -224,8 +246,13 @@ impl Many {
             self.shared = Some(Instant::now());
         }
         self.take_held(told);
-        while self.flights.len() < self.batch.in_flight() && self.fly().await? {}
+        while self.may_fly() && self.fly().await? {}
         self.land(told).await
+    }
+
+    /// Whether another step may be submitted now. Behind drafts none is: their sequence would miss it.
+    fn may_fly(&self) -> bool {
+        self.flights.len() < self.batch.in_flight() && self.running.iter().all(|s| s.drafts == 0)
     }
 
     /// The index of a sequence, which may have been removed.
@@ -235,7 +262,8 @@ impl Many {
 
     /// Ends a sequence. Its rows are kept for others.
     fn remove(&mut self, index: usize) -> Answer {
-        let sequence = self.running.remove(index);
+        let mut sequence = self.running.remove(index);
+        self.keep_drafter(&mut sequence.answer);
         let tokens = &sequence.answer.tokens;
         let rows = &tokens[..sequence.landed.min(tokens.len())];
         self.pages.register_rest(&sequence.table, rows);

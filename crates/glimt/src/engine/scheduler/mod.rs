@@ -14,10 +14,11 @@ mod slots;
 mod tests;
 
 pub use fair::Owner;
-pub use request::{Choice, Counts, Event, Request, RequestId, Told};
+pub use request::{Choice, Counts, DraftCounts, Event, MOST_DRAFTS, Request, RequestId, Told};
 pub use slots::{SlotAction, SlotDone, SlotError};
 
 use super::backend::Touch;
+use super::draft::DraftOptions;
 use super::{Engine, EngineError};
 use guarded::Guarded;
 use many::Many;
@@ -70,6 +71,14 @@ impl Scheduler {
         self.many.warm_up(WARM_UP, told).await
     }
 
+    /// Checks that answers can have the drafts that `options` ask for.
+    ///
+    /// # Errors
+    /// [`EngineError::Draft`].
+    pub fn check_drafts(&self, options: &DraftOptions) -> Result<(), EngineError> {
+        self.many.check_drafts(options)
+    }
+
     /// The most requests that are answered at the same time.
     pub fn slots(&self) -> usize {
         self.many.slots()
@@ -78,7 +87,8 @@ impl Scheduler {
     /// Takes a request. It never blocks, and nothing is computed before the next [`step`](Self::step).
     ///
     /// # Errors
-    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`], [`EngineError::PromptTooLong`] or [`EngineError::CacheTooSmall`].
+    /// [`EngineError::NoTokens`], [`EngineError::UnknownToken`], [`EngineError::PromptTooLong`], [`EngineError::CacheTooSmall`] or
+    /// [`EngineError::Draft`].
     pub fn submit(&mut self, mut request: Request) -> Result<RequestId, EngineError> {
         self.engine.check_tokens(&request.prompt, 0)?;
         if let Choice::Host(chooser) = request.choice {

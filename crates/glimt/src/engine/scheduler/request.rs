@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::fair::Owner;
 use crate::engine::chooser::Chooser;
+use crate::engine::draft::DraftOptions;
 use crate::engine::{Biases, EngineError, GenerateStats, Sampling};
 
 /// The request of one user.
@@ -18,6 +19,8 @@ pub struct Request {
     pub owner: Owner,
     /// The slot that the sequence is [kept](super::SlotAction) in; `None` is any.
     pub slot: Option<usize>,
+    /// The drafts that the answer may take.
+    pub drafts: DraftOptions,
 }
 
 /// How the tokens of an answer are chosen.
@@ -44,6 +47,13 @@ pub enum Event {
         /// The slot that the sequence is [kept](super::SlotAction) in.
         slot: usize,
     },
+    /// A step had drafts. It comes behind the tokens of the step, and is not told where one of these ends the answer by a break.
+    Drafted {
+        /// The drafts of the step.
+        drafted: usize,
+        /// The number of drafts that were accepted.
+        accepted: usize,
+    },
     /// The next token of the answer. Stop tokens are not told.
     Token(u32),
     /// The answer ended, which [`GenerateStats::stop`] gives the reason of. Nothing follows.
@@ -51,6 +61,9 @@ pub enum Event {
     /// The request failed. Nothing follows; other requests go on.
     Failed(EngineError),
 }
+
+/// The most drafts of a sequence in a step.
+pub const MOST_DRAFTS: usize = 31;
 
 /// The work that a scheduler has to do and has done, in counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,6 +80,19 @@ pub struct Counts {
     pub prefix_asked: u64,
     /// The number of these tokens that had their rows already.
     pub prefix_found: u64,
+    /// The drafts of all answers so far.
+    pub drafts: DraftCounts,
+}
+
+/// The drafts of answers, and what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// The times that a sequence had drafts in a step.
+    pub steps: u64,
+    /// The number of drafts.
+    pub drafted: u64,
+    /// The number of those that were accepted, by their places among the drafts of their steps.
+    pub accepted: [u64; MOST_DRAFTS],
 }
 
 /// The listener to events.

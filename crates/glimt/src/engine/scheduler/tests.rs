@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Choice, Counts, Event, Owner, Request, RequestId, Scheduler};
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
+use crate::engine::draft::DraftOptions;
 use crate::engine::{
     Biases, DeviceChoice, Engine, EngineError, EngineOptions, GenerateStats, GpuOptions,
     ModelSource, Opened, Sampling, Serving, StopReason,
@@ -48,6 +49,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
         limit,
         owner: Owner::default(),
         slot: None,
+        drafts: DraftOptions::OFF,
     }
 }
 

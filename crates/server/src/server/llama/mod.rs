@@ -218,7 +218,7 @@ fn timings(usage: &Usage) -> Value {
     let (prompt, answer) = (ms(usage.of_prompt), ms(usage.of_answer));
     let [prompt_each, prompt_rate] = rates(computed, prompt);
     let [answer_each, answer_rate] = rates(usage.generated, answer);
-    json!({
+    let mut timings = json!({
         "cache_n": usage.cached,
         "prompt_n": computed,
         "prompt_ms": prompt,
@@ -228,7 +228,13 @@ fn timings(usage: &Usage) -> Value {
         "predicted_ms": answer,
         "predicted_per_token_ms": answer_each,
         "predicted_per_second": answer_rate,
-    })
+    });
+    let [drafted, accepted] = usage.drafts;
+    if drafted > 0 {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
 }
 
 /// Log-probabilities of tokens.

@@ -17,6 +17,20 @@ impl Batch for GpuBatch {
         BATCHES_IN_FLIGHT
     }
 
+    fn predicts(&self) -> usize {
+        self.recipes.predicts()
+    }
+
+    fn as_one(&self) -> usize {
+        let most = match self.recipes.several_equal_one(self.gpu()) {
+            true => self.recipes.as_one(),
+            false => 1,
+        };
+        // A step is compiled for more tokens than it may have.
+        let fits = |tokens: &u32| self.sizes.class(*tokens) <= most;
+        (1..=most).rev().find(fits).unwrap_or(1) as usize
+    }
+
     fn longest_run(&self) -> Option<usize> {
         GpuBatch::longest_run(self)
     }

@@ -154,6 +154,9 @@ impl Many {
             self.pages.release(table.pages);
             return self.wait_again(answer);
         };
+        if answer.drafter.is_none() {
+            answer.drafter = self.drafter(&answer.drafts);
+        }
         self.batch.write_ids(seat, 0, &answer.tokens);
         self.batch.write_pages(seat, 0, &table.pages);
         self.runs += 1;
@@ -171,6 +174,9 @@ impl Many {
                 submitted: cached,
                 landed: cached,
                 drawn: 0,
+                drafts: 0,
+                predicted: cached,
+                verified: None,
                 held: None,
             },
         );

@@ -4,15 +4,29 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use web_time::{Duration, Instant};
 
-use super::{Draw, Flight, Many};
+use super::sequence::Rows;
+use super::{Flight, Many};
 use crate::engine::backend::BackendError;
 use crate::engine::batch::BatchLanding;
+use crate::engine::draft::Proposal;
 use crate::engine::scheduler::pages::Swap;
 use crate::engine::scheduler::request::{Choice, Event, Told};
 use crate::engine::{EngineError, StopReason};
 
 /// How long a chooser is waited for before new requests are looked at.
 const LISTEN: Duration = Duration::from_millis(2);
+
+/// The outcome of the rows of a sequence in a step: that of its last token, and those of its drafts.
+struct Drawn<'a> {
+    /// The tokens that the device has chosen.
+    ids: &'a [u32],
+    /// Whether a logit was infinite or not a number, for each row.
+    broken: &'a [bool],
+    /// The logits, (rows, vocab), if the host chooses.
+    logits: &'a mut [f32],
+    /// The tokens of the rows behind the first one.
+    drafts: &'a [u32],
+}
 
 impl Many {
     /// Waits for the oldest step, and tells what came of it.
@@ -52,11 +66,10 @@ impl Many {
         };
         let landing = landing?;
         self.let_go(flight.number);
-        let Flight { draws, parts, .. } = &flight;
         match landing {
             Some(landing) => {
-                self.pace.landed(flight.filled);
-                self.take(draws, parts, landing, told);
+                let took = self.pace.landed(flight.filled);
+                self.take(&flight, took, landing, told);
             }
             None => self.break_off(flight, left),
         }
@@ -70,6 +83,7 @@ impl Many {
             if let Some(index) = self.find(run) {
                 let sequence = &mut self.running[index];
                 (sequence.submitted, sequence.drawn) = (sequence.landed, 0);
+                sequence.drafts = 0;
                 if left {
                     self.remove(index);
                 }
@@ -88,20 +102,53 @@ impl Many {
     /// Takes what a step came to for each of its sequences that are still there.
     pub(super) fn take(
         &mut self,
-        draws: &[Draw],
-        parts: &[(u64, usize)],
+        flight: &Flight,
+        took: Duration,
         mut landing: BatchLanding,
         told: &mut Told<'_>,
     ) {
-        for (run, end) in parts {
+        let predicts = flight.filled.is_run || self.is_slow();
+        for (run, end) in &flight.parts {
             if let Some(index) = self.find(*run) {
+                if predicts {
+                    // Such a step makes the rows of the prediction layer as well.
+                    self.running[index].predicted = *end;
+                }
                 self.computed(index, *end, told);
             }
         }
-        for (which, draw) in draws.iter().enumerate() {
-            if let Some(index) = self.find(draw.run) {
-                self.drawn(index, which, draw, &mut landing, told);
-            }
+        let decoded = self.decoded(flight, took);
+        let vocab = self.engine.model().config().vocab_size;
+        let mut predicted = &landing.drafts[..];
+        for draw in &flight.draws {
+            let drafts = match &draw.drafts {
+                Proposal::None => &[],
+                Proposal::Ids(ids) => &ids[..],
+                Proposal::Predict(count) => {
+                    let (own, others) = predicted.split_at(predicted.len().min(*count));
+                    predicted = others;
+                    own
+                }
+            };
+            let Some(index) = self.find(draw.run) else {
+                continue;
+            };
+            let verified = decoded.as_ref();
+            let verified = verified.map(|step| self.verify_of(step, drafts.len()));
+            let sequence = &mut self.running[index];
+            (sequence.drafts, sequence.verified) = (0, verified);
+            let rows = draw.first..draw.first + 1 + drafts.len();
+            let logits = match draw.row {
+                Some(row) => &mut landing.logits[row * vocab..][..rows.len() * vocab],
+                None => &mut [],
+            };
+            let drawn = Drawn {
+                ids: &landing.ids[rows.clone()],
+                broken: &landing.broken[rows],
+                logits,
+                drafts,
+            };
+            self.drawn(draw.run, drawn, Duration::ZERO, told);
         }
         self.batch.take_back(landing.logits);
     }
@@ -129,44 +176,67 @@ impl Many {
         }
     }
 
-    /// A token of a sequence was chosen, or is to be.
-    fn drawn(
-        &mut self,
-        index: usize,
-        which: usize,
-        draw: &Draw,
-        landing: &mut BatchLanding,
-        told: &mut Told<'_>,
-    ) {
-        let sequence = &mut self.running[index];
-        let answer = &mut sequence.answer;
-        let id = answer.id;
-        let position = answer.tokens.len();
-        if landing.broken[which] {
-            // Rows that other requests would find here may be as wrong.
-            self.pages.forget();
-            self.remove(index);
-            let error = BackendError::NotFinite {
-                position: position - 1,
+    /// Tokens of a sequence were chosen, or are to be: the one behind its last token, and those behind drafts as far as these are accepted. A
+    /// chooser that is not ready is waited for so long.
+    fn drawn(&mut self, run: u64, drawn: Drawn<'_>, mut wait: Duration, told: &mut Told<'_>) {
+        let vocab = self.engine.model().config().vocab_size;
+        for (row, is_broken) in drawn.broken.iter().enumerate() {
+            let Some(index) = self.find(run) else {
+                return;
             };
-            let _ = told(id, Event::Failed(error.into()));
-            return;
-        }
-        match (&mut answer.choice, draw.row) {
-            (Choice::Host(chooser), Some(row)) => {
-                let vocab = self.engine.model().config().vocab_size;
-                let logits = &mut landing.logits[row * vocab..][..vocab];
-                match chooser.is_ready(Duration::ZERO) {
-                    true => self.chosen_on_host(index, logits, told),
-                    // It stays out of the steps until then.
-                    false => sequence.held = Some(logits.to_vec()),
+            if *is_broken {
+                return self.broken(index, told);
+            }
+            let sequence = &mut self.running[index];
+            let draft = drawn.drafts.get(row).copied();
+            let goes_on = match &mut sequence.answer.choice {
+                Choice::Device(..) => {
+                    let token = drawn.ids[row];
+                    self.chosen(index, token, draft, told).then_some(token)
                 }
+                Choice::Host(chooser) => {
+                    if !chooser.is_ready(std::mem::take(&mut wait)) {
+                        // It stays out of the steps until then.
+                        sequence.held = Some(Rows {
+                            broken: drawn.broken[row..].to_vec(),
+                            logits: drawn.logits[row * vocab..].to_vec(),
+                            drafts: drawn.drafts[row..].to_vec(),
+                        });
+                        return;
+                    }
+                    let logits = &mut drawn.logits[row * vocab..][..vocab];
+                    self.chosen_on_host(index, logits, draft, told)
+                }
+            };
+            let Some(token) = goes_on else {
+                return;
+            };
+            if draft != Some(token) {
+                break;
             }
-            _ => {
-                sequence.drawn -= 1;
-                self.chosen(index, landing.ids[which], told);
-            }
+            // The row behind the token is there as well.
+            let sequence = &mut self.running[index];
+            sequence.submitted += 1;
+            sequence.drawn += 1;
+            let end = sequence.submitted;
+            self.computed(index, end, told);
         }
+        if let Some(index) = self.find(run)
+            && !self.settle(index, told)
+        {
+            self.remove(index);
+        }
+    }
+
+    /// Ends a sequence whose logits are no numbers.
+    fn broken(&mut self, index: usize, told: &mut Told<'_>) {
+        // Rows that other requests would find here may be as wrong.
+        self.pages.forget();
+        let answer = self.remove(index);
+        let error = BackendError::NotFinite {
+            position: answer.tokens.len() - 1,
+        };
+        let _ = told(answer.id, Event::Failed(error.into()));
     }
 
     /// Goes on with the sequences that waited for their choosers. If there is nothing else to do, one of them is waited for.
@@ -181,43 +251,62 @@ impl Many {
             let Some(index) = self.find(run) else {
                 continue;
             };
-            let sequence = &mut self.running[index];
-            let Choice::Host(chooser) = &mut sequence.answer.choice else {
-                continue;
-            };
-            if chooser.is_ready(std::mem::take(&mut wait))
-                && let Some(mut logits) = sequence.held.take()
-            {
-                self.chosen_on_host(index, &mut logits, told);
+            if let Some(mut rows) = self.running[index].held.take() {
+                let drawn = Drawn {
+                    ids: &[],
+                    broken: &rows.broken,
+                    logits: &mut rows.logits,
+                    drafts: &rows.drafts,
+                };
+                self.drawn(run, drawn, std::mem::take(&mut wait), told);
             }
         }
     }
 
-    /// Chooses a token of a sequence by its logits.
-    fn chosen_on_host(&mut self, index: usize, logits: &mut [f32], told: &mut Told<'_>) {
+    /// Chooses a token of a sequence, which has a draft or not, by its logits. Returned is the token if the answer goes on.
+    fn chosen_on_host(
+        &mut self,
+        index: usize,
+        logits: &mut [f32],
+        draft: Option<u32>,
+        told: &mut Told<'_>,
+    ) -> Option<u32> {
         let sequence = &mut self.running[index];
-        sequence.drawn -= 1;
         let answer = &mut sequence.answer;
         let (seat, id, position) = (sequence.seat, answer.id, answer.tokens.len());
         let Choice::Host(chooser) = &mut answer.choice else {
-            return;
+            return None;
         };
         let token = chooser.choose(logits, &answer.tokens);
         match token.and_then(|token| chooser.accept(token).map(|()| token)) {
             Ok(token) => {
-                if self.chosen(index, token, told) {
+                let goes_on = self.chosen(index, token, draft, told);
+                if goes_on {
                     self.batch.write_ids(seat, position, &[token]);
                 }
+                goes_on.then_some(token)
             }
             Err(error) => {
                 self.remove(index);
                 let _ = told(id, Event::Failed(EngineError::Chooser(error)));
+                None
             }
         }
     }
 
-    /// Goes on with the token that was chosen for a sequence. Returned is whether its answer goes on.
-    fn chosen(&mut self, index: usize, token: u32, told: &mut Told<'_>) -> bool {
+    /// Goes on with the token that was chosen for a sequence in the place of a draft, if there was one. Returned is whether its answer goes on.
+    fn chosen(
+        &mut self,
+        index: usize,
+        token: u32,
+        draft: Option<u32>,
+        told: &mut Told<'_>,
+    ) -> bool {
+        let sequence = &mut self.running[index];
+        sequence.drawn -= 1;
+        if draft == Some(token) {
+            self.accepted(index);
+        }
         let answer = &mut self.running[index].answer;
         answer.first.get_or_insert_with(Instant::now);
         answer.delivered += 1;
@@ -241,7 +330,10 @@ impl Many {
 
     /// Ends an answer, and tells it.
     fn end(&mut self, index: usize, stop: StopReason, told: &mut Told<'_>) {
+        let is_heard = self.settle(index, told);
         let answer = self.remove(index);
-        let _ = told(answer.id, Event::Ended(answer.stats(stop)));
+        if is_heard {
+            let _ = told(answer.id, Event::Ended(answer.stats(stop)));
+        }
     }
 }

@@ -100,13 +100,14 @@ impl Pace {
         Some(even.min(left).min(most))
     }
 
-    /// A step has landed.
-    pub(super) fn landed(&mut self, step: Filled) {
+    /// A step has landed. Returned is how long it took.
+    pub(super) fn landed(&mut self, step: Filled) -> Duration {
         let now = Instant::now();
         // The device begins with it when it was submitted and the one before it has ended.
         let began = step.at.max(self.landed);
         self.landed = now;
         self.took(step, now - began);
+        now - began
     }
 
     pub(super) fn took(&mut self, step: Filled, time: Duration) {

@@ -4,10 +4,12 @@ use web_time::{Duration, Instant};
 
 use super::pace::{Filled, is_read};
 use super::{Draw, Flight, Many};
-use crate::engine::batch::{BatchStep, BatchToken};
+use crate::engine::batch::{BatchStep, BatchToken, Prediction};
+use crate::engine::draft::Proposal;
 use crate::engine::scheduler::fair::shares;
 use crate::engine::scheduler::request::Choice;
 use crate::engine::{Biases, EngineError, Sampling};
+use crate::kernels::keep_states::KEPT;
 
 /// How long after others no step is made that somebody who comes would break off.
 const ALERT: Duration = Duration::from_secs(10);
@@ -24,6 +26,7 @@ struct Plan {
     rows: Vec<usize>,
     /// The other tokens.
     others: Vec<BatchToken>,
+    predictions: Vec<Prediction>,
     parts: Vec<(u64, usize)>,
     /// Tokens of prompts.
     prompts: usize,
@@ -71,7 +74,7 @@ impl Many {
             choices: &plan.choices,
             biases: &plan.biases,
             logits: &plan.rows,
-            predictions: &[],
+            predictions: &plan.predictions,
         });
         submitted.await?;
         if let Some((token, id)) = restored {
@@ -112,9 +115,9 @@ impl Many {
                 .map(|index| self.running[index].submitted + 1);
             rows.is_some_and(|rows| self.make_room(run, rows))
         });
-        for run in decoding {
+        for (run, drafts) in self.drafts(decoding) {
             if let Some(index) = self.find(run) {
-                self.add(&mut plan, index, 1);
+                self.add(&mut plan, index, 1, drafts);
             }
         }
         // Also those that the host chooses for, which may not be ready.
@@ -131,7 +134,7 @@ impl Many {
             (plan.prompts, plan.is_run) = (count, !self.is_slow());
             plan.watched = self.is_slow().then_some(self.running[index].run);
             plan.is_full = count < self.running[index].left();
-            self.add(&mut plan, index, count);
+            self.add(&mut plan, index, count, Proposal::None);
             return plan;
         }
         let room = self.pace.room(plan.len(), beside, most);
@@ -148,7 +151,7 @@ impl Many {
             plan.is_full |= count < left;
             if count > 0 {
                 plan.prompts += count;
-                self.add(&mut plan, index, count);
+                self.add(&mut plan, index, count, Proposal::None);
             }
         }
         plan
@@ -190,8 +193,8 @@ impl Many {
         Some((index, self.pace.part(left(&index), most)?))
     }
 
-    /// Adds the next tokens of a sequence.
-    fn add(&mut self, plan: &mut Plan, index: usize, count: usize) {
+    /// Adds the next tokens of a sequence, and drafts behind the last one.
+    fn add(&mut self, plan: &mut Plan, index: usize, count: usize, drafts: Proposal) {
         let sequence = &mut self.running[index];
         let first = sequence.submitted;
         let is_last = count == sequence.left();
@@ -201,22 +204,43 @@ impl Many {
         };
         let mut tokens: Vec<_> = (first..first + count).map(token).collect();
         if is_last && let Some(last) = tokens.pop() {
-            let (sampling, biases, row) = match &sequence.answer.choice {
-                Choice::Device(sampling, biases) => (*sampling, biases.clone(), None),
-                Choice::Host(_) => {
-                    plan.rows.push(plan.drawn.len());
-                    let row = plan.rows.len() - 1;
-                    (Sampling::GREEDY, Biases::default(), Some(row))
-                }
+            let (sampling, biases, on_host) = match &sequence.answer.choice {
+                Choice::Device(sampling, biases) => (*sampling, biases.clone(), false),
+                Choice::Host(_) => (Sampling::GREEDY, Biases::default(), true),
             };
-            plan.drawn.push(last);
-            plan.choices.push(sampling);
-            plan.biases.push(biases);
+            let (first_draft, rows) = (first + count, 1 + drafts.count());
+            let drafted = (first_draft..first_draft + drafts.count()).map(token);
+            let (drawn, row) = (plan.drawn.len(), plan.rows.len());
+            plan.drawn.extend([last].into_iter().chain(drafted));
+            plan.choices.extend(std::iter::repeat_n(sampling, rows));
+            plan.biases.extend(std::iter::repeat_n(biases, rows));
+            if on_host {
+                plan.rows.extend(drawn..plan.drawn.len());
+            }
+            match &drafts {
+                Proposal::None => {}
+                Proposal::Ids(ids) => self.batch.write_ids(sequence.seat, first_draft, ids),
+                Proposal::Predict(count) => {
+                    // States of earlier tokens are not kept.
+                    let most = KEPT.saturating_sub(self.batch.sizes().drafts + 1);
+                    let behind = first_draft.saturating_sub(sequence.predicted) as u32;
+                    plan.predictions.push(Prediction {
+                        sequence: sequence.seat,
+                        position: last.position,
+                        behind: behind.clamp(1, most.max(1)),
+                        drafts: *count as u32,
+                    });
+                    sequence.predicted = first_draft;
+                }
+            }
+            sequence.drawn += 1;
+            sequence.drafts = drafts.count();
             plan.draws.push(Draw {
                 run: sequence.run,
-                row,
+                first: drawn,
+                row: on_host.then_some(row),
+                drafts,
             });
-            sequence.drawn += 1;
         }
         plan.others.extend(tokens);
         sequence.submitted += count;

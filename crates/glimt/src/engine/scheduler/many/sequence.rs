@@ -2,6 +2,7 @@
 
 use web_time::Instant;
 
+use crate::engine::draft::{DraftOptions, Drafter, Verified};
 use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::pages::Table;
 use crate::engine::scheduler::request::{Choice, RequestId};
@@ -16,6 +17,10 @@ pub(super) struct Answer {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) choice: Choice,
+    /// The drafts that it may have.
+    pub(super) drafts: DraftOptions,
+    /// Proposes them while it is answered.
+    pub(super) drafter: Option<Box<dyn Drafter>>,
     /// The slot that it is kept in, if the request names one or it has begun.
     pub(super) slot: Option<usize>,
     /// The most tokens of the answer, and what it means to reach them.
@@ -31,6 +36,8 @@ pub(super) struct Answer {
     pub(super) first: Option<Instant>,
     /// Tokens that came, a stop token included.
     pub(super) delivered: usize,
+    /// Its drafts, and those of them that were accepted.
+    pub(super) drafted: [usize; 2],
 }
 
 impl Answer {
@@ -56,8 +63,8 @@ impl Answer {
             generated: self.generated(),
             steps: self.delivered.saturating_sub(1),
             generate_time: end - first,
-            drafted: 0,
-            accepted: 0,
+            drafted: self.drafted[0],
+            accepted: self.drafted[1],
             stop,
         }
     }
@@ -77,8 +84,24 @@ pub(super) struct Sequence {
     pub(super) landed: usize,
     /// Tokens that steps in flight choose, or that are chosen from what is held.
     pub(super) drawn: usize,
-    /// The logits for a chooser that is not ready.
-    pub(super) held: Option<Vec<f32>>,
+    /// The drafts of its step in flight. How far that takes the sequence is known when it lands, so there is no other.
+    pub(super) drafts: usize,
+    /// Rows of the prediction layer's cache that are right.
+    pub(super) predicted: usize,
+    /// The step with or without drafts whose rows are being looked at.
+    pub(super) verified: Option<Verified>,
+    /// The rows for a chooser that is not ready.
+    pub(super) held: Option<Rows>,
+}
+
+/// Rows of a sequence in a step for a chooser, those of its last token and of its drafts, or the last of these.
+pub(super) struct Rows {
+    /// Whether a logit was infinite or not a number, for each row.
+    pub(super) broken: Vec<bool>,
+    /// The logits, (rows, vocab).
+    pub(super) logits: Vec<f32>,
+    /// The tokens of the rows behind the first one.
+    pub(super) drafts: Vec<u32>,
 }
 
 impl Sequence {
@@ -98,6 +121,9 @@ impl Sequence {
             Choice::Device(..) => true,
             Choice::Host(_) => self.drawn == 0,
         };
-        chosen && self.left() > 0 && self.answer.generated() + self.drawn < self.answer.limit
+        chosen
+            && self.drafts == 0
+            && self.left() > 0
+            && self.answer.generated() + self.drawn < self.answer.limit
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::Products;
 use crate::engine::backend::BackendError;
 use crate::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use crate::engine::cpu::CpuBackend;
+use crate::engine::draft::{DraftOptions, DraftSource};
 use crate::engine::scheduler::fair::Owner;
 use crate::engine::scheduler::request::{Choice, Event};
 use crate::engine::testing::{VOCAB, small_model};
@@ -16,12 +17,14 @@ use crate::engine::{
     Biases, DeviceChoice, EngineOptions, GpuOptions, Opened, Sampling, Serving, Tier,
     backend::Backend,
 };
+use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::gpu::wait::Wait;
 use crate::gpu::wait::complete;
 use crate::testing::{Rng, rounds, some};
 
 mod cpu;
+mod drafted;
 mod fair;
 mod forced;
 mod held;
@@ -33,7 +36,16 @@ const N_CTX: usize = 256;
 
 /// A small model for four at once, on the CPU without a tier; `None` where the adapter cannot run the tier.
 fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> {
-    let tier = tier.into();
+    engine_of(small_model(), DraftSource::Auto, tier.into(), cache_tokens)
+}
+
+/// Such an engine with another model, for drafts of a source.
+fn engine_of(
+    model: Gguf,
+    source: DraftSource,
+    tier: Option<Tier>,
+    cache_tokens: usize,
+) -> Option<Engine> {
     let options = EngineOptions {
         gpu: GpuOptions {
             device: match tier {
@@ -44,13 +56,14 @@ fn engine(tier: impl Into<Option<Tier>>, cache_tokens: usize) -> Option<Engine> 
             ..GpuOptions::default()
         },
         ctx: Some(N_CTX),
+        draft: DraftOptions { source, most: None },
         serving: Some(Serving {
             parallel: Some(4),
             cache_tokens: Some(cache_tokens),
         }),
         ..EngineOptions::default()
     };
-    let opened = match complete(Opened::of_gguf(small_model(), &options)) {
+    let opened = match complete(Opened::of_gguf(model, &options)) {
         Err(EngineError::Gpu(GpuError::TierUnsupported { .. })) => return None,
         opened => opened.expect("these tests need a GPU adapter"),
     };
@@ -77,6 +90,8 @@ struct Job {
     /// The chooser that decides instead of the rest.
     led: Option<forced::Led>,
     owner: Owner,
+    /// The drafts that it has.
+    drafts: Option<drafted::Guessed>,
 }
 
 impl Job {
@@ -91,6 +106,7 @@ impl Job {
             goes: None,
             led: None,
             owner: Owner::default(),
+            drafts: None,
         }
     }
 
@@ -110,7 +126,13 @@ impl Job {
             prompt: self.prompt.clone(),
             choice: match &self.led {
                 Some(led) => Choice::Host(Box::new(led.clone())),
-                None if self.on_host => Choice::Host(Box::new(Chain::new(settings))),
+                None if self.on_host => {
+                    let chain = Box::new(Chain::new(settings));
+                    match &self.drafts {
+                        Some(_) => Choice::Host(drafted::moody(chain)),
+                        None => Choice::Host(chain),
+                    }
+                }
                 None => {
                     let biases = Biases::new(&self.biases).expect("not many");
                     Choice::Device(self.sampling, biases)
@@ -119,6 +141,7 @@ impl Job {
             limit: self.limit,
             owner: self.owner,
             slot: None,
+            drafts: DraftOptions::OFF,
         }
     }
 }
@@ -183,6 +206,9 @@ fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
             if comes {
                 let id = RequestId(*which as u64);
                 many.submit(id, job.request()).expect("it fits");
+                if let (Some(drafts), Some(last)) = (&job.drafts, many.waiting.back_mut()) {
+                    last.drafter = Some(drafts.drafter());
+                }
                 goes.insert(id, job.goes);
             }
             !comes
@@ -238,6 +264,7 @@ fn text(events: &[Event]) -> Vec<u32> {
                 cached_at = *done + 1;
             }
             Event::Token(token) => tokens.push(*token),
+            Event::Drafted { drafted, accepted } => assert!(accepted <= drafted),
             Event::Ended(stats) => {
                 assert_eq!(i + 1, events.len(), "nothing follows");
                 assert_eq!(stats.generated, tokens.len());
@@ -527,7 +554,7 @@ fn logits_that_are_no_numbers_end_their_own_request_alone() {
     let mut landing = landing.expect("nothing breaks it off");
     assert_eq!(landing.broken, [false; 2]);
     landing.broken[0] = true;
-    many.take(&flight.draws, &flight.parts, landing, told);
+    many.take(&flight, Duration::ZERO, landing, told);
     while !many.is_idle() {
         complete(many.step(told)).expect("the device works");
     }
