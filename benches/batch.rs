@@ -89,6 +89,7 @@ fn timed(
         sequences: most,
         tokens: most,
         chunk: 0,
+        drafts: 0,
     };
     let mut batch = GpuBatch::new(Arc::clone(model), sizes).wait()?;
     for sequence in 0..most {
