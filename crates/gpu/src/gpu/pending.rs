@@ -21,10 +21,6 @@ enum Told {
     /// The callback came, and the mapping that it was for failed.
     NotMapped,
     /// Somebody waited for the callback in vain.
-    #[cfg_attr(
-        target_family = "wasm",
-        expect(dead_code, reason = "a browser has no thread that waits")
-    )]
     Failed(PollError),
 }
 
@@ -128,10 +124,6 @@ impl Future for Pending<'_> {
 }
 
 /// The arrival that a future waits for, with its device and submission.
-#[cfg_attr(
-    target_family = "wasm",
-    expect(dead_code, reason = "a browser has no thread that waits")
-)]
 pub(super) struct Stop {
     device: wgpu::Device,
     submission: Option<SubmissionIndex>,

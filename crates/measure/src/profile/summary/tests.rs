@@ -132,7 +132,7 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
         (Some(15.0), Some(2500.0), 0.0)
     );
     // Nobody counted those that were chosen.
-    let uncounted = traffic(None).of_work(&prompt, &[fill.clone()], 1.0);
+    let uncounted = traffic(None).of_work(&prompt, std::slice::from_ref(&fill), 1.0);
     assert_eq!(uncounted.bus_bytes, None);
     // Experts that come beside what computes are in no table.
     let parts = [100, 23].map(|bytes| taken(BESIDE, "expert_part", layer, bytes));
