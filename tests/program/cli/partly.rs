@@ -64,6 +64,8 @@ fn inspect_tells_of_a_machine_that_is_named_what_lies_where() {
     ] {
         assert!(from_file.contains(expected), "{expected}: {from_file}");
     }
+    let shorter = page("30M", &["-c", "1024"]);
+    assert!(shorter.contains("prompts are computed"), "{shorter}");
     let found = json(&page("56M", &["--json", "--experts", "file"]));
     assert_eq!(found["memory"]["host"], 0);
     assert_eq!(found["memory"]["file"], found["partly"]["host"]);
@@ -88,7 +90,7 @@ fn inspect_refuses_what_fits_no_part_of_a_machine() {
         assert_eq!(output.status.code(), Some(1), "{memory}");
         error_line(stderr(&output)).to_owned()
     };
-    let told = refused("30M", &["-c", "1024"]);
+    let told = refused("9M", &["-c", "1024"]);
     assert!(
         told.contains("are needed there without any expert"),
         "{told}"

@@ -10,9 +10,10 @@ const CORE: [&str; 7] = [
 /// The one file that waits for a device.
 const WAITS: &str = "gpu::wait";
 /// The files that use threads, which no browser has: they encode a token ahead, read a vocabulary beside the opening of a device, follow a
-/// grammar, touch what an idle session needs, and compute on the CPU.
-const THREADS: [&str; 5] = [
+/// grammar, touch what an idle session needs, read experts before they are asked for, and compute on the CPU.
+const THREADS: [&str; 6] = [
     "engine::apart",
+    "engine::gpu::ahead",
     "engine::gpu::pilot",
     "engine::beside",
     "engine::chooser::threads",

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::EngineError;
 use super::disk::Disk;
 use super::gpu::MemoryPlan;
 use super::host::{Host, size};
+use super::{EngineError, Serving};
 use crate::gpu::behind::{Behind, ExpertsFrom};
 use crate::gpu::bus::Bus;
 use crate::gpu::{AdapterSummary, Gpu, GpuError, Target};
@@ -130,6 +130,9 @@ pub(super) type AtOnce = Option<u32>;
 
 /// Tokens of a session's prompt at once that are tried in turn, until experts from the file have room.
 pub(super) const FEWER: &[AtOnce] = &[None, Some(512), Some(64), Some(1)];
+
+/// Those of the steps of several sequences: one of each has a token at least.
+pub(super) const FEWER_OF_MANY: &[AtOnce] = &[None, Some(Serving::MOST)];
 
 /// A search for such a place.
 pub(super) enum Elsewhere {

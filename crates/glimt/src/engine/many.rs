@@ -3,7 +3,7 @@
 use super::cpu::CHUNK;
 use super::device::Device;
 use super::draft::{DraftOptions, DraftSource};
-use super::elsewhere::{Elsewhere, Memory};
+use super::elsewhere::{AtOnce, Elsewhere, FEWER_OF_MANY, Memory};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
 use super::gpu::batch::step_tokens;
@@ -39,6 +39,8 @@ struct Sought<'a> {
     memory: Memory,
     /// Pages of the cache that were asked for.
     asked: Option<usize>,
+    /// Whether steps may have fewer tokens than usual, if experts from the file have no room otherwise.
+    may_shrink: bool,
     /// Pages of the context of one sequence.
     of_one: usize,
     /// The plan with all of the model on the device and a cache for one sequence.
@@ -80,7 +82,10 @@ pub(super) fn batch_sizes(
     };
     let asked = serving.cache_tokens;
     let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
-    let sought = Sought::new(gpu, model, sizes, asked)?;
+    let sought = Sought {
+        may_shrink: ubatch.is_none(),
+        ..Sought::new(gpu, model, sizes, asked)?
+    };
     if !force && let Some(many) = sought.partly()? {
         return Ok(many);
     }
@@ -184,6 +189,7 @@ impl<'a> Sought<'a> {
             sizes,
             memory: Memory::of(gpu),
             asked,
+            may_shrink: false,
             of_one: sizes.n_ctx.div_ceil(PAGE as usize),
             whole: MemoryPlan::of_batch(gpu, model, Residence::Whole, sizes)?,
         })
@@ -196,8 +202,24 @@ impl<'a> Sought<'a> {
         }
     }
 
-    fn plan(&self, residence: Residence, pages: usize) -> Result<MemoryPlan, EngineError> {
+    /// Sizes with so many tokens of a step.
+    fn of_tokens(&self, pages: usize, at_once: AtOnce) -> BatchSizes {
         let sizes = self.of_pages(pages);
+        let most = at_once.unwrap_or(u32::MAX);
+        BatchSizes {
+            tokens: sizes.tokens.min(most),
+            chunk: sizes.chunk.min(most),
+            ..sizes
+        }
+    }
+
+    fn plan(
+        &self,
+        residence: Residence,
+        pages: usize,
+        at_once: AtOnce,
+    ) -> Result<MemoryPlan, EngineError> {
+        let sizes = self.of_tokens(pages, at_once);
         Ok(MemoryPlan::of_batch(
             self.gpu, self.model, residence, sizes,
         )?)
@@ -253,10 +275,14 @@ impl<'a> Sought<'a> {
         let Some(experts) = Experts::of(self.gpu, self.model)? else {
             return Ok(None);
         };
-        let plan = |residence, _| self.plan(residence, needed);
-        let found = Elsewhere::find(self.gpu, self.memory, (has, &[None]), &plan);
-        let (way, least) = match found {
-            Elsewhere::At(way, least, _) => (way, least),
+        let plan = |residence, at_once| self.plan(residence, needed, at_once);
+        let tried = match self.may_shrink {
+            true => FEWER_OF_MANY,
+            false => &FEWER_OF_MANY[..1],
+        };
+        let found = Elsewhere::find(self.gpu, self.memory, (has, tried), &plan);
+        let (way, least, at_once) = match found {
+            Elsewhere::At(way, least, at_once) => (way, least, at_once),
             Elsewhere::Nowhere(None, _) => return Ok(None),
             Elsewhere::Nowhere(Some(least), but) => {
                 let most = self.beside(&least, has);
@@ -272,19 +298,22 @@ impl<'a> Sought<'a> {
             None => self.all().min(most / 4).max(self.of_one),
         };
         let way = way.measured(self.gpu, self.model, self.memory);
-        let plan = |slots| self.plan(way.residence(slots, None), pages);
+        let plan = |slots| self.plan(way.residence(slots, at_once), pages, at_once);
         let found = experts.most_slots(&self.whole, has, &plan)?;
         let Some(found) = found else {
             return Err(self.refusal(pages, &self.whole, most, String::new()));
         };
-        let residence = way.residence(found.slots.unwrap_or_default(), None);
+        let residence = way.residence(found.slots.unwrap_or_default(), at_once);
         let expected = expected(self.gpu, self.model, residence, self.sizes.n_ctx)?;
-        let partly = Partly::new(self.gpu, experts, &found, &expected, way);
+        let partly = Partly {
+            at_once,
+            ..Partly::new(self.gpu, experts, &found, &expected, way)
+        };
         if let Some(but) = too_slow(&partly, self.memory) {
             return Err(self.refusal(pages, &self.whole, most, but));
         }
         Ok(Some(Many {
-            sizes: self.of_pages(pages),
+            sizes: self.of_tokens(pages, at_once),
             partly: Some(partly),
         }))
     }
@@ -314,6 +343,7 @@ mod tests {
     use super::*;
     use crate::engine::ModelSource;
     use crate::gpu::GpuOptions;
+    use crate::gpu::behind::ExpertsFrom;
     use crate::gpu::wait::Wait;
     use crate::models;
     use std::sync::Arc;
@@ -373,6 +403,25 @@ mod tests {
         assert_eq!(asked, of_pages(16));
         let refused = found(&small, Some(1 << 20)).expect_err("there is not so much");
         assert!(refused.to_string().contains("--cache-tokens"), "{refused}");
+        // Fewer tokens at once leave room for experts from the file.
+        let from_file = |sizes| MemoryPlan::of_batch(&gpu, &*model, Residence::File(0), sizes);
+        let few = BatchSizes {
+            tokens: 64,
+            chunk: 64,
+            ..of_pages(4)
+        };
+        let [usual, least] =
+            [of_pages(4), few].map(|sizes| from_file(sizes).expect("it fits").total());
+        for (memory, expected) in [
+            (usual, Some(of_pages(4))),
+            (least, Some(few)),
+            (least - 1, None),
+        ] {
+            let mut gpu = (*open(Some(memory))).clone();
+            gpu.experts = ExpertsFrom::File;
+            let found = found(&Arc::new(gpu), None);
+            assert_eq!(found.ok(), expected, "{memory} of {usual} and {least}");
+        }
         let cpu = Device::Cpu { because: None };
         let of_cpu = |n_ctx| {
             let many = batch_sizes(&cpu, &*model, n_ctx, serving(None), None, false);
