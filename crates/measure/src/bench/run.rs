@@ -488,9 +488,8 @@ fn run_tests(
         let mut samples = vec![];
         while samples.len() < options.repetitions {
             tell(on_event, Event::Repetition(samples.len()))?;
-            let sampling = choice();
-            let took = measure_drafted(backend, test, vocab, &sampling, drafts.as_mut())?;
-            samples.push(took);
+            let drafts = drafts.as_mut();
+            samples.push(measure_drafted(backend, test, vocab, &choice(), drafts)?);
         }
         let traffic = traffic(backend)?.since(&before);
         let mut row = Row {
@@ -504,9 +503,7 @@ fn run_tests(
             ..base.clone()
         };
         if let (Some(drafts), Some(before)) = (&drafts, warmed_up) {
-            let [drafted, accepted] = drafts.counts();
-            row.drafted = Some(drafted - before[0]);
-            row.accepted = Some(accepted - before[1]);
+            row.add_drafts(before, drafts.counts());
         }
         if let Some(gpu) = backend.gpu() {
             if drafts.is_some() {
