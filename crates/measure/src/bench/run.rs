@@ -448,8 +448,7 @@ fn run_tests(
     on_event: &mut OnEvent<'_>,
 ) -> Result<(), Ended> {
     let vocab = model.config().vocab_size;
-    let longest = options.tests.iter().map(Test::context).max();
-    let text = options.draft.tokens(model, longest.unwrap_or(0))?;
+    let text = options.draft.tokens(model, &options.tests)?;
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0)).wait()?;
     let began = Instant::now();
