@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::BenchError;
+use super::{BenchError, Test};
 use crate::engine::draft::{
     DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
 };
@@ -54,18 +54,19 @@ impl Drafting {
         })
     }
 
-    /// The tokens of the text, at least `needed`.
+    /// The tokens of the text, if there is one: as many as the longest of `tests` needs, or more.
     ///
     /// # Errors
     /// [`BenchError::ShortText`], or a vocabulary that cannot be read.
     pub(super) fn tokens(
         &self,
         model: &dyn Model,
-        needed: usize,
+        tests: &[Test],
     ) -> Result<Option<Vec<u32>>, BenchError> {
         let Some(text) = &self.text else {
             return Ok(None);
         };
+        let needed = tests.iter().map(Test::context).max().unwrap_or(0);
         let tokenizer = Tokenizer::from_gguf(model.gguf()).map_err(EngineError::from)?;
         let tokens = tokenizer.encode(text, true).map_err(EngineError::from)?;
         match tokens.len() < needed {

@@ -139,6 +139,12 @@ pub struct Row {
 }
 
 impl Row {
+    /// Adds the drafts between two counts of drafts and accepted ones.
+    pub(super) fn add_drafts(&mut self, before: [usize; 2], after: [usize; 2]) {
+        self.drafted = Some(after[0] - before[0]);
+        self.accepted = Some(after[1] - before[1]);
+    }
+
     /// The test.
     pub fn test(&self) -> Test {
         Test {

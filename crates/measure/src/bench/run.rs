@@ -448,8 +448,7 @@ fn run_tests(
     on_event: &mut OnEvent<'_>,
 ) -> Result<(), Ended> {
     let vocab = model.config().vocab_size;
-    let longest = options.tests.iter().map(Test::context).max();
-    let text = options.draft.tokens(model, longest.unwrap_or(0))?;
+    let text = options.draft.tokens(model, &options.tests)?;
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0)).wait()?;
     let began = Instant::now();
@@ -488,9 +487,8 @@ fn run_tests(
         let mut samples = vec![];
         while samples.len() < options.repetitions {
             tell(on_event, Event::Repetition(samples.len()))?;
-            let sampling = choice();
-            let took = measure_drafted(backend, test, vocab, &sampling, drafts.as_mut())?;
-            samples.push(took);
+            let drafts = drafts.as_mut();
+            samples.push(measure_drafted(backend, test, vocab, &choice(), drafts)?);
         }
         let traffic = traffic(backend)?.since(&before);
         let mut row = Row {
@@ -504,9 +502,7 @@ fn run_tests(
             ..base.clone()
         };
         if let (Some(drafts), Some(before)) = (&drafts, warmed_up) {
-            let [drafted, accepted] = drafts.counts();
-            row.drafted = Some(drafted - before[0]);
-            row.accepted = Some(accepted - before[1]);
+            row.add_drafts(before, drafts.counts());
         }
         if let Some(gpu) = backend.gpu() {
             if drafts.is_some() {

@@ -322,7 +322,7 @@ mod tests {
             }
             backend.work().predict(&text, 3, how)
         };
-        let whole = predicted(&mut backend, &[0..11]);
+        let whole = predicted(&mut backend, std::slice::from_ref(&(0..11)));
         assert_eq!(whole.len(), 3);
         assert_eq!(predicted(&mut backend, &[0..4, 4..5, 5..11]), whole);
         // Rows of wrong tokens are made anew.
