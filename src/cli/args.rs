@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::lookup;
 use super::size::size;
 use crate::bench::Source;
+use crate::engine::draft::DraftOptions;
 use crate::engine::{
     CpuShare, DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier,
 };
@@ -308,7 +309,7 @@ pub(super) struct PrecomposeArgs {
 }
 
 /// How much context.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct ContextArgs {
     /// Context in tokens; 0 is all that the model has [default: the model's, at most 4096]
     ///
@@ -331,6 +332,11 @@ pub(super) struct ContextArgs {
     /// The CPU's share of missing experts.
     #[arg(skip)]
     pub(super) cpu_share: CpuShare,
+    /// The drafts of answers, and the file of the layer that makes them, if it is not the model's.
+    #[arg(skip)]
+    pub(super) draft: DraftOptions,
+    #[arg(skip)]
+    pub(super) draft_model: Option<ModelSource>,
 }
 
 /// The flag of the CPU's share of missing experts.
@@ -358,7 +364,7 @@ impl ContextArgs {
         Self {
             ctx: self.ctx.or_else(|| source.is_built_in().then_some(1024)),
             may_think,
-            ..*self
+            ..self.clone()
         }
     }
 }

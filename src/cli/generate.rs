@@ -8,6 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 
 use super::answer::Answer;
 use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, ShareArgs, on_or_off};
+use super::draft::{self, DraftArgs};
 use super::error::CliError;
 use super::grammar::GrammarArgs;
 use super::guard::guarded;
@@ -98,6 +99,8 @@ pub(super) struct Generate {
     #[command(flatten)]
     said: SaidArgs,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     share: ShareArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -125,6 +128,7 @@ impl Generate {
         let mut ctx = self.ctx.for_answers(&self.model.source()?, may_think);
         ctx.parse_special = self.said.parse_special;
         ctx.cpu_share = self.share.asked();
+        self.draft.ask(&mut ctx)?;
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let prompt = text::read_all(&inputs, text::most_bytes(opened.n_ctx()))?;
         let rendered = (!self.raw).then(|| self.render(&opened, &prompt));
@@ -382,6 +386,8 @@ fn joined(thoughts: &GenerateStats, after: &GenerateStats) -> GenerateStats {
         generated: thoughts.generated + after.prompt_tokens + after.generated,
         steps: thoughts.steps + after.prompt_tokens + after.steps,
         generate_time: thoughts.generate_time + after.prompt_time + after.generate_time,
+        drafted: thoughts.drafted + after.drafted,
+        accepted: thoughts.accepted + after.accepted,
         stop: after.stop,
         ..*thoughts
     }
@@ -401,18 +407,20 @@ fn why(stop: StopReason, limit: usize, n_ctx: usize) -> String {
     }
 }
 
-/// `prompt: 16 tokens, 123/s; generated: 87 tokens, 55.5/s`. An end that is not the model's own stands in brackets. The line fits 80 columns.
+/// `prompt: 16 tokens, 123/s; generated: 87 tokens, 55.5/s`. An end that is not the model's own stands in brackets. The line fits 80 columns, unless there were
+/// drafts.
 fn rates(stats: &GenerateStats, interrupted: bool) -> String {
     let end = match stats.stop {
         StopReason::StopToken | StopReason::SentenceEnd if !interrupted => String::new(),
         stop => format!(" ({})", told::stopped(stop, interrupted)),
     };
     format!(
-        "prompt: {}{}; generated: {}{end}{}",
+        "prompt: {}{}; generated: {}{end}{}{}",
         count(stats.prompt_tokens, "token"),
         rate(stats.prompt_tokens, stats.prompt_time),
         count(stats.generated, "token"),
         rate(stats.steps, stats.generate_time),
+        draft::told(stats.drafted, stats.accepted),
     )
 }
 
@@ -437,13 +445,20 @@ mod tests {
             generated: 9,
             steps: 8,
             generate_time: Duration::from_secs(4),
+            drafted: 0,
+            accepted: 0,
             stop: StopReason::Limit,
         };
         assert_eq!(
             rates(&stats, false),
             "prompt: 16 tokens, 32.0/s; generated: 9 tokens (limit), 2.0/s"
         );
-        stats.stop = StopReason::StopToken;
+        (stats.drafted, stats.accepted) = (7, 4);
+        assert_eq!(
+            rates(&stats, false),
+            "prompt: 16 tokens, 32.0/s; generated: 9 tokens (limit), 2.0/s; 4 of 7 drafts accepted"
+        );
+        (stats.drafted, stats.stop) = (0, StopReason::StopToken);
         (stats.prompt_tokens, stats.generated, stats.steps) = (4096, 1, 0);
         stats.generate_time = Duration::ZERO;
         assert_eq!(

@@ -249,20 +249,27 @@ const HABITS: &[Habit] = &[
     habit(&["--context-shift"], Nothing, Instead(NO_SHIFT)),
     habit(&["--keep"], Value, Instead(NO_SHIFT)),
     habit(
-        &[
-            "--lora",
-            "--mmproj",
-            "-mm",
-            "-md",
-            "--model-draft",
-            "--draft-model",
-            "--draft",
-            "--draft-max",
-            "--draft-min",
-            "--adapter-path",
-        ],
+        &["--lora", "--mmproj", "-mm", "--adapter-path"],
         Value,
         Instead(ONE_MODEL),
+    ),
+    habit(&["--spec-type"], Value, Flag("draft")),
+    habit(
+        &["--spec-draft-n-max", "--draft-n"],
+        Value,
+        Flag("draft-max"),
+    ),
+    habit(
+        &["-md", "--model-draft", "--spec-draft-model"],
+        Value,
+        Flag("draft-model"),
+    ),
+    habit(
+        &["--spec-draft-n-min", "--draft-min", "--draft-p-min"],
+        Value,
+        Instead(
+            "the number of drafts follows the share that is accepted and the times of steps; leave it out",
+        ),
     ),
     habit(
         &["--keepalive"],

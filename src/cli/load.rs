@@ -44,7 +44,8 @@ pub(super) fn open_for(
         parse_special: ctx.parse_special,
         force: ctx.force,
         serving,
-        ..EngineOptions::default()
+        draft: ctx.draft,
+        draft_model: ctx.draft_model.clone(),
     };
     let source = model.source()?;
     let opened = Opened::new(&source, &options).wait();

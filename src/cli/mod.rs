@@ -17,6 +17,7 @@ mod chat;
 mod completions;
 mod config;
 mod devices;
+mod draft;
 mod error;
 mod fault;
 mod fetch;

@@ -23,6 +23,9 @@ pub(super) struct Report {
     complete: Option<bool>,
     prompt: Rate,
     generated: Rate,
+    /// The drafts of the answer, if there were some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafts>,
     seed: u64,
     sampling: Map<String, Value>,
     model: String,
@@ -38,6 +41,12 @@ struct Rate {
     tokens: usize,
     seconds: f64,
     tokens_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Drafts {
+    proposed: usize,
+    accepted: usize,
 }
 
 impl Rate {
@@ -100,6 +109,10 @@ impl Report {
             complete,
             prompt: Rate::new(stats.prompt_tokens, stats.prompt_tokens, stats.prompt_time),
             generated: Rate::new(stats.generated, stats.steps, stats.generate_time),
+            drafts: (stats.drafted > 0).then_some(Drafts {
+                proposed: stats.drafted,
+                accepted: stats.accepted,
+            }),
             seed: choice.sampling().seed,
             sampling: choice.json(),
             model: engine.model().config().name.clone(),

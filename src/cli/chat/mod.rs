@@ -17,6 +17,7 @@ use self::console::{Console, Place, Told};
 use self::line::Lines;
 use self::settings::Settings;
 use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, ShareArgs};
+use super::draft::DraftArgs;
 use super::error::CliError;
 use super::load;
 use super::text::{self, FileArgs, Input};
@@ -60,6 +61,8 @@ pub(super) struct Chat {
     #[command(flatten)]
     said: SaidArgs,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     share: ShareArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -78,6 +81,7 @@ impl Chat {
         self.ctx = self.ctx.for_answers(&source, may_think);
         self.ctx.parse_special = self.said.parse_special;
         self.ctx.cpu_share = self.share.asked();
+        self.draft.ask(&mut self.ctx)?;
         let mut opened = load::open(&self.model, &self.engine, &self.ctx)?;
         opened.needed_template()?;
         let choice = console::choice(&self.settings, &opened)?;

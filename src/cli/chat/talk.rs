@@ -6,6 +6,7 @@ use super::settings::{Settings, Think};
 use super::show::Show;
 use crate::chat::{Conversation, Prompt, ReplyReader, Turn};
 use crate::cli::answer::rate;
+use crate::cli::draft;
 use crate::cli::error::{CliError, MORE_ROOM};
 use crate::cli::guard::guarded;
 use crate::cli::interrupt;
@@ -33,6 +34,9 @@ pub(super) struct Took {
     pub(super) steps: usize,
     pub(super) prompt_time: Duration,
     pub(super) generate_time: Duration,
+    /// Drafts, and those of them that were accepted.
+    pub(super) drafted: usize,
+    pub(super) accepted: usize,
 }
 
 impl Took {
@@ -48,13 +52,14 @@ impl Took {
         format!(
             "prompt: {}, of which {} computed before\n\
              computed: {}{}{changed}\n\
-             generated: {}{}",
+             generated: {}{}{}",
             count(self.prompt, "token"),
             self.kept,
             count(new, "token"),
             rate(new, self.prompt_time),
             count(self.generated, "token"),
             rate(self.steps, self.generate_time),
+            draft::told(self.drafted, self.accepted),
         )
     }
 }
@@ -227,6 +232,8 @@ impl<'a> Talk<'a> {
         self.all.kept += took.kept;
         self.all.changed += took.changed;
         self.all.generated += took.generated;
+        self.all.drafted += took.drafted;
+        self.all.accepted += took.accepted;
         tell(ended?, is_empty, &self.settings, n_ctx);
         Ok(())
     }
@@ -327,6 +334,8 @@ impl<'a> Talk<'a> {
         took.generated += mark + stats.generated;
         took.steps += mark + stats.steps;
         took.generate_time += stats.generate_time;
+        took.drafted += stats.drafted;
+        took.accepted += stats.accepted;
         Ok(match interrupt::requested() {
             true => Ended::Interrupted,
             false => ended.unwrap_or(Ended::By(stats.stop)),

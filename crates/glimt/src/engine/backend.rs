@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
 use web_time::Duration;
 
-use super::draft::Drafter;
+use super::draft::{DraftMeans, Drafter};
 use crate::gpu::GpuError;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sample::all_finite;
@@ -115,6 +115,11 @@ pub trait Backend: Send + Sync {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()>;
 
+    /// The means that the device has for drafts. They also hold for the rows of a call of [`logits_watched`](Backend::logits_watched).
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans::default()
+    }
+
     /// Decodes like [`decode`](Backend::decode), with the drafts that `drafter` proposes for each step. The tokens are the same, and so is what the
     /// session is left with.
     ///
@@ -130,6 +135,16 @@ pub trait Backend: Send + Sync {
     ) -> Answer<'a, ()> {
         let _ = drafter;
         self.decode(context, sampling, limit, on_token)
+    }
+
+    /// Up to `number` drafts of the prediction layer for the tokens behind `context`, of whose last token no row is computed yet. Without such a
+    /// layer there are none.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        let _ = (context, number);
+        Box::pin(async { Ok(vec![]) })
     }
 
     /// Computes like [`prefill_watched`](Backend::prefill_watched), without telling of progress.

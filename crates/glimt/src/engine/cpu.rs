@@ -1,6 +1,7 @@
 //! The CPU backend: the reference of a model's family as `--device cpu`.
 
 mod batch;
+mod drafted;
 
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
@@ -13,6 +14,7 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, check_context, check_finite,
     check_rows, check_tokens, check_written,
 };
+use super::draft::{DraftMeans, Drafter};
 use super::random::cache_values;
 use crate::gpu::pending::may_block;
 use crate::kernels::logit_bias::{Biases, logit_bias};
@@ -21,6 +23,7 @@ use crate::kernels::sample::sample;
 use crate::kernels::sampling::Sampling;
 use crate::models::{Model, OutOfMemory, Part, Reference};
 pub(super) use batch::CpuBatch;
+use drafted::States;
 
 /// Tokens computed together: enough that dequantising a row costs little per token, few enough that scratch stays small.
 pub(super) const CHUNK: usize = 256;
@@ -51,6 +54,8 @@ struct Work {
     last_logits: Vec<f32>,
     /// The position `last_logits` predicts: one past the last computed token, 0 before any.
     next: usize,
+    /// The hidden states of the tokens of the last chunk, if the prediction layer is loaded.
+    states: States,
 }
 
 /// The news of a call that gives logits.
@@ -85,6 +90,7 @@ impl CpuBackend {
                 embedding_length,
                 last_logits: Vec::new(),
                 next: 0,
+                states: States::default(),
             })),
             model,
             products,
@@ -104,6 +110,21 @@ impl CpuBackend {
     ) -> Result<T, BackendError> {
         computed(&self.work, compute, heard).await
     }
+}
+
+/// The token that continues `context`, of whose last token these are the logits.
+fn chosen(
+    logits: &[f32],
+    context: &[u32],
+    (sampling, biases): (&Sampling, &Biases),
+) -> Result<u32, BackendError> {
+    check_finite(logits, context.len() - 1)?;
+    let mut logits = Cow::Borrowed(logits);
+    if !biases.is_empty() {
+        logit_bias(logits.to_mut(), &biases.row());
+    }
+    let step = context.len() as u64;
+    Ok(sample(&logits, sampling.recent(context), sampling, step))
 }
 
 /// The result of `compute`: at once where the caller may block, else of a thread of its own.
@@ -150,7 +171,9 @@ impl Work {
             pos: pos + first,
             pages: &[],
         };
-        self.reference.forward(chunk, &[part], on_block)
+        let x = self.reference.forward(chunk, &[part], on_block)?;
+        self.keep(chunk, pos + first, &x);
+        Some(x)
     }
 
     /// [`Backend::prefill_watched`].
@@ -185,13 +208,7 @@ impl Work {
             let unwatched = &mut |_| ControlFlow::Continue(());
             self.prefill(&[context[self.next]], self.next, unwatched)?;
         }
-        check_finite(&self.last_logits, context.len() - 1)?;
-        let recent = sampling.recent(context);
-        let mut logits = Cow::Borrowed(&self.last_logits[..]);
-        if !biases.is_empty() {
-            logit_bias(logits.to_mut(), &biases.row());
-        }
-        let token = sample(&logits, recent, sampling, context.len() as u64);
+        let token = chosen(&self.last_logits, context, (sampling, biases))?;
         context.push(token);
         Ok(token)
     }
@@ -290,6 +307,7 @@ impl Backend for CpuBackend {
             let of_all = row * size_of::<f16>() * work.reference.cached().len();
             let count = check_written(rows.len(), of_all, first, self.n_ctx)?;
             work.next = 0;
+            work.states = States::default();
             let of_layer = (count * row * size_of::<f16>()).max(1);
             let caches = work.reference.cache().iter_mut();
             for (cache, rows) in caches.zip(rows.chunks_exact(of_layer)) {
@@ -310,6 +328,7 @@ impl Backend for CpuBackend {
             for (to, from) in pairs.zip(from.reference.cached()) {
                 to[..values].copy_from_slice(&from[..values]);
             }
+            to.states = from.states.clone();
             drop(to);
             Ok(Box::new(branch) as Box<dyn Backend>)
         })
@@ -362,6 +381,36 @@ impl Backend for CpuBackend {
             work.decode(context, (&sampling, &biases), limit, tell)
         };
         Box::pin(self.computed(compute, on_token))
+    }
+
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans {
+            most: drafted::MOST,
+            predicts: self.model.nextn(),
+            brings_experts: false,
+        }
+    }
+
+    fn decode_drafted<'a>(
+        &'a mut self,
+        context: &'a [u32],
+        sampling: &'a Sampling,
+        limit: usize,
+        drafter: &'a mut dyn Drafter,
+        on_token: &'a mut OnToken<'_>,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.decode_with(context, sampling, limit, drafter, on_token))
+    }
+
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        let known = context.to_vec();
+        let compute = move |work: &mut Work, _: &mut Heard<'_, ()>| {
+            Ok(work.predict(&known, number, (&Sampling::GREEDY, &Biases::default())))
+        };
+        Box::pin(async move {
+            let unheard = &mut |()| ControlFlow::Continue(());
+            self.computed(compute, unheard).await
+        })
     }
 }
 

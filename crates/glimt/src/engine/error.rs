@@ -2,6 +2,7 @@
 
 use super::backend::BackendError;
 use super::chooser::ChooserError;
+use super::draft::DraftError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
 use crate::model::ModelError;
@@ -29,6 +30,9 @@ pub enum EngineError {
     /// No token could be chosen.
     #[error(transparent)]
     Chooser(#[from] ChooserError),
+    /// Drafts were asked for that cannot be had.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
     /// A tier of GPU kernels was asked for together with the CPU.
     #[error(
         "tier '{tier}' is a tier of GPU kernels, but the device is the CPU reference; leave out --tier"

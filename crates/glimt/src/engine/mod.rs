@@ -70,7 +70,7 @@ pub use crate::gpu::wait::Wait;
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
@@ -309,7 +309,7 @@ impl Engine {
     /// Starts a context, empty.
     ///
     /// # Errors
-    /// The error that its cache does not fit.
+    /// The error that its cache does not fit, or that drafts are asked for that cannot be had.
     pub async fn session(&self) -> Result<Session, EngineError> {
         let n_ctx = self.n_ctx();
         let backend: Box<dyn Backend> = match &self.0.weights {
@@ -319,11 +319,13 @@ impl Engine {
                 Box::new(CpuBackend::new(model, products, n_ctx)?)
             }
             Some(weights) => {
-                let weights = Arc::clone(weights);
-                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)
+                let brings = weights.residence != Residence::Whole;
+                let drafts = self.draft.most(brings);
+                let (weights, chunk) = (Arc::clone(weights), self.ubatch);
+                Box::new(GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?)
             }
         };
-        Ok(Session::new(self.clone(), backend))
+        Session::new(self.clone(), backend)
     }
 }
 

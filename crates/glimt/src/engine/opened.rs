@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
-use super::draft::DraftSource;
+use super::draft::{DraftOptions, DraftSource};
 use super::many::{self, Many};
 use super::partly::Partly;
 use super::recommended::Recommended;
@@ -42,6 +42,8 @@ pub struct Opened {
     pub(super) cpu_share: CpuShare,
     /// The products of weights that were asked for.
     pub(super) precompose: PrecomposeChoice,
+    /// The drafts that were asked for.
+    pub(super) draft: DraftOptions,
 }
 
 impl Opened {
@@ -139,6 +141,7 @@ impl Opened {
             cpu_products: options.cpu_products,
             cpu_share: options.cpu_share,
             precompose: options.precompose,
+            draft: options.draft,
         })
     }
 

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use web_time::{Duration, Instant};
 
 use super::backend::{Backend, OnPrompt, OnRow, OnToken, Touch, check_finite};
+use super::draft::{DraftOptions, Drafts};
 use super::{Engine, EngineError};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
@@ -42,6 +43,10 @@ pub struct GenerateStats {
     pub steps: usize,
     /// The time from the first token of the answer to its end.
     pub generate_time: Duration,
+    /// The drafts of its steps.
+    pub drafted: usize,
+    /// The drafts that were accepted. Each saved a step.
+    pub accepted: usize,
     /// The reason for the end of the answer.
     pub stop: StopReason,
 }
@@ -56,17 +61,38 @@ pub struct Session {
     cached: usize,
     /// The computations that the rows come from, so that two places can tell what they have in common.
     lineage: Lineage,
+    /// The drafts of its answers, if they take some, and what was asked of them.
+    drafts: Option<Drafts>,
+    draft_options: DraftOptions,
 }
 
 impl Session {
-    pub(super) fn new(engine: Engine, backend: Box<dyn Backend>) -> Self {
-        Self {
+    /// An empty session.
+    ///
+    /// # Errors
+    /// [`EngineError::Draft`] where drafts are asked for that cannot be had.
+    pub(super) fn new(engine: Engine, backend: Box<dyn Backend>) -> Result<Self, EngineError> {
+        let draft_options = engine.draft;
+        Ok(Self {
+            drafts: Drafts::new(&draft_options, &backend.draft_means())?,
             engine,
             backend,
             tokens: Vec::new(),
             cached: 0,
             lineage: Lineage::new(),
-        }
+            draft_options,
+        })
+    }
+
+    /// Sets the drafts that answers take from now on. In the beginning they are those of [`EngineOptions::draft`](super::EngineOptions::draft).
+    /// Answers are the same with any.
+    ///
+    /// # Errors
+    /// [`EngineError::Draft`] where these cannot be had; the session goes on as before.
+    pub fn set_drafts(&mut self, options: DraftOptions) -> Result<(), EngineError> {
+        self.drafts = Drafts::new(&options, &self.backend.draft_means())?;
+        self.draft_options = options;
+        Ok(())
     }
 
     /// The engine it runs on.
@@ -144,9 +170,12 @@ impl Session {
         };
         let limit = answer.limit;
         let told = &mut |token| answer.take(token, on_token);
-        self.backend
-            .decode(&self.tokens, sampling, limit, told)
-            .await?;
+        let (backend, tokens) = (&mut self.backend, &self.tokens);
+        match &mut self.drafts {
+            Some(drafts) => backend.decode_drafted(tokens, sampling, limit, drafts, told),
+            None => backend.decode(tokens, sampling, limit, told),
+        }
+        .await?;
         Ok(self.end(answer))
     }
 
@@ -177,6 +206,7 @@ impl Session {
     ) -> Result<ControlFlow<GenerateStats, Answer>, EngineError> {
         let (start, compiled) = (Instant::now(), self.backend.compile_time());
         let on_host = on_row.is_some();
+        self.drafts.iter_mut().for_each(Drafts::begin);
         self.engine.check_tokens(prompt, self.tokens.len())?;
         let end = self.tokens.len() + prompt.len();
         self.append(prompt, prompt.len() - 1, on_row, on_prompt)
@@ -189,6 +219,8 @@ impl Session {
                 generated: 0,
                 steps: 0,
                 generate_time: Duration::ZERO,
+                drafted: 0,
+                accepted: 0,
                 stop: StopReason::Caller,
             }));
         }
@@ -220,12 +252,15 @@ impl Session {
         // The backend leaves out the row of the last token it delivered, which may be the stop token.
         let steps = answer.delivered.saturating_sub(1);
         self.cached += steps;
+        let drafts = self.drafts.as_ref();
         GenerateStats {
             prompt_tokens: answer.prompt,
             prompt_time: (first - answer.start).saturating_sub(answer.compiling),
             generated: answer.tokens.len(),
             steps,
             generate_time: end - first,
+            drafted: drafts.map_or(0, Drafts::drafted),
+            accepted: drafts.map_or(0, Drafts::accepted),
             stop: answer.ended.unwrap_or(answer.at_limit),
         }
     }

@@ -1,7 +1,15 @@
 //! Drafts: tokens that are proposed for the next positions, and computed in one step with the token before them. A draft is accepted if it is
 //! the token that the model chooses at its position. So the text is what it is without drafts.
 
+mod drafts;
+mod ngram;
+mod policy;
+
+use std::str::FromStr;
+
 use web_time::Duration;
+
+pub use drafts::{DraftError, DraftMeans, Drafts};
 
 /// The source of drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +25,30 @@ pub enum DraftSource {
     Ngram,
 }
 
+impl DraftSource {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Off, Self::Mtp, Self::Ngram];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Mtp => "mtp",
+            Self::Ngram => "ngram",
+        }
+    }
+}
+
+impl FromStr for DraftSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|source| source.name() == text);
+        named.ok_or_else(|| format!("expected auto, off, mtp or ngram, found {text:?}"))
+    }
+}
+
 /// The drafts that an answer may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DraftOptions {
@@ -24,6 +56,19 @@ pub struct DraftOptions {
     pub source: DraftSource,
     /// The most drafts of a step, where the user says so.
     pub most: Option<usize>,
+}
+
+impl DraftOptions {
+    /// The most drafts of a step for which room is worth having, where experts may have to be brought to the device.
+    pub fn most(&self, brings_experts: bool) -> u32 {
+        match self.source {
+            DraftSource::Off => 0,
+            DraftSource::Auto if brings_experts => 0,
+            _ => self
+                .most
+                .map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX)),
+        }
+    }
 }
 
 /// The drafts of the next step.
@@ -52,6 +97,13 @@ pub struct Verified {
 pub trait Drafter: Send {
     /// The drafts, at most `most`, of the step that computes the last token of `text`.
     fn propose(&mut self, text: &[u32], most: usize) -> Proposal;
+
+    /// The number of drafts of a step that are accepted, from the first one on, where these tokens were chosen before each of them and behind the
+    /// last: those that are what was chosen. A measurement may say otherwise.
+    fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
+        let pairs = drafts.iter().zip(chosen);
+        pairs.take_while(|(draft, chosen)| draft == chosen).count()
+    }
 
     /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.
     fn verified(&mut self, step: &Verified);

@@ -189,8 +189,7 @@ impl GpuBackend {
             drafts = landing.drafts;
             self.batch.layer_rows = last + 1;
         }
-        let same = drafts.iter().zip(&landing.ids);
-        let accepted = same.take_while(|(draft, id)| draft == id).count();
+        let accepted = answered.drafter.accepted(&drafts, &landing.ids);
         let broken = &landing.broken[..=accepted];
         if let Some(row) = broken.iter().position(|broken| *broken) {
             let position = last + row;

@@ -42,14 +42,14 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
-use crate::engine::draft::Drafter;
+use crate::engine::draft::{DraftMeans, Drafter};
 use crate::gpu::call::State;
 use crate::gpu::geometry::Site;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
-use crate::recipes::{BatchSizes, few};
+use crate::recipes::{BatchSizes, Residence, few};
 use batch::GpuBatch;
 pub use flight::HostTime;
 use std::ops::Range;
@@ -313,6 +313,14 @@ impl Backend for GpuBackend {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
         Box::pin(self.fly(context, sampling, limit, on_token))
+    }
+
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans {
+            most: self.batch.sizes().drafts as usize,
+            predicts: self.batch.recipes.predicts() > 0,
+            brings_experts: self.model().residence != Residence::Whole,
+        }
     }
 
     fn decode_drafted<'a>(

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{Lineage, Session};
 use crate::engine::EngineError;
+use crate::engine::draft::Drafts;
 
 impl Session {
     /// The number of tokens that have their cache rows. The others are computed with the next prompt.
@@ -71,9 +72,12 @@ impl Session {
     /// # Errors
     /// The error that a second cache does not fit, or the error that the device reports.
     pub async fn branch(&self) -> Result<Session, EngineError> {
+        let backend = self.backend.branch(self.cached).await?;
         Ok(Session {
+            drafts: Drafts::new(&self.draft_options, &backend.draft_means())?,
+            draft_options: self.draft_options,
             engine: self.engine.clone(),
-            backend: self.backend.branch(self.cached).await?,
+            backend,
             tokens: self.tokens.clone(),
             cached: self.cached,
             lineage: self.lineage.branch(self.cached),

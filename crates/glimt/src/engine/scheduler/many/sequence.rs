@@ -56,6 +56,8 @@ impl Answer {
             generated: self.generated(),
             steps: self.delivered.saturating_sub(1),
             generate_time: end - first,
+            drafted: 0,
+            accepted: 0,
             stop,
         }
     }

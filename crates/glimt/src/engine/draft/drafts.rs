@@ -1,0 +1,247 @@
+//! The drafts of a session's answers: from whichever source pays, as many as pay.
+
+use super::ngram::Ngrams;
+use super::policy::{Policy, Way};
+use super::{DraftOptions, DraftSource, Drafter, Proposal, Verified};
+
+/// The most drafts of a step where nobody says how many: the layer's become worse with each, and those of a match do not.
+const MOST_PREDICTED: usize = 8;
+const MOST_MATCHED: usize = 64;
+
+/// The means that a model on a device has for drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftMeans {
+    /// The most drafts of a step that leaves for each of its tokens what a step of one leaves, to the bit; 0 where there is no such step.
+    pub most: usize,
+    /// Whether the prediction layer is loaded.
+    pub predicts: bool,
+    /// Whether experts come from host memory or from the file, where further tokens of a step cost time of the bus.
+    pub brings_experts: bool,
+}
+
+/// Why a source of drafts cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DraftError {
+    /// The model has no prediction layer.
+    #[error(
+        "--draft mtp needs a layer that predicts the token after next (blk.N.nextn), and the model's file has none; name a file that has one with \
+         --draft-model, or use --draft ngram"
+    )]
+    NoLayer,
+    /// Steps of several tokens do not leave the same.
+    #[error(
+        "--draft {source} would change the text: here a step of several tokens does not leave for each of them what a step of one leaves; use \
+         --draft off, or another --tier or --device",
+        source = .source_name
+    )]
+    RowsDiffer {
+        /// The source that was asked for.
+        source_name: &'static str,
+    },
+}
+
+/// Decides on the drafts of all answers of a session, by which it learns what pays.
+#[derive(Debug)]
+pub struct Drafts {
+    predicts: bool,
+    ngrams: Option<Ngrams>,
+    /// The most drafts of a step, of the layer and of a match.
+    most: [usize; 2],
+    policy: Policy,
+    /// The source of the last drafts.
+    way: Way,
+    /// The drafts of the answer, and how many of them were accepted.
+    counts: [usize; 2],
+}
+
+impl Drafts {
+    /// The drafts that `options` ask for, with these means; `None` where there are none.
+    ///
+    /// # Errors
+    /// [`DraftError`] where a source is asked for that cannot be had.
+    pub fn new(options: &DraftOptions, means: &DraftMeans) -> Result<Option<Self>, DraftError> {
+        let source = options.source;
+        if source == DraftSource::Off || options.most == Some(0) {
+            return Ok(None);
+        }
+        let is_auto = source == DraftSource::Auto;
+        if is_auto && (means.most == 0 || means.brings_experts) {
+            return Ok(None);
+        }
+        if means.most == 0 {
+            let source_name = source.name();
+            return Err(DraftError::RowsDiffer { source_name });
+        }
+        if source == DraftSource::Mtp && !means.predicts {
+            return Err(DraftError::NoLayer);
+        }
+        let most = |usual: usize| options.most.unwrap_or(usual).min(means.most);
+        Ok(Some(Self {
+            predicts: means.predicts && source != DraftSource::Ngram,
+            ngrams: (source != DraftSource::Mtp).then(Ngrams::default),
+            most: [MOST_PREDICTED, MOST_MATCHED].map(most),
+            policy: Policy::new(),
+            way: Way::Predicted,
+            counts: [0; 2],
+        }))
+    }
+
+    /// Begins an answer.
+    pub fn begin(&mut self) {
+        self.policy.begin();
+        self.counts = [0; 2];
+    }
+
+    /// The drafts of the answer so far.
+    pub fn drafted(&self) -> usize {
+        self.counts[0]
+    }
+
+    /// The drafts of the answer so far that were accepted.
+    pub fn accepted(&self) -> usize {
+        self.counts[1]
+    }
+}
+
+impl Drafter for Drafts {
+    fn propose(&mut self, text: &[u32], most: usize) -> Proposal {
+        let [predicted, matched] = self.most.map(|own| own.min(most));
+        let found = self.ngrams.as_mut().map(|index| index.find(text, matched));
+        let found = found.flatten();
+        let layer = self.predicts.then_some((Way::Predicted, predicted));
+        let place = found
+            .as_ref()
+            .map(|found| (Way::Matched(found.matched), found.ids.len()));
+        let offers: Vec<_> = layer.into_iter().chain(place).collect();
+        let Some((way, number)) = self.policy.choose(&offers) else {
+            return Proposal::None;
+        };
+        self.way = way;
+        match found {
+            Some(found) if way != Way::Predicted => Proposal::Ids(found.ids[..number].to_vec()),
+            _ => Proposal::Predict(number),
+        }
+    }
+
+    fn verified(&mut self, step: &Verified) {
+        self.policy.hear(self.way, step);
+        self.counts[0] += step.drafted;
+        self.counts[1] += step.accepted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use web_time::Duration;
+
+    const CPU: DraftMeans = DraftMeans {
+        most: 64,
+        predicts: false,
+        brings_experts: false,
+    };
+
+    fn options(source: DraftSource) -> DraftOptions {
+        DraftOptions { source, most: None }
+    }
+
+    #[test]
+    fn drafts_that_cannot_be_had_are_refused_or_left_off() {
+        let none = DraftMeans::default();
+        let brings = DraftMeans {
+            predicts: true,
+            brings_experts: true,
+            ..CPU
+        };
+        let made = |source, means: &DraftMeans| {
+            Drafts::new(&options(source), means).map(|drafts| drafts.is_some())
+        };
+        for (source, means, expected) in [
+            (DraftSource::Auto, &none, Ok(false)),
+            (DraftSource::Auto, &brings, Ok(false)),
+            (DraftSource::Auto, &CPU, Ok(true)),
+            (DraftSource::Off, &CPU, Ok(false)),
+            (DraftSource::Ngram, &CPU, Ok(true)),
+            (DraftSource::Mtp, &CPU, Err(DraftError::NoLayer)),
+            (DraftSource::Mtp, &brings, Ok(true)),
+            (
+                DraftSource::Mtp,
+                &none,
+                Err(DraftError::RowsDiffer { source_name: "mtp" }),
+            ),
+            (
+                DraftSource::Ngram,
+                &none,
+                Err(DraftError::RowsDiffer {
+                    source_name: "ngram",
+                }),
+            ),
+        ] {
+            assert_eq!(made(source, means), expected, "{source:?} {means:?}");
+        }
+        let most = Some(0);
+        let options = DraftOptions {
+            most,
+            ..options(DraftSource::Ngram)
+        };
+        assert!(matches!(Drafts::new(&options, &CPU), Ok(None)));
+    }
+
+    #[test]
+    fn a_text_that_repeats_itself_is_proposed_and_counted() {
+        let most = Some(5);
+        let options = DraftOptions {
+            most,
+            ..options(DraftSource::Auto)
+        };
+        let drafts = Drafts::new(&options, &CPU).expect("n-grams need nothing");
+        let mut drafts = drafts.expect("they are on");
+        let mut text: Vec<u32> = (0..30).collect();
+        let step = |drafted, accepted| Verified {
+            drafted,
+            accepted,
+            took: Duration::from_millis(10 + drafted as u64),
+        };
+        drafts.begin();
+        for token in 0..12 {
+            let proposal = drafts.propose(&text, 64);
+            if token < 4 {
+                // The time of a step of one token is measured first.
+                assert_eq!(proposal, Proposal::None);
+            }
+            match proposal {
+                Proposal::Ids(ids) => {
+                    assert!(ids.len() <= 5, "{ids:?}");
+                    assert_eq!(ids[0], token);
+                    drafts.verified(&step(ids.len(), 0));
+                }
+                _ => drafts.verified(&step(0, 0)),
+            }
+            text.push(token);
+        }
+        assert!(drafts.drafted() > 0);
+        assert_eq!(drafts.accepted(), 0);
+        assert_eq!(drafts.propose(&text, 0), Proposal::None);
+        drafts.begin();
+        assert_eq!(drafts.drafted(), 0);
+    }
+
+    #[test]
+    fn the_drafts_accepted_are_those_that_were_chosen() {
+        struct Any;
+        impl Drafter for Any {
+            fn propose(&mut self, _: &[u32], _: usize) -> Proposal {
+                Proposal::None
+            }
+            fn verified(&mut self, _: &Verified) {}
+        }
+        for (drafts, chosen, expected) in [
+            (&[][..], &[7][..], 0),
+            (&[7, 8], &[7, 8, 9], 2),
+            (&[7, 8], &[7, 9, 9], 1),
+            (&[7, 8], &[6, 8, 9], 0),
+        ] {
+            assert_eq!(Any.accepted(drafts, chosen), expected);
+        }
+    }
+}
