@@ -309,7 +309,7 @@ pub(super) struct PrecomposeArgs {
 }
 
 /// How much context.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct ContextArgs {
     /// Context in tokens; 0 is all that the model has [default: the model's, at most 4096]
     ///
@@ -364,8 +364,7 @@ impl ContextArgs {
         Self {
             ctx: self.ctx.or_else(|| source.is_built_in().then_some(1024)),
             may_think,
-            draft_model: self.draft_model.clone(),
-            ..*self
+            ..self.clone()
         }
     }
 }

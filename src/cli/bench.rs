@@ -9,15 +9,18 @@ use clap::Args;
 
 use super::args::{DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, ShareArgs, gpu_layers};
 use super::bars::{Bar, progress_bar, runs_bar};
+use super::draft;
 use super::error::CliError;
 use super::load;
 use super::lookup;
 use super::output::{self, note, write_error};
 use super::picture::Picture;
+use super::text::{self, Input};
 use crate::bench::{
-    self, BenchError, BenchOptions, Columns, Event, Format, MOST_PARALLEL, ParallelOptions,
-    ParallelRow, Routing, Row, Source, Where, Writer,
+    self, BenchError, BenchOptions, Columns, Drafting, Event, Format, MOST_PARALLEL,
+    ParallelOptions, ParallelRow, Routing, Row, Source, Where, Writer,
 };
+use crate::engine::draft::{DraftOptions, DraftSource};
 use crate::engine::{DeviceChoice, GpuOptions, ModelSource, Tier};
 use crate::pictures::terminal::{self, Terminal};
 use crate::recipes::MAX_CHUNK;
@@ -54,6 +57,9 @@ that the last step touched: random weights choose unevenly, and touch fewer than
 
 For pp, longest ms: what the longest submission took. A prompt is cut into submissions of about 100 ms each, so that a \
 display on the same device stays alive; one layer is the first of a session.";
+
+/// The most bytes of `--text`.
+const MOST_TEXT: u64 = 64 << 20;
 
 /// Measure a model's speed, in llama-bench's tests and columns
 #[derive(Args)]
@@ -124,6 +130,29 @@ pub(super) struct Bench {
     share: ShareArgs,
     #[command(flatten)]
     kernels: KernelArgs,
+    /// Generate with drafts: off, mtp (by the prediction layer; a synthetic model has one), ngram (by what followed the last tokens), or auto
+    #[arg(long = "draft", value_name = "auto|off|mtp|ngram", value_parser = draft::source, default_value = DraftSource::Off.name(), hide_short_help = true)]
+    draft: DraftSource,
+    /// Propose at most N tokens for a step [default: as many as pay]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    draft_max: Option<usize>,
+    /// Take the prediction layer from this file
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    draft_model: Option<PathBuf>,
+    /// Have the first, the second, ... draft accepted in such shares of steps, such as 0.83,0.65,0.49, whatever the model chooses
+    ///
+    /// Weights of a synthetic model are random, and its drafts are hardly ever accepted. Rows say that this was forced.
+    #[arg(long, value_name = "SHARE,..", value_parser = bench::shares, requires = "draft", hide_short_help = true)]
+    accept: Option<Shares>,
+    /// Have generations follow the text of this file, whatever the model chooses: for the drafts of n-grams
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "draft",
+        conflicts_with = "accept",
+        hide_short_help = true
+    )]
+    text: Option<PathBuf>,
     #[command(flatten)]
     precompose: PrecomposeArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
@@ -136,6 +165,8 @@ pub(super) struct Bench {
 type Numbers = Vec<usize>;
 /// The values of one `--ubatch`.
 type Chunks = Vec<u32>;
+/// The shares of `--accept`.
+type Shares = Arc<[f64]>;
 
 fn ubatch(text: &str) -> Result<Chunks, String> {
     let each = bench::counts(text)?.into_iter().map(|n| match n {
@@ -179,6 +210,28 @@ impl Bench {
         }
     }
 
+    /// The drafts of generations.
+    fn drafting(&self) -> Result<Drafting, CliError> {
+        let model = self
+            .draft_model
+            .as_deref()
+            .map(lookup::source)
+            .transpose()?;
+        let text = self
+            .text
+            .clone()
+            .map(|path| text::read_all(&[Input::File(path)], MOST_TEXT));
+        Ok(Drafting {
+            options: DraftOptions {
+                source: self.draft,
+                most: self.draft_max,
+            },
+            model,
+            accept: self.accept.clone(),
+            text: text.transpose()?.map(Arc::from),
+        })
+    }
+
     /// How to open each GPU.
     fn gpu_options(&self) -> GpuOptions {
         GpuOptions {
@@ -215,6 +268,7 @@ impl Bench {
         let picture = self.svg.as_deref().map(Picture::begin).transpose()?;
         let routing = self.routing.as_deref().map(Routing::read).transpose()?;
         let routing = routing.map(Arc::new);
+        let drafting = self.drafting()?;
         let repetitions = u64::from(self.repetitions);
         let mut shown = Shown::new(io::stdout(), self.output, columns, repetitions);
         shown.by_layers = !self.gpu_layers.is_empty();
@@ -239,6 +293,7 @@ impl Bench {
                 cpu_share: self.share.asked(),
                 chunks: self.chunks.concat(),
                 routing: routing.clone(),
+                draft: drafting.clone(),
                 force: self.force,
                 repetitions: usize::from(self.repetitions),
             };

@@ -14,7 +14,7 @@ use crate::engine::draft::{DraftOptions, DraftSource};
 #[derive(Args)]
 pub(super) struct DraftArgs {
     /// Propose tokens ahead, and compute them in one step with the last one: mtp (by the prediction layer of the model's file), ngram (by
-    /// what followed the last tokens earlier in the text), auto (whatever is faster), or off
+    /// what followed the last tokens earlier in the text), auto (ngram where that is faster), or off [default: auto]
     ///
     /// The text is the same with and without. The number of drafts follows the share that is accepted and the times of steps on this
     /// device; where no number pays, there are none.
@@ -29,7 +29,7 @@ pub(super) struct DraftArgs {
 }
 
 /// Reads a source of drafts. llama.cpp's names of the same are known.
-fn source(text: &str) -> Result<DraftSource, String> {
+pub(super) fn source(text: &str) -> Result<DraftSource, String> {
     match text {
         "draft-mtp" => Ok(DraftSource::Mtp),
         "none" => Ok(DraftSource::Off),

@@ -58,7 +58,7 @@ impl Perplexity {
         }
         let ctx = ContextArgs {
             ctx: Some(self.ctx.ctx.unwrap_or(DEFAULT_CHUNK)),
-            ..self.ctx
+            ..self.ctx.clone()
         };
         let opened = load::open(&self.model, &self.engine, &ctx)?;
         let n_ctx = opened.n_ctx();

@@ -3,6 +3,7 @@
 
 mod built_in;
 mod dequant_gpu;
+mod drafts;
 mod examples;
 mod golden;
 mod golden_cpu;

@@ -532,7 +532,7 @@ impl<'a> Console<'a> {
         })?;
         let wanted = ContextArgs {
             ctx: Some(ctx),
-            ..*self.place.ctx
+            ..self.place.ctx.clone()
         };
         let opened = load::open(self.place.model, self.place.engine, &wanted)?;
         if opened.n_ctx() == self.talk.engine.n_ctx() {

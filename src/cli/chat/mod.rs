@@ -17,6 +17,7 @@ use self::console::{Console, Place, Told};
 use self::line::Lines;
 use self::settings::Settings;
 use super::args::{ContextArgs, EngineArgs, ModelArgs, SaidArgs, ShareArgs};
+use super::draft::DraftArgs;
 use super::error::CliError;
 use super::load;
 use super::text::{self, FileArgs, Input};

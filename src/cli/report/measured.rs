@@ -74,6 +74,7 @@ pub(super) fn bench(
             precompose: Default::default(),
             cpu_products: Default::default(),
             cpu_share: Default::default(),
+            draft: Default::default(),
             chunks: vec![],
             routing: None,
             force: subject.force,

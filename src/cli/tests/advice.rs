@@ -30,9 +30,11 @@ const SHOWN_BY: [(&str, &[&str]); 14] = [
 ];
 
 /// Flags that only those are told of who gave one that the others do not have.
-const OF_SOME: [(&str, &[&str]); 7] = [
+const OF_SOME: [(&str, &[&str]); 9] = [
     ("--cache-tokens", &["serve", "batch"]),
     ("--parallel", &["serve", "batch"]),
+    ("--draft", &["generate", "chat", "bench"]),
+    ("--draft-model", &["generate", "chat", "bench"]),
     ("--cpu-share", &["generate", "chat", "bench"]),
     ("--logit-bias", &["generate", "chat", "serve", "batch"]),
     ("--raw", &["generate"]),

@@ -56,7 +56,7 @@ fn bench_draws_its_rows_and_a_pipe_gets_the_table_alone() {
     let table: Vec<_> = stdout(&output).lines().collect();
     assert_eq!(table.len(), 2 + 4, "{table:?}");
     assert!(table.iter().all(|line| line.starts_with("| ")), "{table:?}");
-    assert!(table[0].ends_with("| longest ms |"), "{table:?}");
+    assert!(table[0].ends_with("|  accepted |"), "{table:?}");
     // Before the first row.
     let notes = stderr(&output);
     assert!(notes.starts_with("device: CPU with "), "{notes}");
@@ -233,7 +233,7 @@ fn a_terminal_gets_a_table_of_80_columns_and_bars() {
         head.unwrap_or_else(|| panic!("no head in: {text}"))
     };
     assert!(head(&narrow).chars().count() <= 80, "{narrow}");
-    assert!(head(&wide).ends_with("| longest ms |"), "{wide}");
+    assert!(head(&wide).ends_with("|  accepted |"), "{wide}");
     for text in [&narrow, &wide] {
         assert!(
             text.contains('█') && text.contains("generation, tokens/s"),

@@ -70,7 +70,7 @@ pub use crate::gpu::wait::Wait;
 pub use crate::gpu::{DeviceChoice, GpuOptions, Tier};
 
 use crate::gguf::Gguf;
-use crate::recipes::BatchSizes;
+use crate::recipes::{BatchSizes, Residence};
 use backend::Backend;
 use cpu::CpuBackend;
 use device::Device;
@@ -319,8 +319,10 @@ impl Engine {
                 Box::new(CpuBackend::new(model, products, n_ctx)?)
             }
             Some(weights) => {
-                let weights = Arc::clone(weights);
-                Box::new(GpuBackend::with_chunk(weights, n_ctx, self.0.opened.ubatch).await?)
+                let brings = weights.residence != Residence::Whole;
+                let drafts = self.draft.most(brings);
+                let (weights, chunk) = (Arc::clone(weights), self.ubatch);
+                Box::new(GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?)
             }
         };
         Session::new(self.clone(), backend)

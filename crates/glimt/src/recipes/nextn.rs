@@ -112,7 +112,12 @@ impl Predicting {
     }
 
     /// The input of `eh_proj`, to be completed.
-    fn pair<'a>(&self, given: Given<'_>, embedding: &Range, from: StatesFrom<'a>) -> GpuNextnInput<'a> {
+    fn pair<'a>(
+        &self,
+        given: Given<'_>,
+        embedding: &Range,
+        from: StatesFrom<'a>,
+    ) -> GpuNextnInput<'a> {
         let layer = &self.layer;
         let state_norm = match from {
             StatesFrom::Own(_) => &layer.shared_head_norm,
@@ -224,7 +229,9 @@ pub(super) fn keep(given: Given<'_>, calls: &mut Vec<Call>, x: &Range, most: u32
 impl Steps {
     /// The most drafts that the prediction layer makes in a step; 0 where there is none.
     pub fn predicts(&self) -> usize {
-        self.predicting.as_ref().map_or(0, |layer| layer.drafts.len())
+        self.predicting
+            .as_ref()
+            .map_or(0, |layer| layer.drafts.len())
     }
 
     /// The tables that tell where the rows of a draft stand, which the host writes if there are several.

@@ -63,7 +63,8 @@ impl Steps {
         let mut context = Context::new(target, rows, products, sizes, room)?;
         let slices = slices as usize;
         let tokens = as_one;
-        let predicting = Predicting::new(target, body, &mut context, sizes, Room { tokens, slices });
+        let predicting =
+            Predicting::new(target, body, &mut context, sizes, Room { tokens, slices });
         let size = ChunkSize {
             machine: target.machine,
             products,

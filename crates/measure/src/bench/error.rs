@@ -33,6 +33,17 @@ pub enum BenchError {
         /// The model's context length.
         model: usize,
     },
+    /// A text to follow that ends too early.
+    #[error(
+        "the text of --text has {}, but the longest test needs {needed}; give a longer one, or fewer tokens with -p, -n and -d",
+        count(*found, "token")
+    )]
+    ShortText {
+        /// Tokens of the text.
+        found: usize,
+        /// Tokens that are needed.
+        needed: usize,
+    },
     /// Nothing is to be measured.
     #[error("every test was turned off: give -p, -n or -pg something above 0")]
     NoTests,

@@ -129,6 +129,13 @@ pub struct Row {
     pub expert_hits: Option<f64>,
     /// Experts of a layer that the CPU multiplies if a token misses all; none if no share was asked for, or all experts lie on the GPU.
     pub cpu_share: Option<u32>,
+    /// The source of drafts, if there were some: `mtp`, with ` forced` where the share that was accepted was given, and ` text` where the
+    /// generation followed a text.
+    pub draft: Option<String>,
+    /// Drafts of all repetitions.
+    pub drafted: Option<usize>,
+    /// Those of them that were accepted.
+    pub accepted: Option<usize>,
 }
 
 impl Row {
@@ -245,7 +252,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// The columns of the table by name, with their widths. The first six are llama-bench's, in its widths.
-const COLUMNS: [(&str, usize); 15] = [
+const COLUMNS: [(&str, usize); 16] = [
     ("model", 30),
     ("size", 10),
     ("params", 10),
@@ -261,6 +268,7 @@ const COLUMNS: [(&str, usize); 15] = [
     ("host ms", 7),
     ("GPU idle", 8),
     ("longest ms", 10),
+    ("accepted", 9),
 ];
 
 /// The columns of a table of 120 characters by name, with their widths in it.
@@ -343,13 +351,17 @@ fn line(out: &mut impl Write, columns: Columns, cells: &[String; COLUMNS.len()])
 
 fn cells(row: &Row) -> [String; COLUMNS.len()] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let accepted = row.accepted.zip(row.drafted);
     let of_peak = row.gb_per_s.zip(row.peak_gb_per_s);
     [
         row.model_type.clone(),
         size(row.model_size),
         params(row.model_n_params),
         row.backends.clone(),
-        row.test().name(),
+        match &row.draft {
+            Some(draft) => format!("{} {draft}", row.test().name()),
+            None => row.test().name(),
+        },
         format!(
             "{:.2} ± {:.2}",
             row.statistics.avg_ts, row.statistics.stddev_ts
@@ -363,6 +375,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         or_dash(row.host_ms_per_token.map(|v| format!("{v:.3}"))),
         or_dash(row.gpu_idle.map(|v| format!("{:.1}%", 100.0 * v))),
         or_dash(row.longest_submission_ms.map(|v| format!("{v:.1}"))),
+        or_dash(accepted.map(|(some, all)| format!("{some}/{all}"))),
     ]
 }
 
@@ -478,10 +491,10 @@ mod tests {
             ..row()
         };
         let expected = "\
-| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | dependent | host ms | GPU idle | longest ms |
-| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | --------: | ------: | -------: | ---------: |
-| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |       450 |   0.500 |     1.2% |          - |
-| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |       98.8 |
+| model                          |       size |     params | backend    |            test |                  t/s | device                   | tier     |    GB/s | of peak | dispatches | dependent | host ms | GPU idle | longest ms |  accepted |
+| ------------------------------ | ---------: | ---------: | ---------- | --------------: | -------------------: | ------------------------ | -------- | ------: | ------: | ---------: | --------: | ------: | -------: | ---------: | --------: |
+| synthetic glm-4.7-flash q4_0   |  17.00 GiB |    29.90 B | Vulkan     |   tg100 @ d4096 |       450.00 ± 70.71 | NVIDIA \"H200\"            | subgroup |     900 |   20.0% |        700 |       450 |   0.500 |     1.2% |          - |         - |
+| synthetic glm-4.7-flash q4_0   |   5.00 MiB |    16.00 M | Vulkan     |           pp512 |       450.00 ± 70.71 | CPU reference            | -        |       - |       - |          - |         - |       - |        - |       98.8 |         - |
 ";
         assert_eq!(written(Format::Md, &[row(), prompt]), expected);
     }
@@ -527,13 +540,29 @@ mod tests {
         let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,model_filename,model_type,model_size,\
             model_n_params,n_ubatch,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns,avg_ts,stddev_ts,bytes_per_token,gb_per_s,\
             peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms,\
-            expert_slots,expert_hits,cpu_share";
+            expert_slots,expert_hits,cpu_share,draft,drafted,accepted";
         assert_eq!(lines[0], names);
         let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
-            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\",\"\",\"\",\"\"";
+            \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\",\"\",\"\",\"\",\"\",\"\",\"\"";
         assert_eq!(lines[1], expected);
+    }
+
+    #[test]
+    fn a_row_with_drafts_tells_how_many_were_accepted_and_if_that_was_forced() {
+        let drafted = Row {
+            draft: Some("mtp forced".to_owned()),
+            drafted: Some(63),
+            accepted: Some(52),
+            n_depth: 0,
+            ..row()
+        };
+        let table = written(Format::Md, &[drafted.clone()]);
+        assert!(table.contains("| tg100 mtp forced |"), "{table}");
+        assert!(table.ends_with("|     52/63 |\n"), "{table}");
+        let csv = written(Format::Csv, &[drafted]);
+        assert!(csv.ends_with(",\"mtp forced\",\"63\",\"52\"\n"), "{csv}");
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::drafted::{BenchDrafts, Drafting};
+use super::repetition::{measure_drafted, tokens_of};
 use super::report::{Row, Statistics, build};
 use super::routing::Routing;
 use super::source::{Source, describe};
@@ -16,8 +18,8 @@ use crate::engine::device::check_cpu;
 use crate::engine::gpu::{ExpertTraffic, GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
-    CpuShare, DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Sampling, Share,
-    Tier, TierTrial, residence,
+    CpuShare, DeviceChoice, EngineError, Partly, PrecomposeChoice, Precomposed, Share, Tier,
+    TierTrial, residence,
 };
 use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
@@ -76,6 +78,8 @@ pub struct BenchOptions {
     pub chunks: Vec<u32>,
     /// The choices of experts that decoded tokens take instead of their own.
     pub routing: Option<Arc<Routing>>,
+    /// The drafts of generations.
+    pub draft: Drafting,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// The number of times that each test is repeated.
@@ -155,7 +159,7 @@ fn tell(on_event: &mut OnEvent<'_>, event: Event<'_>) -> Result<(), Ended> {
 /// # Errors
 /// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
 pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
-    let model = options.source.load()?;
+    let model = options.source.load_with_nextn(&options.draft.layer()?)?;
     let suits_cpu = suits_cpu(options, &*model);
     let on_gpus_alone = suits_cpu.is_err();
     match run_all(options, &model, suits_cpu, on_event) {
@@ -353,7 +357,12 @@ fn on_gpu(
         asked => asked.iter().map(|n| Some(*n)).collect(),
     };
     for chunk in chunks {
-        let mut backend = GpuBackend::with_chunk(Arc::clone(&weights), n_ctx, chunk).wait()?;
+        let drafts = options
+            .draft
+            .options
+            .most(weights.residence.slots().is_some());
+        let weights = Arc::clone(&weights);
+        let mut backend = GpuBackend::with_drafts(weights.clone(), n_ctx, chunk, drafts).wait()?;
         let row = gpu_row(options, &weights, backend.chunk(), peak);
         run_tests(options, &mut backend, &**model, &row, on_event)?;
     }
@@ -439,6 +448,8 @@ fn run_tests(
     on_event: &mut OnEvent<'_>,
 ) -> Result<(), Ended> {
     let vocab = model.config().vocab_size;
+    let longest = options.tests.iter().map(Test::context).max();
+    let text = options.draft.tokens(model, longest.unwrap_or(0))?;
     let deepest = options.tests.iter().map(|test| test.depth).max();
     backend.fill_cache(deepest.unwrap_or(0)).wait()?;
     let began = Instant::now();
@@ -459,10 +470,15 @@ fn run_tests(
             draws += u64::from(slots);
             tokens_of(draws)
         };
-        measure(backend, &warm_up, vocab, &choice())?;
+        let mut drafts = match test.generate {
+            0 => None,
+            _ => options.draft.drafter(&backend.draft_means(), &text)?,
+        };
+        measure_drafted(backend, &warm_up, vocab, &choice(), drafts.as_mut())?;
         while began.elapsed() < WARM_UP_TIME {
-            measure(backend, &warm_up, vocab, &choice())?;
+            measure_drafted(backend, &warm_up, vocab, &choice(), drafts.as_mut())?;
         }
+        let warmed_up = drafts.as_ref().map(BenchDrafts::counts);
         let test_time = strftime_now("%Y-%m-%dT%H:%M:%SZ").unwrap_or_default();
         if let Some(gpu) = backend.gpu() {
             gpu.take_host_time();
@@ -472,7 +488,9 @@ fn run_tests(
         let mut samples = vec![];
         while samples.len() < options.repetitions {
             tell(on_event, Event::Repetition(samples.len()))?;
-            samples.push(measure(backend, test, vocab, &choice())?);
+            let sampling = choice();
+            let took = measure_drafted(backend, test, vocab, &sampling, drafts.as_mut())?;
+            samples.push(took);
         }
         let traffic = traffic(backend)?.since(&before);
         let mut row = Row {
@@ -482,10 +500,18 @@ fn run_tests(
             test_time,
             statistics: Statistics::of(&samples, test.tokens()),
             expert_hits: traffic.hit_rate().filter(|_| test.generate > 0),
+            draft: drafts.as_ref().and_then(|_| options.draft.name()),
             ..base.clone()
         };
+        if let (Some(drafts), Some(before)) = (&drafts, warmed_up) {
+            let [drafted, accepted] = drafts.counts();
+            row.drafted = Some(drafted - before[0]);
+            row.accepted = Some(accepted - before[1]);
+        }
         if let Some(gpu) = backend.gpu() {
-            if test.prompt == 0 {
+            if drafts.is_some() {
+                // A step has several tokens, so the figures of one say nothing.
+            } else if test.prompt == 0 {
                 look_into(gpu, test, vocab, &mut row)?;
             } else {
                 let longest = gpu.take_longest_submission();
@@ -497,16 +523,6 @@ fn run_tests(
         tell(on_event, Event::Row(&row))?;
     }
     Ok(())
-}
-
-/// The choice of a generation's tokens: greedy, or for a draw other than 0 any tokens of the vocabulary alike often. Greedy tokens of random
-/// weights repeat each other, and then experts that have slots are chosen more often than others.
-pub(crate) fn tokens_of(draw: u64) -> Sampling {
-    Sampling {
-        temperature: if draw > 0 { 1e4 } else { 0.0 },
-        seed: draw,
-        ..Sampling::GREEDY
-    }
 }
 
 /// The traffic of experts so far.
@@ -558,37 +574,6 @@ fn idle(steps: &[[f64; 2]]) -> Option<f64> {
     let ([first, _], [_, last]) = (steps.first()?, steps.last()?);
     let busy: f64 = steps.iter().map(|[begin, end]| end - begin).sum();
     (steps.len() > 1 && last > first).then(|| (1.0 - busy / (last - first)).max(0.0))
-}
-
-/// The time of one repetition, whose tokens `sampling` chooses. Of a generation, it begins when the first token is known, which is chosen from logits that
-/// are there, and ends with the last: each token in it was computed.
-pub(crate) fn measure(
-    backend: &mut dyn Backend,
-    test: &Test,
-    vocab: usize,
-    sampling: &Sampling,
-) -> Result<Duration, BenchError> {
-    let began = Instant::now();
-    let tokens = random_tokens(test.prompt.max(1), vocab);
-    if test.generate == 0 {
-        backend.prefill(&tokens, test.depth).wait()?;
-        return Ok(began.elapsed());
-    }
-    let context = (test.depth + test.prompt).max(1);
-    backend.prefill(&tokens, context - tokens.len()).wait()?;
-    let mut times = Vec::with_capacity(test.generate + 1);
-    // Backends look at the ids in the context only to repeat less, which `sampling` does not ask for.
-    let limit = test.generate + 1;
-    backend
-        .decode(&vec![0; context], sampling, limit, &mut |_| {
-            times.push(Instant::now());
-            ControlFlow::Continue(())
-        })
-        .wait()?;
-    let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
-        return Ok(Duration::ZERO);
-    };
-    Ok(last - if test.prompt > 0 { began } else { first })
 }
 
 #[cfg(test)]

@@ -64,6 +64,17 @@ impl DraftOptions {
         source: DraftSource::Off,
         most: Some(0),
     };
+
+    /// The most drafts of a step for which room is worth having, where experts may have to be brought to the device.
+    pub fn most(&self, brings_experts: bool) -> u32 {
+        match self.source {
+            DraftSource::Off => 0,
+            DraftSource::Auto if brings_experts => 0,
+            _ => self
+                .most
+                .map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX)),
+        }
+    }
 }
 
 /// The drafts of the next step.

@@ -228,7 +228,7 @@ impl GpuBatch {
         let choices = Range::words("choices", u64::from(drawn) * CHOICE as u64);
         gpu.realise(&choices.buffer).await?;
         let biases = BiasRows::new(&gpu, drawn).await?;
-        let results = Results::with_drafts(&gpu, RING, drawn, recipes.predicts()).await?;
+        let results = Results::new(&gpu, RING, drawn, recipes.predicts()).await?;
         let drafting = Drafting::new(&gpu, &recipes, vocab, sizes).await?;
         let chosen = Chosen {
             recipes: &recipes,

@@ -7,7 +7,7 @@ use crate::engine::batch::{BatchStep, BatchToken, Prediction};
 use crate::engine::draft::{Drafter, Proposal, Verified};
 use crate::kernels::keep_states::KEPT;
 use crate::kernels::logit_bias::Biases;
-use crate::kernels::sampling::{Sampling, uniform};
+use crate::kernels::sampling::Sampling;
 use std::ops::ControlFlow;
 use web_time::Instant;
 
@@ -189,9 +189,7 @@ impl GpuBackend {
             drafts = landing.drafts;
             self.batch.layer_rows = last + 1;
         }
-        let same = drafts.iter().zip(&landing.ids);
-        let accepted = same.take_while(|(draft, id)| draft == id).count();
-        let accepted = self.forced.as_mut().map_or(accepted, |forced| forced.accepted(count));
+        let accepted = answered.drafter.accepted(&drafts, &landing.ids);
         let broken = &landing.broken[..=accepted];
         if let Some(row) = broken.iter().position(|broken| *broken) {
             let position = last + row;
@@ -211,29 +209,5 @@ impl GpuBackend {
             behind: behind.clamp(1, most),
             drafts: drafts as u32,
         }
-    }
-
-    /// Has drafts count as accepted by lot from now on, whatever was chosen: the first, the first two and so on in these shares of the steps. The
-    /// text then means nothing: for measuring with models of random weights.
-    pub fn force_acceptance(&mut self, shares: Option<Vec<f32>>) {
-        self.forced = shares.map(|shares| Forced { shares, steps: 0 });
-    }
-}
-
-/// Drafts that are accepted by lot.
-pub(super) struct Forced {
-    /// The shares of the steps in which the first, the first two and so on are.
-    shares: Vec<f32>,
-    /// The steps so far.
-    steps: u64,
-}
-
-impl Forced {
-    /// The number of `drafts` drafts that are accepted in the next step.
-    fn accepted(&mut self, drafts: usize) -> usize {
-        self.steps += 1;
-        let lot = uniform(0, self.steps);
-        let shares = self.shares.iter().take(drafts);
-        shares.take_while(|share| lot < **share).count()
     }
 }

@@ -42,16 +42,15 @@ use super::backend::{
     Answer, Backend, BackendError, OnPrompt, OnRow, OnToken, Touch, check_context, check_rows,
     check_tokens,
 };
-use crate::engine::draft::Drafter;
+use crate::engine::draft::{DraftMeans, Drafter};
 use crate::gpu::call::State;
 use crate::gpu::geometry::Site;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
-use crate::recipes::{BatchSizes, few};
+use crate::recipes::{BatchSizes, Residence, few};
 use batch::GpuBatch;
-use drafted::Forced;
 pub use flight::HostTime;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,8 +69,6 @@ pub struct GpuBackend {
     biases: Biases,
     /// The steps and time of the host for encoding and submitting decoded tokens.
     host: HostTime,
-    /// Drafts that are accepted by lot, where that is wanted.
-    forced: Option<Forced>,
     /// Timestamps of the steps of a decode, where they are wanted.
     stamps: Option<Stamps>,
 }
@@ -122,7 +119,6 @@ impl GpuBackend {
             next: 0,
             unknown_history: false,
             biases: Biases::default(),
-            forced: None,
             host: HostTime::default(),
             stamps: None,
         })
@@ -317,6 +313,14 @@ impl Backend for GpuBackend {
         on_token: &'a mut OnToken<'_>,
     ) -> Answer<'a, ()> {
         Box::pin(self.fly(context, sampling, limit, on_token))
+    }
+
+    fn draft_means(&self) -> DraftMeans {
+        DraftMeans {
+            most: self.batch.sizes().drafts as usize,
+            predicts: self.batch.recipes.predicts() > 0,
+            brings_experts: self.model().residence != Residence::Whole,
+        }
     }
 
     fn decode_drafted<'a>(

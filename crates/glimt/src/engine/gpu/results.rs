@@ -19,13 +19,8 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Makes `slots` slots, each with room for `count` results.
-    pub(super) async fn new(gpu: &Gpu, slots: usize, count: u32) -> Result<Self, GpuError> {
-        Self::with_drafts(gpu, slots, count, 0).await
-    }
-
-    /// The same with room for as many results of each of `drafts` drafts behind them.
-    pub(super) async fn with_drafts(
+    /// Makes `slots` slots, each with room for `count` results, and behind them for as many of each of `drafts` drafts.
+    pub(super) async fn new(
         gpu: &Gpu,
         slots: usize,
         count: u32,

@@ -19,6 +19,7 @@ fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         precompose: PrecomposeChoice::Off,
         cpu_products: Products::Quick,
         cpu_share: Default::default(),
+        draft: Default::default(),
         chunks: vec![],
         routing: None,
         force: false,

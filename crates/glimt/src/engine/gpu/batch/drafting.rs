@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The drafts of the prediction layer.
 pub(super) struct Drafting {
     /// The logits of a draft, (sequences, vocab).
-    logits: Range,
+    pub(super) logits: Range,
     /// The settings of the choices of each draft, (sequences, 12) words.
     choices: Vec<Range>,
     /// The recordings of each draft by its number, the most rows and the most of them that get a draft: the step, and its head with the choice.
@@ -68,7 +68,10 @@ impl Drafting {
             gpu.realise(&range.buffer).await?;
             choices.push(range);
             let sequences = recipes.sequences_of_draft(number, u32::MAX);
-            for told in sequences.iter().flat_map(|known| [&known.table, &known.work]) {
+            for told in sequences
+                .iter()
+                .flat_map(|known| [&known.table, &known.work])
+            {
                 gpu.realise(&told.buffer).await?;
             }
         }
@@ -100,7 +103,9 @@ fn positions(prediction: &Prediction) -> impl Iterator<Item = u32> + use<> {
     let Prediction {
         position, behind, ..
     } = *prediction;
-    [position].into_iter().chain(position + 1 - behind..position)
+    [position]
+        .into_iter()
+        .chain(position + 1 - behind..position)
 }
 
 impl GpuBatch {
@@ -216,13 +221,16 @@ impl GpuBatch {
                 let of = |(_, of): &(usize, Prediction)| place(of.sequence, of.position);
                 rows.extend(predictions.iter().map(of));
                 for (_, of) in predictions {
-                    rows.extend(positions(of).skip(1).map(|position| place(of.sequence, position)));
+                    rows.extend(
+                        positions(of)
+                            .skip(1)
+                            .map(|position| place(of.sequence, position)),
+                    );
                 }
             }
             _ => {
-                let of = |(_, of): &(usize, Prediction)| {
-                    place(of.sequence, of.position + number as u32)
-                };
+                let of =
+                    |(_, of): &(usize, Prediction)| place(of.sequence, of.position + number as u32);
                 rows.extend(with.iter().map(of));
             }
         }
@@ -244,8 +252,7 @@ impl GpuBatch {
         let mut replays = vec![];
         for number in 0..most_drafts(predictions) {
             let key = self.draft_key(predictions, number);
-            let (Some(drafting), Some([step, head])) =
-                (&self.drafting, self.draft_recordings(key))
+            let (Some(drafting), Some([step, head])) = (&self.drafting, self.draft_recordings(key))
             else {
                 return vec![];
             };
@@ -260,7 +267,12 @@ impl GpuBatch {
                 sample::words(&sampling, position)
             };
             let words: Vec<_> = predictions[..drawn].iter().map(words).collect();
-            write_words(self.gpu(), &drafting.choices[number], 0, words.as_flattened());
+            write_words(
+                self.gpu(),
+                &drafting.choices[number],
+                0,
+                words.as_flattened(),
+            );
             let state = State {
                 slot: of.slot,
                 // Rows of biases are those of the step's tokens.

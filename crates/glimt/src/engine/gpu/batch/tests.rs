@@ -3,6 +3,7 @@
 mod answered;
 mod as_one;
 mod drafted;
+mod predicted;
 mod shared;
 mod slots;
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::gpu::{PrecomposeChoice, Precomposed};
 use crate::gpu::Gpu;
+use crate::model::NextnSource;
 use crate::models;
 use crate::recipes::Residence;
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
@@ -25,6 +26,8 @@ pub(super) struct Way {
     staged: u32,
     /// Whether one sequence is longer, so that its context has more slices and pages.
     long: bool,
+    /// Whether the model has a prediction layer.
+    pub(super) nextn: bool,
 }
 
 impl Way {
@@ -48,10 +51,12 @@ impl Way {
         tuned.prompt_as_one = 32;
         let options = SynthOptions {
             layers: Some(3),
+            nextn: self.nextn,
             ..SynthOptions::default()
         };
         let gguf = synth::without_matrices(self.model, self.recipe, &options).expect("a plan");
-        let model = models::load(Arc::new(gguf)).expect("it is supported");
+        let model = models::load_with_nextn(Arc::new(gguf), &NextnSource::IfAny);
+        let model = model.expect("it is supported");
         let mut ignore = |_, _| {};
         let loaded = GpuModel::load_precomposed(
             Arc::new(gpu),
@@ -160,6 +165,7 @@ pub(super) fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
         precompose: precompose[one_of(precompose.len())],
         staged: [1, 48][one_of(2)],
         long: false,
+        nextn: false,
     }
 }
 

@@ -23,9 +23,11 @@ impl Drafter for ByLot<'_> {
         let count = 1 + self.rng.below(most);
         let next = self.text[text.len()..].iter().copied().take(count);
         let mut ids: Vec<u32> = next.collect();
-        match self.rng.below(4) {
+        match self.rng.below(5) {
             0 => return Proposal::None,
             1 => {}
+            // Nothing, where there is no layer.
+            3 => return Proposal::Predict(self.rng.below(9)),
             2 => {
                 let wrong = self.rng.below(ids.len());
                 ids[wrong] ^= 1;
@@ -68,7 +70,8 @@ fn answer(
 
 /// Compares texts with drafts and without in a way by lot.
 fn compare(rng: &mut Rng, precompose: &[PrecomposeChoice]) {
-    let way = way(rng, precompose);
+    let mut way = way(rng, precompose);
+    way.nextn = rng.below(2) == 0;
     let Some(model) = way.load() else {
         eprintln!("skipped: {way:?}");
         return;

@@ -1,0 +1,191 @@
+//! Protects the drafts of the prediction layer: its logits are those of the reference, whatever steps came before.
+
+use super::*;
+use crate::engine::Products;
+use crate::gpu::Gpu;
+use crate::kernels::sample::sample;
+use crate::model::NextnSource;
+use crate::models::{self, Model, Part, Reference};
+use crate::synth::{self, ModelName, Recipe, SynthOptions};
+
+/// The layer on the CPU, with a text that is known.
+struct Exact {
+    reference: Box<dyn Reference>,
+    width: usize,
+    /// The state before each position of the text.
+    before: Vec<f32>,
+    /// The tokens of the text whose rows are there.
+    rows: usize,
+}
+
+impl Exact {
+    fn new(model: Arc<dyn Model>, text: &[u32]) -> Self {
+        let width = model.config().embedding_length;
+        let reference = model.reference(Products::Exact, N_CTX, N_CTX);
+        let mut reference = reference.unwrap_or_else(|_| panic!("there is memory"));
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let hidden = reference.forward(text, &[part(text.len(), 0)], go_on);
+        let mut before = vec![0.0; width];
+        before.extend(reference.normed(&hidden.expect("nobody breaks")));
+        Self {
+            reference,
+            width,
+            before,
+            rows: 0,
+        }
+    }
+
+    /// The logits that choose each of `drafts` behind the first `known` tokens of `text`.
+    fn logits(&mut self, text: &[u32], known: usize, drafts: &[u32]) -> Vec<Vec<f32>> {
+        let (first, width) = (self.rows, self.width);
+        let before = &self.before[first * width..known * width];
+        let own = part(known - first, first);
+        let states = self.reference.predict(&text[first..known], before, &[own]);
+        self.rows = known;
+        let mut state = states[(known - 1 - first) * width..].to_vec();
+        let mut all = vec![self.reference.predicted_head(&state)];
+        for (i, draft) in drafts.iter().enumerate().take(drafts.len() - 1) {
+            let own = part(1, known + i);
+            state = self.reference.predict(&[*draft], &state, &[own]);
+            all.push(self.reference.predicted_head(&state));
+        }
+        all
+    }
+}
+
+fn part(tokens: usize, pos: usize) -> Part<'static> {
+    Part {
+        tokens,
+        pos,
+        pages: &[],
+    }
+}
+
+/// A session with room for drafts, and its model.
+fn session(tier: Tier, name: ModelName, recipe: Recipe) -> Option<GpuBackend> {
+    let options = GpuOptions {
+        tier: Some(tier),
+        serial_passes: Some(false),
+        ..GpuOptions::default()
+    };
+    let gpu = match Gpu::open(&options).wait() {
+        Ok(gpu) => gpu,
+        Err(GpuError::TierUnsupported { .. }) => return None,
+        Err(e) => panic!("these tests need a GPU adapter: {e}"),
+    };
+    let options = SynthOptions {
+        layers: Some(2),
+        nextn: true,
+        ..SynthOptions::default()
+    };
+    let bytes = synth::in_memory(name, recipe, &options).expect("a plan");
+    let gguf = crate::gguf::Gguf::from_bytes(bytes, "a model").expect("it is whole");
+    let model = models::load_with_nextn(Arc::new(gguf), &NextnSource::Own);
+    let model = model.expect("it is supported");
+    let model = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {}).wait();
+    let model = Arc::new(model.expect("it fits"));
+    Some(complete(GpuBackend::with_drafts(model, N_CTX, Some(32), 3)).expect("it fits"))
+}
+
+/// A step over rows from the one at `last` on, with `drafts` of the layer.
+fn step(session: &mut GpuBackend, last: usize, rows: usize, drafts: u32) -> BatchLanding {
+    let token = |position: usize| BatchToken {
+        sequence: 0,
+        position: position as u32,
+    };
+    let tokens: Vec<_> = (last..last + rows).map(token).collect();
+    let prediction = Prediction {
+        sequence: 0,
+        position: last as u32,
+        behind: (last + 1 - session.batch.layer_rows) as u32,
+        drafts,
+    };
+    let predictions = [prediction];
+    let flight = complete(session.batch.submit(BatchStep {
+        tokens: &tokens,
+        choices: &vec![Sampling::GREEDY; rows],
+        biases: &[],
+        logits: &[],
+        predictions: if drafts == 0 { &[] } else { &predictions },
+    }));
+    let landing = complete(session.batch.land(flight.expect("it runs"))).expect("it lands");
+    if drafts > 0 {
+        session.batch.layer_rows = last + 1;
+    }
+    landing
+}
+
+/// Compares drafts along a text, whose tokens are computed in steps of all kinds.
+fn compare(tier: Tier, limit: f64, recipe: Recipe) {
+    let mut rng = Rng::fresh();
+    let name = [ModelName::Tiny, ModelName::TinyGlm][rng.below(2)];
+    let Some(mut session) = session(tier, name, recipe) else {
+        return;
+    };
+    // Some prompts end with steps of few tokens, whose rows are made later.
+    let context = tokens(3 + rng.below(40));
+    complete(session.prefill(&context, 0)).expect("it computes");
+    let mut text = context.clone();
+    let on_token = &mut |id| {
+        text.push(id);
+        ControlFlow::Continue(())
+    };
+    complete(session.decode(&context, &Sampling::GREEDY, 24, on_token)).expect("it decodes");
+    let model = Arc::clone(&session.model().model);
+    let mut exact = Exact::new(model, &text);
+    complete(session.prefill(&context, 0)).expect("it computes");
+    session
+        .batch
+        .write_ids(0, context.len(), &text[context.len()..=context.len()]);
+    let (mut last, mut errors) = (context.len(), vec![]);
+    while last + 5 < text.len() {
+        let drafts = rng.below(4);
+        if drafts == 0 {
+            // All of them are right.
+            let rows = 1 + rng.below(4);
+            session.batch.write_ids(0, last, &text[last..last + rows]);
+            step(&mut session, last, rows, 0);
+            last += rows;
+            session.batch.write_ids(0, last, &text[last..=last]);
+            continue;
+        }
+        let landing = step(&mut session, last, drafts + 1, drafts as u32);
+        assert_eq!(landing.drafts.len(), drafts);
+        let logits = exact.logits(&text, last + 1, &landing.drafts);
+        for (row, draft) in logits.iter().zip(&landing.drafts) {
+            let best = sample(row, &[], &Sampling::GREEDY, 0);
+            let near = row[best as usize] - row[*draft as usize];
+            assert!(near < 0.3, "{draft} for {best}, {near} below");
+        }
+        let drafting = session.batch.drafting.as_ref().expect("it drafts");
+        let found = &drafting.logits;
+        let found = session
+            .batch
+            .gpu()
+            .read(&found.buffer, found.offset, found.size);
+        let found: Vec<f32> = found.wait().expect("it reads");
+        let exact: Vec<f64> = logits[drafts - 1].iter().map(|v| f64::from(*v)).collect();
+        errors.push(nmse(&found, &exact));
+        let same = landing.drafts.iter().zip(&text[last + 1..]);
+        last += 1 + same.take_while(|(draft, id)| draft == id).count();
+        session.batch.write_ids(0, last, &text[last..=last]);
+    }
+    errors.sort_by(f64::total_cmp);
+    // Rounding may turn a near tie of experts.
+    let middle = errors[errors.len() / 2];
+    assert!(middle < limit, "{name:?} {recipe:?} {tier:?}: {errors:?}");
+}
+
+#[test]
+fn drafts_have_the_logits_of_the_reference() {
+    compare(Tier::Subgroup, 1e-4, Recipe::Q8_0);
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn drafts_have_them_in_every_tier() {
+    for recipe in [Recipe::Q8_0, Recipe::Q4KM] {
+        compare(Tier::Subgroup, 1e-4, recipe);
+        compare(Tier::Int8, 2e-3, recipe);
+    }
+}
