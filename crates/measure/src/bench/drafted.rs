@@ -194,7 +194,7 @@ pub fn shares(text: &str) -> Result<Arc<[f64]>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use web_time::Duration;
+    use std::time::Duration;
 
     const MEANS: DraftMeans = DraftMeans {
         most: 16,
@@ -222,7 +222,7 @@ mod tests {
             ..Drafting::default()
         };
         let mut measured = drafting.drafter(&MEANS, &None).unwrap().unwrap();
-        let mut counts = [0.0; 3];
+        let mut counts = [0.0f64; 3];
         for _ in 0..4000 {
             counts[measured.accepted(&[1, 2, 3], &[4, 4, 4, 4])] += 1.0 / 4000.0;
         }
