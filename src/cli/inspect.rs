@@ -19,7 +19,8 @@ use super::picture::Picture;
 use crate::engine::{self, EngineError, EngineOptions, MemoryPlan, Partly};
 use crate::gguf::Gguf;
 use crate::gpu::{AdapterSummary, Target};
-use crate::model::{self, Experts, Gating};
+use crate::model::tensors::block_of;
+use crate::model::{self, Experts, Gating, has_nextn};
 use crate::models::Model;
 use crate::pictures::terminal::Terminal;
 use crate::plural;
@@ -276,7 +277,7 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
     let file = bytes(report.file_bytes);
     let nextn = match model.nextn_predict_layers {
         0 => String::new(),
-        n => format!(", {n} more for prediction that are not used"),
+        n => format!(", {n} more for prediction{}", layer_size(report)),
     };
     let (blocks, dense) = (model.block_count, model.leading_dense_block_count);
     let context = plural::count(model.context_length, "token");
@@ -304,6 +305,19 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
         ("vocabulary", format!("{vocabulary}; stops at {stops}")),
         ("template", template),
     ]
+}
+
+/// How much the prediction layer holds, and when it is loaded.
+fn layer_size(report: &Report) -> String {
+    let gguf = report.model.gguf();
+    if !has_nextn(gguf) {
+        return " that are not in the file".to_owned();
+    }
+    let first = report.model.config().block_count;
+    let of_layer = |name: &str| block_of(name).is_some_and(|n| n >= first);
+    let tensors = gguf.tensors().iter().filter(|t| of_layer(&t.name));
+    let size = bytes(tensors.map(|t| t.byte_len()).sum());
+    format!(" (MTP, {size}), loaded if drafts by it are asked for")
 }
 
 /// The sizes of a mixture of experts and how they are chosen.

@@ -3,6 +3,7 @@
 
 mod damage;
 mod files;
+mod nextn;
 mod rewrites;
 mod rows;
 

@@ -102,6 +102,9 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// [`has_nextn`](crate::model::has_nextn).
     fn nextn(&self) -> bool;
 
+    /// Bytes of the matrices of its prediction layer; 0 where that is not loaded. Tables that it shares with the model do not count.
+    fn nextn_bytes(&self) -> u64;
+
     /// Bytes that a position takes in the cache, of all layers, also of the prediction layer if that is loaded.
     fn cache_bytes_per_token(&self) -> u64;
 

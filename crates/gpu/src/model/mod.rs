@@ -15,6 +15,6 @@ pub use block::{Block, Transformer};
 pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
 pub use feed_forward::{Convert, Ffn, Mlp, Moe};
-pub use nextn::{Nextn, NextnSource, Shared, has_nextn};
+pub use nextn::{Bytes, Nextn, NextnSource, Shared, has_nextn};
 pub use rope::{RopeConfig, Yarn, rope_table};
 pub use weight::Weight;

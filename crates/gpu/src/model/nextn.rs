@@ -1,5 +1,6 @@
 //! The prediction layer of a model (multi-token prediction, `blk.N.nextn.*`): one more block, which predicts the token after next.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::tensors::Tensors;
@@ -43,6 +44,25 @@ pub enum NextnSource {
     Own,
     /// Another file, of the layer alone or with a model.
     Other(Arc<Gguf>),
+}
+
+/// Counts the bytes of the matrices that it converts to nothing.
+#[derive(Default)]
+pub struct Bytes(pub u64);
+
+impl<'a> Convert<'a, Weight, Vec<f32>> for Bytes {
+    type Weight = ();
+    type Vector = ();
+    type Error = Infallible;
+
+    fn weight(&mut self, weight: &'a Weight) -> Result<(), Infallible> {
+        self.0 += weight.byte_len();
+        Ok(())
+    }
+
+    fn vector(&mut self, _: &'a Vec<f32>) -> Result<(), Infallible> {
+        Ok(())
+    }
 }
 
 /// What a model shares with its prediction layer.

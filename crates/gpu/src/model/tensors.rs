@@ -233,7 +233,7 @@ impl<'a> Tensors<'a> {
 const PICTURES: [&str; 2] = ["v.", "mm."];
 
 /// N of `blk.N.*`.
-fn block_of(tensor: &str) -> Option<usize> {
+pub fn block_of(tensor: &str) -> Option<usize> {
     tensor.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::plan::Plan;
 use crate::gpu::{GpuError, Target};
 use crate::kernels::sequences::PAGE;
+use crate::model::tensors::block_of;
 use crate::models::Model;
 use crate::recipes::{BatchSizes, Residence};
 
@@ -86,7 +87,7 @@ impl MemoryPlan {
         let cache_per_token = model.cache_bytes_per_token();
         Self {
             ctx: n_ctx,
-            weights: model.gguf().tensors().iter().map(|t| t.byte_len()).sum(),
+            weights: read_on_cpu(model),
             host: 0,
             file: 0,
             slots: None,
@@ -101,4 +102,12 @@ impl MemoryPlan {
     pub fn total(&self) -> u64 {
         self.weights + self.cache + self.scratch
     }
+}
+
+/// Bytes of the weights that the CPU reads: all of the file, but those of a prediction layer only if it is loaded.
+fn read_on_cpu(model: &dyn Model) -> u64 {
+    let blocks = model.config().block_count;
+    let tensors = model.gguf().tensors().iter();
+    let of_trunk = tensors.filter(|tensor| block_of(&tensor.name).is_none_or(|n| n < blocks));
+    of_trunk.map(|tensor| tensor.byte_len()).sum::<u64>() + model.nextn_bytes()
 }

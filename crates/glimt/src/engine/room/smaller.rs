@@ -3,6 +3,8 @@
 use super::{Place, STEP};
 use crate::engine::EngineError;
 use crate::engine::host::size;
+use crate::gguf::Gguf;
+use crate::model::NextnSource;
 use crate::models;
 use crate::synth::{Recipe, Retyped};
 
@@ -33,6 +35,10 @@ impl Place<'_> {
     fn smaller_recipe(&self, n_ctx: usize) -> Result<Option<(Recipe, u64)>, EngineError> {
         let (gguf, config) = (self.model.gguf(), self.model.config());
         let layers = config.block_count + config.nextn_predict_layers;
+        let nextn = match self.model.nextn() {
+            true => NextnSource::IfAny,
+            false => NextnSource::None,
+        };
         let retyped = Retyped::new(gguf, layers);
         let mut recipes = Recipe::ALL.map(|recipe| (recipe, retyped.bytes(recipe)));
         recipes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -43,7 +49,8 @@ impl Place<'_> {
         for (recipe, bytes) in smaller {
             // Shapes that the recipe cannot have, or that the family does not run in these types, are no advice.
             let model = retyped.gguf(recipe).ok();
-            let Some(model) = model.and_then(|gguf| models::load(gguf.into()).ok()) else {
+            let load = |gguf: Gguf| models::load_with_nextn(gguf.into(), &nextn).ok();
+            let Some(model) = model.and_then(load) else {
                 continue;
             };
             let place = Place {

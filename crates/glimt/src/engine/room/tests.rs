@@ -5,6 +5,7 @@ use crate::engine::ModelSource;
 use crate::engine::disk::Disk;
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
+use crate::model::NextnSource;
 use crate::models;
 use crate::synth::{ModelName, Plan, Recipe, SynthOptions, without_matrices};
 use glimt_formats::testing::Rng;
@@ -43,6 +44,30 @@ fn a_model_that_thinks_gets_what_has_room() {
     let plan = place.plan(Residence::Whole, 2048);
     let plan = plan.expect("it is read in place");
     assert_eq!(plan.cache, model.cache_bytes_per_token() * 2048);
+}
+
+#[test]
+fn a_prediction_layer_takes_memory_where_it_is_loaded() {
+    let options = SynthOptions {
+        nextn: true,
+        ..SynthOptions::default()
+    };
+    let [with, without] = [NextnSource::Own, NextnSource::None].map(|source| {
+        let gguf = without_matrices(ModelName::TinyGlm, Recipe::Q4_0, &options).expect("a plan");
+        let model = models::load_with_nextn(Arc::new(gguf), &source);
+        model.expect("it has the layer")
+    });
+    let plan = |model: &Arc<dyn Model>| MemoryPlan::on_cpu(&**model, 512);
+    let more = plan(&with).weights - plan(&without).weights;
+    assert_eq!(more, with.nextn_bytes());
+    // 64 experts of 3 matrices of 256 x 256, and little beside them.
+    let experts = 64 * 3 * 256 * 256 / 32 * 18;
+    assert!((experts..experts * 11 / 10).contains(&more), "{more}");
+    assert_eq!(without.nextn_bytes(), 0);
+    let rows = plan(&with).cache - plan(&without).cache;
+    assert_eq!(rows, 512 * 576 * 2);
+    // As if the file had no layer.
+    assert_eq!(plan(&without).weights, plan(&tiny()).weights);
 }
 
 /// A small model with experts.

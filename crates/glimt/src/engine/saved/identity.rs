@@ -23,7 +23,7 @@ pub(in crate::engine) struct Identity {
     weights: String,
     /// Tokens of the vocabulary, and a hash of them.
     vocabulary: (usize, String),
-    /// Layers of the cache, bytes of a position in all of them, and their format.
+    /// Layers of the cache, bytes of a position in all of them, and their format. The prediction layer counts if it is in use.
     rows: (usize, u64, String),
 }
 
@@ -45,11 +45,27 @@ impl Identity {
             weights: weights(gguf, model.has_data())?,
             vocabulary: (config.vocab_size, hash(tokens)),
             rows: (
-                config.block_count,
+                config.block_count + usize::from(model.nextn()),
                 model.cache_bytes_per_token(),
                 "f16".to_owned(),
             ),
         })
+    }
+
+    /// The identity of the same model with the prediction layer in use if it is not here, and without it if it is. `blocks` is the number of the
+    /// model's blocks.
+    pub(super) fn with_other_rows(&self, blocks: usize) -> Self {
+        let (layers, bytes, format) = &self.rows;
+        let other = if *layers == blocks {
+            blocks + 1
+        } else {
+            blocks
+        };
+        let bytes = bytes / (*layers).max(1) as u64 * other as u64;
+        Self {
+            rows: (other, bytes, format.clone()),
+            ..self.clone()
+        }
     }
 
     /// Bytes of a token's rows.

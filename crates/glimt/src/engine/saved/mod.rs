@@ -83,7 +83,10 @@ pub struct SessionFile {
     kept: Kept,
     /// The computations that the rows of the file come from, where a session knows.
     lineage: Option<Lineage>,
+    /// The identity in the file. Its rows may have the prediction layer where the engine has not, or the other way round.
     identity: Identity,
+    /// The identity of the engine's model.
+    own: Identity,
     /// The writer of the rows that this engine computes.
     writer: Writer,
     differs: Option<String>,
@@ -96,7 +99,9 @@ impl SessionFile {
     /// # Errors
     /// [`SessionFileError`]: no folder for it, no session file, of another model or a later version.
     pub fn check(path: &Path, opened: &Opened) -> Result<(), SessionFileError> {
-        opening::check(path, &Identity::of(opened)?)
+        let identity = Identity::of(opened)?;
+        let blocks = opened.model().config().block_count;
+        opening::check(path, &identity, &identity.with_other_rows(blocks))
     }
 
     /// Opens the file at `path` for `engine`, or begins it. It is locked against other processes until it is dropped. What a process
@@ -106,9 +111,10 @@ impl SessionFile {
     /// # Errors
     /// [`SessionFileError`]: in use, no session file, of another model or a later version, damaged, or what the system says.
     pub fn open(path: &Path, engine: &Engine) -> Result<Self, SessionFileError> {
-        let identity = engine.identity()?.clone();
+        let own = engine.identity()?.clone();
+        let other = own.with_other_rows(engine.model().config().block_count);
         let mut file = opening::open_locked(path)?;
-        let header = opening::check_or_begin(path, &mut file, &identity)?;
+        let (header, identity) = opening::check_or_begin(path, &mut file, &own, &other)?;
         let read = replay::replay(path, &mut file, header, identity.row_bytes())?;
         let writer = Writer::of(engine);
         let mut writers = read.kept.writers.iter();
@@ -122,6 +128,7 @@ impl SessionFile {
             kept: read.kept,
             lineage: None,
             identity,
+            own,
             writer,
             differs,
         };
@@ -207,8 +214,16 @@ impl SessionFile {
         self.kept.extents.len()
     }
 
-    /// The position of the first row of an extent, and its rows, checked.
+    /// The position of the first row of an extent, and its rows, checked, as the engine has them. Rows of the prediction layer that are not in
+    /// the file are zeros: drafts are worse until there are further tokens, and the text is the same.
     pub(super) fn rows(&mut self, extent: usize) -> Result<(usize, Vec<u8>), SessionFileError> {
+        let Extent { first, end, .. } = self.kept.extents[extent];
+        let rows = self.rows_there(extent)?;
+        Ok((first, fitted(rows, end - first, &self.own)))
+    }
+
+    /// The rows of an extent as the file has them, checked.
+    fn rows_there(&mut self, extent: usize) -> Result<Vec<u8>, SessionFileError> {
         let Extent {
             first,
             end,
@@ -221,7 +236,7 @@ impl SessionFile {
         match read.map_err(failed(&self.path, "cannot read"))? {
             Some(mut payload) => {
                 payload.drain(..8);
-                Ok((first, payload))
+                Ok(payload)
             }
             None => {
                 let difference = replay::OTHER_CHECKSUM;
@@ -341,6 +356,7 @@ impl SessionFile {
         while first < cached {
             let end = cached.min(first + at_once);
             let bytes = session.read_rows(first..end).await?;
+            let bytes = fitted(bytes, end - first, &self.identity);
             group.put_rows(first, end, &bytes, self.end)?;
             first = end;
         }
@@ -389,13 +405,19 @@ impl SessionFile {
     }
 
     fn check_engine(&self, engine: &Engine) -> Result<(), SessionFileError> {
-        match *engine.identity()? == self.identity {
+        match *engine.identity()? == self.own {
             true => Ok(()),
             false => Err(SessionFileError::OtherEngine {
                 path: self.path.clone(),
             }),
         }
     }
+}
+
+/// Rows of `count` positions with the layers of `identity`. They lie layer after layer, and the prediction layer is the last.
+fn fitted(mut rows: Vec<u8>, count: usize, identity: &Identity) -> Vec<u8> {
+    rows.resize(count * identity.row_bytes() as usize, 0);
+    rows
 }
 
 /// A group of records while it is written.

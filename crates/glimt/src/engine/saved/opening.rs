@@ -69,8 +69,12 @@ fn is_there(path: &Path) -> Result<bool, SessionFileError> {
 }
 
 /// Checks what can be told of a file before the model is loaded: that it can be there, and that it begins as one of the model does.
-/// Nothing is changed.
-pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileError> {
+/// Nothing is changed. A file may also be that of `other`.
+pub(super) fn check(
+    path: &Path,
+    identity: &Identity,
+    other: &Identity,
+) -> Result<(), SessionFileError> {
     if !is_there(path)? {
         let folder = folder(path);
         if folder.is_dir() {
@@ -85,7 +89,8 @@ pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileE
         path,
         &mut File::open(path).map_err(failed(path, "cannot open"))?,
     )?;
-    match found.starts_with(&own) || own.starts_with(&found) {
+    let is_other = found.starts_with(&header(other));
+    match found.starts_with(&own) || own.starts_with(&found) || is_other {
         true => Ok(()),
         false => Err(refusal(path, &found, identity)),
     }
@@ -173,21 +178,25 @@ fn is_still(_: &Path, _: &File) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Checks the header of a file, or writes that of a new one; returns its length.
+/// Checks the header of a file, or writes that of a new one; returns its length and the identity there, which may also be `other`.
 pub(super) fn check_or_begin(
     path: &Path,
     file: &mut File,
     identity: &Identity,
-) -> Result<u64, SessionFileError> {
+    other: &Identity,
+) -> Result<(u64, Identity), SessionFileError> {
     let own = header(identity);
     let found = beginning(path, file)?;
     if found.len() < own.len() && own.starts_with(&found) {
         // New, or ended while its header was written: nothing was ever saved in it.
         begin(path, file, &own).map_err(failed(path, "cannot begin"))?;
-        return Ok(own.len() as u64);
+        return Ok((own.len() as u64, identity.clone()));
     }
-    if found.starts_with(&own) {
-        return Ok(own.len() as u64);
+    for there in [identity, other] {
+        let header = header(there);
+        if found.starts_with(&header) {
+            return Ok((header.len() as u64, there.clone()));
+        }
     }
     Err(refusal(path, &found, identity))
 }

@@ -57,7 +57,7 @@ impl SessionFile {
             while let Some((_, writer)) = writers.next_if(|(from, _)| *from <= first) {
                 group.put_writer(writer)?;
             }
-            let (_, rows) = self.rows(i)?;
+            let rows = self.rows_there(i)?;
             group.put_rows(first, end, &rows, self.header)?;
         }
         if !self.kept.data.is_empty() {

@@ -76,6 +76,14 @@ impl super::Model for Model {
         self.weights.nextn.is_some()
     }
 
+    fn nextn_bytes(&self) -> u64 {
+        let mut bytes = model::Bytes::default();
+        if let Some(layer) = &self.weights.nextn {
+            let Ok(_) = layer.convert(&mut bytes, |attention, by| attention.convert(by));
+        }
+        bytes.0
+    }
+
     fn cache_bytes_per_token(&self) -> u64 {
         // A position is one row of f16 in each layer.
         (self.cached_layers() * self.config.cache_row() * size_of::<half::f16>()) as u64
