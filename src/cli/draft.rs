@@ -21,10 +21,20 @@ pub(super) struct DraftArgs {
     #[arg(long = "draft", value_name = "auto|off|mtp|ngram", value_parser = source, default_value = DraftSource::Auto.name(), hide_default_value = true, hide_short_help = true)]
     source: DraftSource,
     /// Propose at most N tokens for a step [default: as many as pay]
-    #[arg(long = "draft-max", value_name = "N", hide_short_help = true)]
+    #[arg(
+        id = "draft_max",
+        long = "draft-max",
+        value_name = "N",
+        hide_short_help = true
+    )]
     most: Option<usize>,
     /// Take the prediction layer from this file, which has it alone or with a model
-    #[arg(long = "draft-model", value_name = "FILE", hide_short_help = true)]
+    #[arg(
+        id = "draft_model",
+        long = "draft-model",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
     model: Option<PathBuf>,
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{SCRIPT, Server, with};
-use crate::scripted;
+use crate::scripted::{self, Script};
 
 const COMPLETION: &str = "/completion";
 
@@ -21,12 +21,18 @@ fn repeated(server: &Server) -> Value {
 #[test]
 fn texts_with_drafts_are_those_without_and_what_became_of_them_is_told() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let model = scripted::scripted(folder.path(), "script", &SCRIPT);
+    // A token for each line.
+    let text: String = (10..50).map(|line| format!("Line {line} here")).collect();
+    let script = Script {
+        text: &text,
+        ..SCRIPT
+    };
+    let model = scripted::scripted(folder.path(), "script", &script);
     let model = model.to_str().expect("temporary paths are UTF-8 here");
     let without = Server::start(&["-m", model, "--draft", "off"]);
     let request = repeated(&without);
     let expected = without.answer(COMPLETION, &request);
-    assert_eq!(expected["content"], SCRIPT.text);
+    assert_eq!(expected["content"], text);
     let timings = expected["timings"].as_object().expect("an object");
     assert!(!timings.contains_key("draft_n"), "{timings:?}");
     let server = Server::start(&["-m", model, "--draft", "ngram", "--draft-max", "3"]);
@@ -35,7 +41,7 @@ fn texts_with_drafts_are_those_without_and_what_became_of_them_is_told() {
         json!({"speculative.type": "none"}),
     ] {
         let answer = server.answer(COMPLETION, &with(request.clone(), off));
-        assert_eq!(answer["content"], SCRIPT.text);
+        assert_eq!(answer["content"], text);
         assert_eq!(answer["timings"]["draft_n"], Value::Null);
     }
     let metric = |name: &str| server.metric(&format!("vllm:spec_decode_num_{name}_total"));
@@ -51,9 +57,10 @@ fn texts_with_drafts_are_those_without_and_what_became_of_them_is_told() {
     assert_eq!(metric("draft_tokens"), drafted);
     assert_eq!(metric("accepted_tokens"), accepted);
     assert!(metric("drafts") >= drafted / 3.0);
-    let text = server.get("/metrics").body;
-    let first = "num_accepted_tokens_per_pos_total{model_name=\"script\",engine=\"0\",position=\"0\"}";
-    assert!(text.contains(first), "{text}");
+    let metrics = server.get("/metrics").body;
+    let first =
+        "num_accepted_tokens_per_pos_total{model_name=\"script\",engine=\"0\",position=\"0\"}";
+    assert!(metrics.contains(first), "{metrics}");
 }
 
 #[test]
