@@ -131,7 +131,7 @@ pub(super) struct Bench {
     #[command(flatten)]
     kernels: KernelArgs,
     /// Generate with drafts: off, mtp (by the prediction layer; a synthetic model has one), ngram (by what followed the last tokens), or auto
-    #[arg(long = "draft", value_name = "auto|off|mtp|ngram", value_parser = draft::source, default_value = DraftSource::Off.name(), hide_short_help = true)]
+    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = draft::source, default_value = DraftSource::Off.name(), hide_short_help = true)]
     draft: DraftSource,
     /// Propose at most N tokens for a step [default: as many as pay]
     #[arg(long, value_name = "N", hide_short_help = true)]

@@ -18,24 +18,14 @@ pub(super) struct DraftArgs {
     ///
     /// The text is the same with and without. The number of drafts follows the share that is accepted and the times of steps on this
     /// device; where no number pays, there are none.
-    #[arg(long = "draft", value_name = "auto|off|mtp|ngram", value_parser = source, default_value = DraftSource::Auto.name(), hide_default_value = true, hide_short_help = true)]
-    source: DraftSource,
+    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = source, default_value = DraftSource::Auto.name(), hide_default_value = true, hide_short_help = true)]
+    draft: DraftSource,
     /// Propose at most N tokens for a step [default: as many as pay]
-    #[arg(
-        id = "draft_max",
-        long = "draft-max",
-        value_name = "N",
-        hide_short_help = true
-    )]
-    most: Option<usize>,
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    draft_max: Option<usize>,
     /// Take the prediction layer from this file, which has it alone or with a model
-    #[arg(
-        id = "draft_model",
-        long = "draft-model",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
-    model: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    draft_model: Option<PathBuf>,
 }
 
 /// Reads a source of drafts. llama.cpp's names of the same are known.
@@ -54,13 +44,13 @@ pub(super) fn source(text: &str) -> Result<DraftSource, String> {
 impl DraftArgs {
     /// The drafts that are asked for: who names a file of the layer wants its drafts.
     pub(super) fn options(&self) -> DraftOptions {
-        let source = match (self.source, &self.model) {
+        let source = match (self.draft, &self.draft_model) {
             (DraftSource::Auto, Some(_)) => DraftSource::Mtp,
             (source, _) => source,
         };
         DraftOptions {
             source,
-            most: self.most,
+            most: self.draft_max,
         }
     }
 
@@ -69,7 +59,7 @@ impl DraftArgs {
     /// # Errors
     /// The error that no model has this name.
     pub(super) fn model(&self) -> Result<Option<ModelSource>, CliError> {
-        self.model.as_deref().map(lookup::source).transpose()
+        self.draft_model.as_deref().map(lookup::source).transpose()
     }
 
     /// Has a session with this context take these drafts.

@@ -9,6 +9,7 @@ mod config;
 mod cut;
 mod damage;
 mod device;
+mod drafts;
 mod generate;
 mod grammars;
 mod habits;
