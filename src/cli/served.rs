@@ -3,8 +3,8 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::draft::DraftArgs;
 use super::args::{ContextArgs, DEVICE, EngineArgs, ModelArgs, SaidArgs};
+use super::draft::DraftArgs;
 use super::error::CliError;
 use super::guard::guarded;
 use super::load;

@@ -10,6 +10,7 @@ mod chat;
 #[cfg(unix)]
 mod clients;
 mod completions;
+mod drafts;
 mod fields;
 mod forms;
 mod hosts;

@@ -2,7 +2,7 @@
 
 use super::cpu::CHUNK;
 use super::device::Device;
-use super::draft::{DraftOptions, DraftSource};
+use super::draft::DraftOptions;
 use super::elsewhere::{AtOnce, Elsewhere, FEWER_OF_MANY, Memory};
 use super::error::NoRoom;
 use super::gpu::MemoryPlan;
@@ -60,14 +60,7 @@ pub(super) fn batch_sizes(
     ubatch: Option<u32>,
     force: bool,
 ) -> Result<Many, EngineError> {
-    let drafts = |most: u32| match draft.source {
-        DraftSource::Off => 0,
-        _ => most.min(
-            draft
-                .most
-                .map_or(most, |asked| asked.try_into().unwrap_or(most)),
-        ),
-    };
+    let drafts = |most: u32| most.min(draft.most(false));
     let Device::Gpu(gpu) = device else {
         return of_cpu(model, n_ctx, (serving, drafts(DRAFTS_OF_CPU)), force);
     };

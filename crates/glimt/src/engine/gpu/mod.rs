@@ -319,7 +319,7 @@ impl Backend for GpuBackend {
     fn draft_means(&self) -> DraftMeans {
         DraftMeans {
             most: self.batch.sizes().drafts as usize,
-            predicts: false,
+            predicts: self.batch.recipes.predicts() > 0,
             brings_experts: self.model().residence != Residence::Whole,
         }
     }

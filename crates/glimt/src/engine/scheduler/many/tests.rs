@@ -449,25 +449,6 @@ fn cached(events: &[Event]) -> usize {
     }
 }
 
-#[test]
-fn a_common_beginning_is_computed_once() {
-    let Some(engine) = engine(Tier::Subgroup, 4 * N_CTX) else {
-        return;
-    };
-    let mut many = many(&engine);
-    let common: Vec<u32> = (0..2 * ROWS as u32 + 5).map(|i| i * 7 % VOCAB).collect();
-    let jobs: Vec<Job> = (0..4)
-        .map(|i| Job::new([&common[..], &[50 + i]].concat(), 3))
-        .collect();
-    let found = run(&mut many, &jobs);
-    let cached: Vec<usize> = found.iter().map(|events| cached(events)).collect();
-    assert_eq!(cached, [0, 2 * ROWS, 2 * ROWS, 2 * ROWS]);
-    let counts = many.counts();
-    assert_eq!(counts.prefix_found, 6 * ROWS as u64);
-    assert_eq!(counts.prefix_asked, 4 * (common.len() as u64 + 1));
-    assert_eq!((counts.rows, counts.rows_in_all), (0, 4 * N_CTX));
-}
-
 /// Chooses a token, and then fails.
 struct Fails(usize);
 

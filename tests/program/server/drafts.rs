@@ -1,0 +1,74 @@
+//! Protects who has drafts: the text is what it is without, requests may go without, and what became of drafts is told.
+
+use serde_json::{Value, json};
+
+use super::{SCRIPT, Server, with};
+use crate::scripted::{self, Script};
+
+const COMPLETION: &str = "/completion";
+
+/// A request for the scripted text, which also stands in the prompt, so that n-grams find it.
+fn repeated(server: &Server) -> Value {
+    let asked = json!({"prompt": "<|quiet|>", "temperature": 0, "return_tokens": true});
+    let first = server.answer(COMPLETION, &asked);
+    let begin = server.answer("/tokenize", &json!({"content": "<|quiet|>"}));
+    let text = first["tokens"].as_array().expect("a list");
+    let begin = begin["tokens"].as_array().expect("a list");
+    let prompt = [&text[..], begin].concat();
+    with(asked, json!({ "prompt": prompt }))
+}
+
+#[test]
+fn texts_with_drafts_are_those_without_and_what_became_of_them_is_told() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    // A token for each line.
+    let text: String = (10..50).map(|line| format!("Line {line} here")).collect();
+    let script = Script {
+        text: &text,
+        ..SCRIPT
+    };
+    let model = scripted::scripted(folder.path(), "script", &script);
+    let model = model.to_str().expect("temporary paths are UTF-8 here");
+    let without = Server::start(&["-m", model, "--draft", "off"]);
+    let request = repeated(&without);
+    let expected = without.answer(COMPLETION, &request);
+    assert_eq!(expected["content"], text);
+    let timings = expected["timings"].as_object().expect("an object");
+    assert!(!timings.contains_key("draft_n"), "{timings:?}");
+    let server = Server::start(&["-m", model, "--draft", "ngram", "--draft-max", "3"]);
+    for off in [
+        json!({"speculative.n_max": 0}),
+        json!({"speculative.type": "none"}),
+    ] {
+        let answer = server.answer(COMPLETION, &with(request.clone(), off));
+        assert_eq!(answer["content"], text);
+        assert_eq!(answer["timings"]["draft_n"], Value::Null);
+    }
+    let metric = |name: &str| server.metric(&format!("vllm:spec_decode_num_{name}_total"));
+    assert_eq!(metric("drafts"), 0.0);
+    let answer = server.answer(COMPLETION, &request);
+    for name in ["content", "tokens", "stop_type", "tokens_predicted"] {
+        assert_eq!(answer[name], expected[name], "{name}");
+    }
+    let told = |name: &str| answer["timings"][name].as_f64().expect("a number");
+    let (drafted, accepted) = (told("draft_n"), told("draft_n_accepted"));
+    assert!(0.0 < accepted && accepted <= drafted, "{answer}");
+    server.until_idle();
+    assert_eq!(metric("draft_tokens"), drafted);
+    assert_eq!(metric("accepted_tokens"), accepted);
+    assert!(metric("drafts") >= drafted / 3.0);
+    let metrics = server.get("/metrics").body;
+    let first =
+        "num_accepted_tokens_per_pos_total{model_name=\"script\",engine=\"0\",position=\"0\"}";
+    assert!(metrics.contains(first), "{metrics}");
+}
+
+#[test]
+fn drafts_that_cannot_be_had_end_the_server_with_the_reason() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let model = scripted::scripted(folder.path(), "script", &SCRIPT);
+    let model = model.to_str().expect("temporary paths are UTF-8 here");
+    let mut server = Server::listening(&["-m", model, "--draft", "mtp"]);
+    server.line("nextn");
+    assert!(!server.child.wait().expect("it runs").success());
+}
