@@ -36,7 +36,7 @@ fn ids_put(i: u32, expert: u32) { chosen[i - own_token * USED] = expert; }
 #number UNITS  // units of a token's input
 const INPUT_UNITS = UNITS;
 #import rms_in_runs
-fn logit_scale() -> f32 { return rms_scale(); }
+fn logit_scale() -> f32 { return rms_scale(0u); }
 #else
 fn logit_scale() -> f32 { return 1.0; }
 #endif
@@ -95,7 +95,7 @@ fn missing(n: u32) -> u32 {
   logits_put(logits, t);
   bias_put(own_bias, t);
 #ifdef RAW_LOGITS
-  squares_put(squares, t);
+  squares_put(squares, t, 0u);
 #endif
 #ifdef table
   if (t < EXPERTS) {

@@ -173,6 +173,7 @@ impl GpuExpertSlots<'_> {
             let (squares, eps) = gate_up.x.rms.as_ref().expect("raw logits have a norm");
             let units = pair[0].cols / 32;
             call = with_rms_in_runs(call, target, threads, units)
+                .number("COLS", 1)
                 .number("UNITS", units)
                 .bind("squares", squares)
                 .word("eps", *eps);

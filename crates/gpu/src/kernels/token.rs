@@ -6,7 +6,8 @@ use super::MAX_GRID;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
-use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
+use crate::gpu::machine::{MAX_THREADS, Machine};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target, Tier};
 use crate::quant::GgmlType;
@@ -84,17 +85,17 @@ pub(super) fn with_rms(target: &Target, call: Call, geometry: &Geometry, units: 
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
-/// `call` for up to `tokens` tokens with inputs of `units` units each. An input passes through workgroup memory where that is faster, and
-/// where this device has room for it beside `beside` bytes of the kernel's own.
+/// `call` for up to `tokens` tokens with inputs of `units` units each, of which a workgroup has as many as the third number says. Inputs pass
+/// through workgroup memory where that is faster, and where this device has room for them beside `beside` bytes of the kernel's own.
 pub(super) fn staged(
-    target: &Target,
+    machine: Machine,
     call: Call,
     geometry: &Geometry,
     activation: Activation,
-    [tokens, units]: [u32; 2],
+    [tokens, units, columns]: [u32; 3],
     beside: u64,
 ) -> Call {
-    let tuned = target.machine.tuned;
+    let tuned = machine.tuned;
     let bytes = activation.bytes(u64::from(units));
     // Halves are laid out in blocks of units, and what is staged begins where a block does.
     let begins = tokens == 1 || units.is_multiple_of(BLOCK_UNITS as u32);
@@ -103,23 +104,26 @@ pub(super) fn staged(
         Activation::Halves { .. } if begins => "staged_halves",
         Activation::Halves { .. } | Activation::Floats => return call,
     };
-    if !(tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
-        || bytes + STAGED_BESIDES + beside > u64::from(target.machine.workgroup_memory)
-    {
+    // The threads of a row read the bytes of a unit far from those of the next one, and the more so the more tokens a workgroup has.
+    let pays = (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
+        || columns > 1 && activation == Activation::Bytes;
+    let all = bytes * u64::from(columns) + STAGED_BESIDES + beside;
+    if !pays || all > u64::from(machine.workgroup_memory) {
         return call;
     }
     let vectors = (bytes / 16) as u32;
     call.module("INPUT", module)
+        .number("COLS", columns)
         .number("STAGE_VECTORS", vectors)
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
-/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in
-/// workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
+/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, and in
+/// workgroups of as many threads where these share work. It is what was chosen for the site, else `suggested`, else that of one token.
 pub(super) fn alike(target: &Target, site: &Site, one: Geometry, suggested: Geometry) -> Geometry {
     let is_alike = |g: &Geometry| {
-        let shares = [g.lanes, g.threads()] == [one.lanes, one.threads()];
-        shares && site.allows(g, target.machine)
+        let threads = site.shares_work.is_none() || g.threads() == one.threads();
+        g.lanes == one.lanes && threads && site.allows(g, target.machine)
     };
     let mut all = target.chosen(site).into_iter().chain([suggested]);
     all.find(is_alike).unwrap_or(one)
@@ -266,9 +270,37 @@ pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
 pub(super) fn tiles_by(tokens: u32, by: u32, tiles: u32) -> [Extent; 3] {
     let width = tiles.min(MAX_GRID);
     let [along, further] = [width, tiles.div_ceil(width)].map(Extent::N);
-    match (tokens, by) {
-        (1, _) => [along, further, Extent::N(1)],
-        (_, 1) => [Extent::Tokens, along, further],
-        _ => [Extent::TokensBy(by), along, further],
+    match tokens {
+        1 => [along, further, Extent::N(1)],
+        _ => [tokens_by(by), along, further],
+    }
+}
+
+/// A workgroup for each `by` of the tokens.
+pub(super) fn tokens_by(by: u32) -> Extent {
+    match by {
+        1 => Extent::Tokens,
+        _ => Extent::TokensBy(by),
+    }
+}
+
+/// Tokens that a workgroup takes of up to `tokens`, of a weight with so many rows of so many units: the fewest that do not make more workgroups
+/// than the device runs at once, and whose inputs pass through workgroup memory where that pays for a single one.
+pub(super) fn columns(
+    machine: Machine,
+    activation: Activation,
+    [rows, units]: [u32; 2],
+    tokens: u32,
+) -> u32 {
+    let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
+    let at_once = (machine.tuned.workgroups_of_several * machine.cores).max(1);
+    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
+    let columns = (workgroups / at_once).next_power_of_two().clamp(1, most);
+    let besides = STAGED_BESIDES + u64::from(machine.tuned.router_bytes);
+    let room = u64::from(machine.workgroup_memory).saturating_sub(besides);
+    let have_room = (room / activation.bytes(u64::from(units)).max(1)).max(1);
+    match activation {
+        Activation::Bytes => columns.min(1 << have_room.ilog2()),
+        Activation::Halves { .. } | Activation::Floats => columns,
     }
 }

@@ -5,12 +5,12 @@ use super::MAX_GRID;
 use super::products::Products;
 use super::router::{self, GpuRouter};
 use super::token::{
-    Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_of, weight,
+    self, Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_by, weight,
 };
 use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
-use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::call::{Call, Word};
+use crate::gpu::geometry::{Geometry, PREPARED_ROWS, SharedWork, Site, WHOLE_THREADS};
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -117,7 +117,8 @@ impl Divided for GpuTokenGateUp<'_> {
         }
     }
 
-    /// One call per piece of the experts or of the shared expert, whichever are more.
+    /// One call per piece of the experts or of the shared expert, whichever are more; of several tokens one per piece of the shared expert, and
+    /// then one per piece of the experts.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
         for [g, u] in self.pairs() {
@@ -142,21 +143,85 @@ impl Divided for GpuTokenGateUp<'_> {
                 router.experts.count
             );
         }
-        let whole = self.whole(target, geometry);
-        Ok((0..count)
-            .map(|i| self.piece(target, geometry, &whole, i))
-            .collect())
+        let parts = match (self.tokens, &self.experts, self.shared) {
+            (2.., Some(_), Some(_)) => vec![Part::Shared, Part::Experts],
+            _ => vec![Part::Both],
+        };
+        let calls = parts.into_iter().flat_map(|part| {
+            let columns = self.columns(target, part);
+            let geometry = self.of_part(target, geometry, part);
+            let whole = self.whole(target, &geometry, columns);
+            let pieces = (0..count).filter_map(move |i| {
+                let experts = self.experts.as_ref().filter(|_| part != Part::Shared);
+                let shared = self.shared.filter(|_| part != Part::Experts);
+                let experts = experts.filter(|(pair, _)| i < pair[0].pieces.len());
+                let shared = shared.filter(|pair| i < pair[0].pieces.len());
+                let some = experts.is_some() || shared.is_some();
+                some.then_some((i, experts, shared))
+            });
+            pieces.map(move |(i, experts, shared)| {
+                self.piece(target, &geometry, &whole, (i, columns), experts, shared)
+            })
+        });
+        Ok(calls.collect())
     }
 }
 
+/// What a call multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Both,
+    Experts,
+    Shared,
+}
+
 impl GpuTokenGateUp<'_> {
+    /// Tokens of a workgroup, which reads the weights of the shared expert once for these. Each has experts of its own.
+    fn columns(&self, target: &Target, part: Part) -> u32 {
+        match (self.shared, &self.experts, part) {
+            (Some([g, _]), None, _) | (Some([g, _]), _, Part::Shared) => token::columns(
+                target.machine,
+                self.activation,
+                [g.rows, self.units()],
+                self.tokens,
+            ),
+            _ => 1,
+        }
+    }
+
+    /// The geometry of a part: workgroups that do not choose need fewer rows. Their threads add up the squares as those of a token alone do.
+    fn of_part(&self, target: &Target, geometry: &Geometry, part: Part) -> Geometry {
+        let rows = target.machine.tuned.gate_up_rows_of_several;
+        let fewer = Geometry {
+            tile: rows.next_multiple_of(PREPARED_ROWS).min(geometry.tile),
+            ..*geometry
+        };
+        let threads = fewer.threads();
+        let alike = threads >= 2 * self.units() && threads.is_multiple_of(WHOLE_THREADS);
+        let chooses = self.experts.is_some() && !self.given && part != Part::Shared;
+        match self.tokens > 1 && alike && !chooses {
+            true => fewer,
+            false => *geometry,
+        }
+    }
+
     /// The call without any weights.
-    fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
+    fn whole(&self, target: &Target, geometry: &Geometry, columns: u32) -> Call {
         let units = self.units();
         let call = kernel("token_gate_up", self.activation);
+        let geometry = &Geometry {
+            // Registers hold the sums of each token, so a thread requests less ahead.
+            unroll: geometry.unroll.min(if columns > 1 { 2 } else { u32::MAX }),
+            ..*geometry
+        };
         let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
+            .number("COLS", columns)
             .number("UNITS", units);
+        let call = match self.tokens {
+            1 => call,
+            _ => call.word("tokens", Word::Tokens),
+        };
         let call = with_rms_in_runs(call, target, geometry.threads(), units);
         // Each thread's share of the logits' sums.
         let beside = match self.partial_sums() {
@@ -164,21 +229,35 @@ impl GpuTokenGateUp<'_> {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        let input = [self.tokens, units];
-        let call = staged(target, call, geometry, self.activation, input, beside);
+        let input = [self.tokens, units, columns];
+        let call = staged(
+            target.machine,
+            call,
+            geometry,
+            self.activation,
+            input,
+            beside,
+        );
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
-    fn piece(&self, target: &Target, geometry: &Geometry, whole: &Call, i: usize) -> Call {
+    /// Piece i of the experts and of the shared expert, of those that are given, for so many tokens of a workgroup.
+    fn piece(
+        &self,
+        target: &Target,
+        geometry: &Geometry,
+        whole: &Call,
+        (i, columns): (usize, u32),
+        experts: Option<&([&GpuWeight; 2], GpuRouter<'_>)>,
+        shared: Option<[&GpuWeight; 2]>,
+    ) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
-        let has = |pair: &[&GpuWeight; 2]| i < pair[0].pieces.len();
         let weights_of = |call: Call, names: [[&'static str; 2]; 2], pair: &[&GpuWeight; 2]| {
             let call = weight(call, names[0], pair[0].ty, self.activation);
             weight(call, names[1], pair[1].ty, self.activation)
         };
-        if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(pair)) {
+        if let Some((pair, router)) = experts {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = match self.given {
@@ -207,7 +286,7 @@ impl GpuTokenGateUp<'_> {
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
-        if let Some(pair) = self.shared.filter(has) {
+        if let Some(pair) = shared {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let names = [
                 ["SHARED_GATE", "SHARED_GATE_TIMES"],
@@ -229,7 +308,7 @@ impl GpuTokenGateUp<'_> {
         if self.tokens > 1 {
             call = call.number("TOKEN_ROWS", self.rows());
         }
-        call.grid(tiles_of(self.tokens, tiles))
+        call.grid(tiles_by(self.tokens, columns, tiles))
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
     }

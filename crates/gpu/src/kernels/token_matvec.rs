@@ -4,15 +4,14 @@
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, alike, check_rows, divided, geometry, kernel, site, staged,
-    tiles_by, unsupported, weight, with_rms,
+    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, geometry, kernel, site,
+    staged, tiles_by, unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, PREPARED_ROWS, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::machine::geometries::{TOKENS_AT_ONCE, WORKGROUPS_OF_CORE};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
@@ -137,7 +136,10 @@ impl<'a> GpuTokenMatvec<'a> {
         self.several = (most > 1).then(|| OfTokens {
             most,
             columns: match by_columns {
-                true => columns(machine, self.weight.total_rows(), most),
+                true => {
+                    let sizes = [self.weight.total_rows(), self.weight.cols / 32];
+                    columns(machine, self.activation, sizes, most)
+                }
                 false => 1,
             },
             table: sequences.and_then(Sequences::table).cloned(),
@@ -160,15 +162,6 @@ impl<'a> GpuTokenMatvec<'a> {
     fn columns(&self) -> u32 {
         self.several.as_ref().map_or(1, |several| several.columns)
     }
-}
-
-/// Tokens that a workgroup takes of up to `tokens`, of a weight with `rows` rows: the fewest that do not make more workgroups than the device
-/// runs at once.
-fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
-    let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
-    let at_once = (WORKGROUPS_OF_CORE * machine.cores).max(1);
-    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
-    (workgroups / at_once).next_power_of_two().clamp(1, most)
 }
 
 impl Divided for GpuTokenMatvec<'_> {
@@ -213,15 +206,24 @@ impl Divided for GpuTokenMatvec<'_> {
         };
         let one = geometry(target, &of_one.site())?;
         // Registers hold the sums of each token, so a thread requests less ahead.
-        let tall = self.weight.total_rows() >= target.machine.tuned.tall_rows;
+        let tuned = target.machine.tuned;
+        let tall = self.weight.total_rows() >= tuned.tall_rows;
+        let fewer = Geometry {
+            unroll: one.unroll.min(if tall { 1 } else { 2 }),
+            ..one
+        };
+        // A thread loads the inputs of all tokens for each of its rows, or once for those that it multiplies at once.
+        let together = Geometry {
+            at_once: one.at_once.max(tuned.rows_at_once_of_several),
+            ..fewer
+        };
+        let site = self.site();
         let suggested = match self.columns() {
             1 => one,
-            _ => Geometry {
-                unroll: one.unroll.min(if tall { 1 } else { 2 }),
-                ..one
-            },
+            _ if site.allows(&together, target.machine) => together,
+            _ => fewer,
         };
-        Ok(alike(target, &self.site(), one, suggested))
+        Ok(alike(target, &site, one, suggested))
     }
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
@@ -284,10 +286,11 @@ impl GpuTokenMatvec<'_> {
             .number("UNITS", units)
             .number("COLS", self.columns())
             .number("AT_ONCE", geometry.at_once);
-        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
             let tokens = self.several.as_ref().map_or(1, |several| several.most);
-            call = staged(target, call, geometry, activation, [tokens, units], beside);
+            let input = [tokens, units, self.columns()];
+            call = staged(target.machine, call, geometry, activation, input, beside);
         }
         for (name, range) in &self.bound {
             call = call.bind(name, range);

@@ -26,6 +26,17 @@ pub(in crate::recipes) struct RouterLogits {
     pub raw: bool,
 }
 
+/// The choice of the experts that `gate_up` multiplies of each of several tokens, by themselves.
+fn chosen_apart<'g>(gate_up: &'g GpuTokenGateUp<'g>) -> GpuExpertSlots<'g> {
+    GpuExpertSlots {
+        gate_up,
+        table: None,
+        routing: None,
+        fills: None,
+        share: None,
+    }
+}
+
 impl Few<'_> {
     /// The stream behind the feed-forward network of layer `i`, in its place.
     pub(in crate::recipes) fn feed_forward(
@@ -147,7 +158,8 @@ impl Few<'_> {
             tokens: self.most,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
-            given: rooms.is_some(),
+            // Many workgroups of several tokens would make the same choice.
+            given: rooms.is_some() || self.most > 1,
             raw_logits: logits.raw,
             shared: shared.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
@@ -156,8 +168,12 @@ impl Few<'_> {
         // A share of the host is for one sequence alone, so that text does not depend on others.
         let share = rooms.and_then(|rooms| rooms.share.as_ref());
         let share = share.filter(|_| self.most == 1 && self.given.context.sequences.is_none());
-        if let Some(rooms) = rooms {
-            self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?;
+        match rooms {
+            Some(rooms) => {
+                self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?
+            }
+            None if self.most > 1 => self.calls.push(chosen_apart(&gate_up).call(target)?),
+            None => {}
         }
         let mut calls = gate_up.calls(target)?;
         if let Some(last) = calls.pop_if(|_| self.most > 1) {

@@ -43,6 +43,15 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
+    /// Threads that share a row of `token_moe_down` at least, where several tokens have workgroups of their own. Reckoned.
+    pub down_lanes_of_several: u32,
+    /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
+    /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
+    pub workgroups_of_several: u32,
+    /// Rows of a product of several tokens that the same threads multiply at once, where a workgroup takes more than one. Reckoned.
+    pub rows_at_once_of_several: u32,
+    /// Rows of a workgroup of gate and up, where several tokens have workgroups of their own. Reckoned.
+    pub gate_up_rows_of_several: u32,
     /// The most units of a row that a thread of `token_absorb` asks for at once.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
@@ -127,6 +136,10 @@ impl Tunables {
         squares_ahead: 8,
         absorb_threads: 1024,
         absorb_threads_of_several: 512,
+        down_lanes_of_several: 16,
+        workgroups_of_several: 2,
+        rows_at_once_of_several: 2,
+        gate_up_rows_of_several: 16,
         absorb_units: 4,
         router_bytes: 8 << 10,
         choice_experts: 8,

@@ -23,6 +23,9 @@ struct Way {
     precompose: PrecomposeChoice,
     /// Units of an input that pass through workgroup memory at least.
     staged: u32,
+    /// The numbers that say how the workgroups of several tokens are divided: workgroups of a core, rows at once, lanes of down, rows of gate
+    /// and up.
+    divided: [u32; 4],
     /// Whether one sequence is longer, so that its context has more slices and pages.
     long: bool,
 }
@@ -46,6 +49,11 @@ impl Way {
         tuned.merged_slices = self.joined;
         tuned.staged_units_least = self.staged;
         tuned.prompt_as_one = 32;
+        let [workgroups, at_once, lanes, rows] = self.divided;
+        tuned.workgroups_of_several = workgroups;
+        tuned.rows_at_once_of_several = at_once;
+        tuned.down_lanes_of_several = lanes;
+        tuned.gate_up_rows_of_several = rows;
         let options = SynthOptions {
             layers: Some(3),
             ..SynthOptions::default()
@@ -159,6 +167,12 @@ fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
         joined: [0, 1, 2, 144][one_of(4)],
         precompose: precompose[one_of(precompose.len())],
         staged: [1, 48][one_of(2)],
+        divided: [
+            [1, 2, 8][one_of(3)],
+            [1, 2][one_of(2)],
+            [2, 4, 16][one_of(3)],
+            [16, 32][one_of(2)],
+        ],
         long: false,
     }
 }
