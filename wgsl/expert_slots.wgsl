@@ -1,5 +1,6 @@
-// Chooses the experts of each token as token_gate_up does, and so to the bit, for products whose experts lie in host memory. For one token it
-// also tells where these products find each chosen expert, and which ones expert_fill must copy there first.
+// Chooses the experts of each token as token_gate_up does, and so to the bit: of several tokens, whose many workgroups would all make the same
+// choice, or of products whose experts lie in host memory. Of one token it also tells where these find each chosen expert, and which ones
+// expert_fill must copy there first.
 //
 // logits -> ids (tokens, USED) and weights (tokens, USED), the best expert first. With SEVERAL tokens the ids are experts. Else they are places:
 // slots with `table`, and without it the expert's rank. fills (USED) has a pair of a source and a place for each chosen expert. The source is

@@ -1,4 +1,4 @@
-// The queries of one token, or with SEVERAL of each of several (shared/columns.wgsl): q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
+// The queries of one token, or with SEVERAL of each of several (shared/own_token.wgsl): q = W x / rms(x). For each head the first NOPE values are absorbed, q_lat = K q_nope, and the last ROPE
 // values are rotated to q_pe. x comes prepared (shared/token_store.wgsl).
 //
 // W (HEADS * (NOPE + ROPE), 32 * UNITS), K (HEADS, KV_LORA, NOPE), q_lat (tokens, HEADS, KV_LORA), q_pe (tokens, HEADS,
@@ -6,14 +6,13 @@
 // Division: grid (HEAD_SLICES + 1, HEADS). Each of the first HEAD_SLICES workgroups of a head computes all of q_nope, keeps it, and
 // multiplies K_ROWS rows of K by it. Reading W so often from the second-level cache costs less than a second dispatch. The last workgroup of
 // a head computes and rotates q_pe. LANES threads share PASSES rows of W, K_LANES threads K_PASSES rows of K. With `cache_eps` the grid has
-// one more row, whose first workgroup writes the new row of the KV cache (shared/cache_row.wgsl). A workgroup reads its weights once for COLS
-// tokens.
+// one more row, whose first workgroup writes the new row of the KV cache (shared/cache_row.wgsl).
 // Bound by: latency; the bytes of W and K, once from memory.
 #number HEADS KV_LORA NOPE ROPE  // query heads, width of a latent, values of a head that are not rotated, rotated values of a head
 #number WG LANES UNITS HEAD_SLICES  // threads of a workgroup, threads that share rows, units of a row, workgroups of a head that absorb
 #number K_ROWS PASSES K_LANES  // rows of K of a workgroup, rows of W of a thread, threads that share rows of K
 #number K_PASSES UNROLL K_UNROLL  // rows of K of a thread, units that a thread requests at once, units of a row of K of a thread
-#number MOST_ROWS COLS KEEPS  // rows of the longer part of a head, tokens of a workgroup, vectors of q_nope that a thread keeps
+#number MOST_ROWS  // rows of the longer part of a head
 #word sub: u32         // sub-planes of the scales, in words
 #word k_sub: u32
 #import sequences
@@ -31,17 +30,15 @@
 #each j K_PASSES
 #each k UNROLL
 #each i K_UNROLL
-#each c COLS
-#each n KEEPS
 const STRIDE = WG / LANES;           // rows of W at once
 const K_STRIDE = WG / K_LANES;       // rows of K at once
 const K_UNITS = NOPE / 32u;
-const KEPT = COLS * NOPE;
+const KEPT = NOPE;
 #import w32
 #import lanes
 #import units
 #import kept_units
-#import columns
+#import own_token
 #import INPUT as x
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
@@ -52,7 +49,7 @@ const KEPT = COLS * NOPE;
 #import cache_row
 #endif
 
-var<workgroup> rows: array<f32, COLS * MOST_ROWS>;   // (token, q_nope or q_pe of the head), still to be multiplied by rms_scale
+var<workgroup> rows: array<f32, MOST_ROWS>;   // q_nope or q_pe of the head, still to be multiplied by rms_scale
 
 alias Rows = array<u32, PASSES>;
 alias Sums = array<f32, PASSES>;
@@ -65,9 +62,8 @@ fn load(u: u32, units: Rows) -> Loaded {
   );
 }
 
-// `sums` plus the products of unit u of the token's input, which begins at unit `own`.
-fn multiply(sums: Sums, w: Loaded, u: u32, own: u32) -> Sums {
-  let v = x_unit(own + u);
+fn multiply(sums: Sums, w: Loaded, u: u32) -> Sums {
+  let v = x_unit(x_row(UNITS) + u);
   return Sums(
     w_add(sums[$r], w[$r], v),
   );
@@ -85,12 +81,12 @@ fn k_ask(head: u32, row: u32, k_lane: u32) -> KRow {
 alias KRows = array<KRow, K_PASSES>;
 alias KSums = array<f32, K_PASSES>;
 
-// The products of a thread's rows of K and q_nope of the token in this column, added up over K_LANES threads.
-fn k_sums(w: KRows, k_lane: u32, column: u32) -> KSums {
+// The products of a thread's rows of K and q_nope, added up over K_LANES threads.
+fn k_sums(w: KRows, k_lane: u32) -> KSums {
   var sum$j = 0.0;
 #for i K_UNROLL
   if (k_lane + $iu * K_LANES < K_UNITS) {
-    let v = kept_unit(column * K_UNITS + k_lane + $iu * K_LANES);
+    let v = kept_unit(k_lane + $iu * K_LANES);
     sum$j = k_add(sum$j, w[$j][$i], v);
   }
 #endfor
@@ -100,38 +96,6 @@ fn k_sums(w: KRows, k_lane: u32, column: u32) -> KSums {
   return KSums(
     sum$j,
   );
-}
-
-// Stores a thread's rows of the token in this column.
-fn rows_put(t: u32, column: u32, count: u32, sums: Sums) {
-  let lane = t & (LANES - 1u);
-  let in_tile = t / LANES;
-  let sum$r = row_sum(sums[$r]); if (lane == 0u && in_tile + $ru * STRIDE < count) { rows[column * MOST_ROWS + in_tile + $ru * STRIDE] = sum$r; }
-}
-
-// Keeps 4 values of q_nope, the i-th of those of all tokens of the workgroup.
-fn keep_vector(i: u32) {
-  if (i >= COLS * (NOPE / 4u)) { return; }
-  let column = i / (NOPE / 4u);
-  let at = column * MOST_ROWS + 4u * (i - column * (NOPE / 4u));
-  keep(i, vec4<f32>(rows[at], rows[at + 1u], rows[at + 2u], rows[at + 3u]) * rms_scale(column));
-}
-
-// Leaves a thread's absorbed queries of the token.
-fn leave_absorbed(t: u32, slice: u32, head: u32, sums: KSums) {
-  let in_slice$j = t / K_LANES + $ju * K_STRIDE;
-  let row$j = slice * K_ROWS + in_slice$j;
-  if ((t & (K_LANES - 1u)) == 0u && in_slice$j < K_ROWS && row$j < KV_LORA) { q_lat[(own_token * HEADS + head) * KV_LORA + row$j] = sums[$j]; }
-}
-
-// Rotates the queries of the token, whose values are to be multiplied by `scale`.
-fn leave_rotated(t: u32, head: u32, scale: f32) {
-  if (t >= ROPE) { return; }
-  // Pairs (2i, 2i+1).
-  let at = column * MOST_ROWS;
-  let angle = angles[position(own_token) * (ROPE / 2u) + (t >> 1u)];
-  let other = select(-rows[at + (t ^ 1u)], rows[at + (t ^ 1u)], (t & 1u) == 1u);
-  q_pe[(own_token * HEADS + head) * ROPE + t] = scale * (rows[at + t] * angle.x + other * angle.y);
 }
 
 #main
@@ -155,8 +119,8 @@ fn leave_rotated(t: u32, head: u32, scale: f32) {
   let units = Rows(
     (first + row$r) * UNITS,
   );
-  turn_to(wid, $cu); let own$c = x_row(UNITS); let asked$c = x_ask(t, 0u); rms_put(min($cu, subgroups - 1u), $cu, subgroup, subgroup_size, lane_id);
-  var sums$c = Sums();
+  var sums = Sums();
+  rms_put(subgroup, subgroup_size, lane_id);
   let k_lane = t & (K_LANES - 1u);
   let k_row$j = min(slice * K_ROWS + t / K_LANES + $ju * K_STRIDE, KV_LORA - 1u);
   let k_rows = KRows(
@@ -164,27 +128,31 @@ fn leave_rotated(t: u32, head: u32, scale: f32) {
   );
   if (ONE_BLOCK) {
     let w$k = load(unit_at(lane, $ku), units);
-    turn_to(wid, $cu); x_put(t, asked$c);
-    if (x_SHARED) { workgroupBarrier(); }
-    if (in_row(lane, $ku)) { sums$c = multiply(sums$c, w$k, unit_at(lane, $ku), own$c); }
+    if (in_row(lane, $ku)) { sums = multiply(sums, w$k, unit_at(lane, $ku)); }
   } else {
-    turn_to(wid, $cu); x_put(t, asked$c);
-    if (x_SHARED) { workgroupBarrier(); }
     var b = lane;
     loop {
       if (b >= UNITS) { break; }
       let w$k = load(unit_at(b, $ku), units);
-      if (in_row(b, $ku)) { sums$c = multiply(sums$c, w$k, unit_at(b, $ku), own$c); }
+      if (in_row(b, $ku)) { sums = multiply(sums, w$k, unit_at(b, $ku)); }
       b += UNROLL * LANES;
     }
   }
-  rows_put(t, $cu, count, sums$c);
+  let sum$r = row_sum(sums[$r]); if (lane == 0u && in_tile + $ru * STRIDE < count) { rows[row$r] = sum$r; }
   workgroupBarrier();
+  let scale = rms_scale();
   if (absorbs) {
-    keep_vector(t + $nu * WG);
+    if (t < NOPE / 4u) {
+      keep(t, vec4<f32>(rows[4u * t], rows[4u * t + 1u], rows[4u * t + 2u], rows[4u * t + 3u]) * scale);
+    }
     workgroupBarrier();
-    turn_to(wid, $cu); if (is_there(wid, $cu)) { leave_absorbed(t, slice, head, k_sums(k_rows, k_lane, $cu)); }
-  } else {
-    turn_to(wid, $cu); if (is_there(wid, $cu)) { leave_rotated(t, head, rms_scale($cu)); }
+    let own = k_sums(k_rows, k_lane);
+    let in_slice$j = t / K_LANES + $ju * K_STRIDE;
+    if (k_lane == 0u && in_slice$j < K_ROWS && slice * K_ROWS + in_slice$j < KV_LORA) { q_lat[(own_token * HEADS + head) * KV_LORA + k_row$j] = own[$j]; }
+  } else if (t < ROPE) {
+    // Pairs (2i, 2i+1).
+    let angle = angles[position(own_token) * (ROPE / 2u) + (t >> 1u)];
+    let other = select(-rows[t ^ 1u], rows[t ^ 1u], (t & 1u) == 1u);
+    q_pe[(own_token * HEADS + head) * ROPE + t] = scale * (rows[t] * angle.x + other * angle.y);
   }
 }

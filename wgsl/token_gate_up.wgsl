@@ -1,5 +1,5 @@
 // h = silu(G x) * (U x) of one token, for its chosen experts and the shared expert in one grid. A dense block is the shared expert alone. With
-// SEVERAL it is for several tokens (shared/columns.wgsl), and the shared expert has a grid of its own.
+// SEVERAL it is for several tokens (shared/columns.wgsl), and the shared expert may have a grid of its own.
 // x comes prepared (shared/token_store.wgsl) with its sums of squares. h is left prepared.
 //
 // G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (tokens, USED * ROWS + shared_rows): the values

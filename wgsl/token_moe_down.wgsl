@@ -76,7 +76,16 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 
-// The products of a thread of a token alone.
+// The products of a thread of a token alone, with ONE_BLOCK. They are added up as its first thread adds up its own, without a loop, so that
+// compilers join the same products and additions.
+fn block(row: u32, lane: u32) -> f32 {
+  var sum = 0.0;
+  let taken$k = take(lane + $ku * ALL_LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
+  sum += product(lane + $ku * ALL_LANES, taken$k, w$k);
+  return sum;
+}
+
+// The products of a thread of a token alone, without it.
 fn walk(row: u32, lane: u32) -> f32 {
   var sum = 0.0;
   var b = lane;
@@ -130,13 +139,16 @@ fn joined(sums: array<f32, SHARES>) -> f32 { return row_sum(sums[0]); }
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
     sums[0] += product(lane + $ku * ALL_LANES, taken$k, w$k);
-    if ($vu > 0u) { sums[$v] = walk(row, lane + $vu * LANES); }
+    if ($vu > 0u) { sums[$v] = block(row, lane + $vu * LANES); }
   } else {
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
     sums[$v] = walk(row, lane + $vu * LANES);
   }
   sums[$v] += shared_sum(ahead$v, row, lane + $vu * LANES);
+  // A token alone exchanges these sums with other threads. The choice, which always falls on the sum, keeps compilers from joining a product
+  // that ends one of them with the next addition, which would round once less.
+  if (SHARES > 1u) { sums[$v] = select(0.0, sums[$v], p.sub != 0xffffffffu); }
   var sum = joined(sums);
   var owns = lane == 0u;
   if (MEET) {

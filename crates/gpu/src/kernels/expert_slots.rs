@@ -1,4 +1,5 @@
-//! The choice of experts that lie in host memory, where each has its place on the device, and what must be copied there first.
+//! The choice of experts in a dispatch of its own: of several tokens, or of experts that lie in host memory, where each has its place on the
+//! device, and what must be copied there first.
 
 use super::token::{self, Divided};
 use super::token_gate_up::{GpuTokenGateUp, chooses_by_lanes, of_logits, with_rms_in_runs};

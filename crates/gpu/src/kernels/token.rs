@@ -118,12 +118,12 @@ pub(super) fn staged(
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
-/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, and in
-/// workgroups of as many threads where these share work. It is what was chosen for the site, else `suggested`, else that of one token.
+/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in
+/// workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
 pub(super) fn alike(target: &Target, site: &Site, one: Geometry, suggested: Geometry) -> Geometry {
     let is_alike = |g: &Geometry| {
-        let threads = site.shares_work.is_none() || g.threads() == one.threads();
-        g.lanes == one.lanes && threads && site.allows(g, target.machine)
+        let shares = [g.lanes, g.threads()] == [one.lanes, one.threads()];
+        shares && site.allows(g, target.machine)
     };
     let mut all = target.chosen(site).into_iter().chain([suggested]);
     all.find(is_alike).unwrap_or(one)
@@ -270,37 +270,18 @@ pub(super) fn tiles_of(tokens: u32, tiles: u32) -> [Extent; 3] {
 pub(super) fn tiles_by(tokens: u32, by: u32, tiles: u32) -> [Extent; 3] {
     let width = tiles.min(MAX_GRID);
     let [along, further] = [width, tiles.div_ceil(width)].map(Extent::N);
-    match tokens {
-        1 => [along, further, Extent::N(1)],
-        _ => [tokens_by(by), along, further],
+    match (tokens, by) {
+        (1, _) => [along, further, Extent::N(1)],
+        (_, 1) => [Extent::Tokens, along, further],
+        _ => [Extent::TokensBy(by), along, further],
     }
 }
 
-/// A workgroup for each `by` of the tokens.
-pub(super) fn tokens_by(by: u32) -> Extent {
-    match by {
-        1 => Extent::Tokens,
-        _ => Extent::TokensBy(by),
-    }
-}
-
-/// Tokens that a workgroup takes of up to `tokens`, of a weight with so many rows of so many units: the fewest that do not make more workgroups
-/// than the device runs at once, and whose inputs pass through workgroup memory where that pays for a single one.
-pub(super) fn columns(
-    machine: Machine,
-    activation: Activation,
-    [rows, units]: [u32; 2],
-    tokens: u32,
-) -> u32 {
+/// Tokens that a workgroup takes of up to `tokens`, of a weight with `rows` rows: the fewest that do not make more workgroups than the device
+/// runs at once.
+pub(super) fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
     let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
     let at_once = (machine.tuned.workgroups_of_several * machine.cores).max(1);
     let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
-    let columns = (workgroups / at_once).next_power_of_two().clamp(1, most);
-    let besides = STAGED_BESIDES + u64::from(machine.tuned.router_bytes);
-    let room = u64::from(machine.workgroup_memory).saturating_sub(besides);
-    let have_room = (room / activation.bytes(u64::from(units)).max(1)).max(1);
-    match activation {
-        Activation::Bytes => columns.min(1 << have_room.ilog2()),
-        Activation::Halves { .. } | Activation::Floats => columns,
-    }
+    (workgroups / at_once).next_power_of_two().clamp(1, most)
 }

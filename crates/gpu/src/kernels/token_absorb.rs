@@ -4,13 +4,13 @@
 use super::MlaDims;
 use super::rope_cache::{CacheRow, ROW_SUBGROUPS, rotate_rows};
 use super::sequences::Sequences;
-use super::token::{TokenInput, kernel, staged, tokens_by, weight};
+use super::token::{TokenInput, kernel, weight};
 use super::token_matvec::token_matvec;
 use crate::gpu::Target;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
-use crate::gpu::geometry::{Geometry, WHOLE_THREADS};
-use crate::gpu::machine::geometries::{NARROW_LANES, TOKENS_AT_ONCE, divide_well};
+use crate::gpu::geometry::WHOLE_THREADS;
+use crate::gpu::machine::geometries::{NARROW_LANES, divide_well};
 use crate::gpu::machine::{Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::model::Weight;
@@ -32,22 +32,6 @@ pub(super) struct Division {
     subgroup: u32,
     /// Units of a row of `attn_q_b` that a thread asks for at once.
     unroll: u32,
-    /// Tokens of a workgroup: a power of two.
-    columns: u32,
-}
-
-/// Workgroups of a head for each group of tokens that are worth another group: two that absorb, beside the one that rotates.
-const WORTH_A_GROUP: u32 = 3;
-
-/// Tokens of a workgroup, of up to `tokens`: the fewest with which a head has that many workgroups for each group of tokens.
-fn columns(machine: Machine, heads: u32, tokens: u32) -> u32 {
-    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
-    let suits = |columns: &u32| {
-        let groups = tokens.div_ceil(*columns);
-        machine.spread() / (heads * groups) >= WORTH_A_GROUP
-    };
-    let all = (0..=most.ilog2()).map(|power| 1 << power);
-    all.clone().find(suits).unwrap_or(most)
 }
 
 /// The facts that the pipeline depends on.
@@ -114,10 +98,9 @@ impl Shape {
         let needed = widest.div_ceil(passes) * lanes;
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
         let share = self.units.div_ceil(lanes);
-        let columns = columns(machine, dims.heads as u32, self.tokens);
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.
-            slices: (machine.spread() / (dims.heads as u32 * self.tokens.div_ceil(columns)))
+            slices: (machine.spread() / (dims.heads as u32 * self.tokens))
                 .saturating_sub(1)
                 .max(1),
             threads,
@@ -126,7 +109,6 @@ impl Shape {
             subgroup: machine.lanes,
             // In equal goes.
             unroll: share.div_ceil(share.div_ceil(machine.tuned.absorb_units)),
-            columns,
         })
     }
 }
@@ -205,8 +187,8 @@ impl GpuTokenAbsorb<'_> {
         let rows = u32::from(self.row.is_some());
         let places = [division.slices + 1, dims.heads as u32 + rows].map(Extent::N);
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        let call = self.staged(machine, self.divided(division), division);
-        let call = call
+        let call = self
+            .divided(division)
             .planes(["w_q", "w_s"], q_piece)
             .planes(["k_q", "k_s"], k_piece)
             .bind("angles", &self.rope_table)
@@ -216,7 +198,7 @@ impl GpuTokenAbsorb<'_> {
             .word("k_sub", k_piece.sub)
             .grid(match self.tokens {
                 1 => [places[0], places[1], Extent::N(1)],
-                _ => [tokens_by(division.columns), places[0], places[1]],
+                _ => [Extent::Tokens, places[0], places[1]],
             })
             .with_bytes(q_b.bytes() + k_b.bytes())
             .with_flops(super::once(2 * weights.iter().sum::<u64>()))
@@ -228,32 +210,10 @@ impl GpuTokenAbsorb<'_> {
                 row.bind(call, dims, division.threads)
             }
             None => match self.table() {
-                Some(table) => call
-                    .bind("table", table)
-                    .word("tokens", Word::Tokens)
-                    .flag("SEVERAL", true),
+                Some(table) => call.bind("table", table).flag("SEVERAL", true),
                 None => call.word("pos", Word::Pos),
             },
         }
-    }
-
-    /// The call with inputs that pass through workgroup memory, where a workgroup has those of several tokens.
-    fn staged(&self, machine: Machine, call: Call, division: Division) -> Call {
-        if division.columns == 1 {
-            return call;
-        }
-        let units = self.q_b.cols / 32;
-        // As many threads as the workgroup has.
-        let geometry = Geometry {
-            lanes: division.threads,
-            tile: 1,
-            at_once: 1,
-            unroll: 1,
-        };
-        let rows = self.dims.nope.max(self.dims.rope) + 2 * self.dims.nope;
-        let beside = 4 * rows as u64 * u64::from(division.columns);
-        let input = [self.tokens, units, division.columns];
-        staged(machine, call, &geometry, self.activation, input, beside)
     }
 
     /// The table of the places of several tokens.
@@ -269,7 +229,7 @@ impl GpuTokenAbsorb<'_> {
     /// The kernel in this division, with nothing bound yet.
     fn divided(&self, division: Division) -> Call {
         let (threads, lanes, unroll) = (division.threads, division.lanes, division.unroll);
-        let (k_lanes, columns) = (division.k_lanes, division.columns);
+        let k_lanes = division.k_lanes;
         let (dims, activation, units) = (self.dims, self.activation, self.q_b.cols / 32);
         let [nope, rope, kv_lora] = [dims.nope, dims.rope, dims.kv_lora].map(|n| n as u32);
         let k_rows = kv_lora.div_ceil(division.slices);
@@ -294,8 +254,6 @@ impl GpuTokenAbsorb<'_> {
             .number("K_LANES", k_lanes)
             .number("K_PASSES", k_rows.div_ceil(threads / k_lanes))
             .number("K_UNROLL", (nope / 32).div_ceil(k_lanes))
-            .number("COLS", columns)
-            .number("KEEPS", (columns * nope / 4).div_ceil(threads))
     }
 }
 

@@ -10,7 +10,8 @@ use super::token::{
 use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, PREPARED_ROWS, SharedWork, Site, WHOLE_THREADS};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -117,8 +118,8 @@ impl Divided for GpuTokenGateUp<'_> {
         }
     }
 
-    /// One call per piece of the experts or of the shared expert, whichever are more; of several tokens one per piece of the shared expert, and
-    /// then one per piece of the experts.
+    /// One call per piece of the experts or of the shared expert, whichever are more; where experts are chosen apart, one per piece of the shared
+    /// expert, and then one per piece of the experts.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
         for [g, u] in self.pairs() {
@@ -143,65 +144,44 @@ impl Divided for GpuTokenGateUp<'_> {
                 router.experts.count
             );
         }
-        let parts = match (self.tokens, &self.experts, self.shared) {
-            (2.., Some(_), Some(_)) => vec![Part::Shared, Part::Experts],
-            _ => vec![Part::Both],
+        let apart = chooses_apart(target, self.tokens);
+        let both = (self.experts.as_ref(), self.shared);
+        let parts = match both {
+            (Some(_), Some(_)) if apart => vec![(None, both.1), (both.0, None)],
+            _ => vec![both],
         };
-        let calls = parts.into_iter().flat_map(|part| {
-            let columns = self.columns(target, part);
-            let geometry = self.of_part(target, geometry, part);
-            let whole = self.whole(target, &geometry, columns);
-            let pieces = (0..count).filter_map(move |i| {
-                let experts = self.experts.as_ref().filter(|_| part != Part::Shared);
-                let shared = self.shared.filter(|_| part != Part::Experts);
+        let mut calls = vec![];
+        for (experts, shared) in parts {
+            let columns = self.columns(target, (experts, shared));
+            let whole = self.whole(target, geometry, columns);
+            for i in 0..count {
                 let experts = experts.filter(|(pair, _)| i < pair[0].pieces.len());
                 let shared = shared.filter(|pair| i < pair[0].pieces.len());
-                let some = experts.is_some() || shared.is_some();
-                some.then_some((i, experts, shared))
-            });
-            pieces.map(move |(i, experts, shared)| {
-                self.piece(target, &geometry, &whole, (i, columns), experts, shared)
-            })
-        });
-        Ok(calls.collect())
-    }
-}
-
-/// What a call multiplies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Both,
-    Experts,
-    Shared,
-}
-
-impl GpuTokenGateUp<'_> {
-    /// Tokens of a workgroup, which reads the weights of the shared expert once for these. Each has experts of its own.
-    fn columns(&self, target: &Target, part: Part) -> u32 {
-        match (self.shared, &self.experts, part) {
-            (Some([g, _]), None, _) | (Some([g, _]), _, Part::Shared) => token::columns(
-                target.machine,
-                self.activation,
-                [g.rows, self.units()],
-                self.tokens,
-            ),
-            _ => 1,
+                if experts.is_some() || shared.is_some() {
+                    let part = (experts, shared);
+                    calls.push(self.piece(target, geometry, &whole, (i, columns), part));
+                }
+            }
         }
+        Ok(calls)
     }
+}
 
-    /// The geometry of a part: workgroups that do not choose need fewer rows. Their threads add up the squares as those of a token alone do.
-    fn of_part(&self, target: &Target, geometry: &Geometry, part: Part) -> Geometry {
-        let rows = target.machine.tuned.gate_up_rows_of_several;
-        let fewer = Geometry {
-            tile: rows.next_multiple_of(PREPARED_ROWS).min(geometry.tile),
-            ..*geometry
-        };
-        let threads = fewer.threads();
-        let alike = threads >= 2 * self.units() && threads.is_multiple_of(WHOLE_THREADS);
-        let chooses = self.experts.is_some() && !self.given && part != Part::Shared;
-        match self.tokens > 1 && alike && !chooses {
-            true => fewer,
-            false => *geometry,
+/// G and U of experts with their choice, and of the shared expert or a dense block: what a call multiplies.
+type Part<'p, 'a> = (
+    Option<&'p ([&'a GpuWeight; 2], GpuRouter<'a>)>,
+    Option<[&'a GpuWeight; 2]>,
+);
+
+impl<'a> GpuTokenGateUp<'a> {
+    /// Tokens of a workgroup, which reads the weights of the shared expert once for these where it has a grid of its own. They complete their rows
+    /// one after the other, so more than two are slower.
+    fn columns(&self, target: &Target, part: Part<'_, 'a>) -> u32 {
+        match (part, &self.experts) {
+            ((None, Some([g, _])), Some(_)) => {
+                token::columns(target.machine, g.rows, self.tokens).min(TOKENS_AT_ONCE[0])
+            }
+            _ => 1,
         }
     }
 
@@ -248,8 +228,7 @@ impl GpuTokenGateUp<'_> {
         geometry: &Geometry,
         whole: &Call,
         (i, columns): (usize, u32),
-        experts: Option<&([&GpuWeight; 2], GpuRouter<'_>)>,
-        shared: Option<[&GpuWeight; 2]>,
+        (experts, shared): Part<'_, 'a>,
     ) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
@@ -320,6 +299,11 @@ pub(super) fn with_rms_in_runs(call: Call, target: &Target, threads: u32, units:
     call.number("SQUARES", (2 * units).div_ceil(threads))
         .number("RUN", lanes)
         .number("SQUARE_RUNS", (2 * units).min(threads).div_ceil(lanes))
+}
+
+/// Whether the experts of each of up to `tokens` tokens are chosen in a dispatch before, since so many workgroups would make the same choice.
+pub fn chooses_apart(target: &Target, tokens: u32) -> bool {
+    tokens > 1 && tokens >= target.machine.tuned.choice_apart_of
 }
 
 /// Whether the first subgroup of a workgroup chooses experts, rather than all threads.

@@ -136,10 +136,7 @@ impl<'a> GpuTokenMatvec<'a> {
         self.several = (most > 1).then(|| OfTokens {
             most,
             columns: match by_columns {
-                true => {
-                    let sizes = [self.weight.total_rows(), self.weight.cols / 32];
-                    columns(machine, self.activation, sizes, most)
-                }
+                true => columns(machine, self.weight.total_rows(), most),
                 false => 1,
             },
             table: sequences.and_then(Sequences::table).cloned(),
@@ -206,24 +203,15 @@ impl Divided for GpuTokenMatvec<'_> {
         };
         let one = geometry(target, &of_one.site())?;
         // Registers hold the sums of each token, so a thread requests less ahead.
-        let tuned = target.machine.tuned;
-        let tall = self.weight.total_rows() >= tuned.tall_rows;
-        let fewer = Geometry {
-            unroll: one.unroll.min(if tall { 1 } else { 2 }),
-            ..one
-        };
-        // A thread loads the inputs of all tokens for each of its rows, or once for those that it multiplies at once.
-        let together = Geometry {
-            at_once: one.at_once.max(tuned.rows_at_once_of_several),
-            ..fewer
-        };
-        let site = self.site();
+        let tall = self.weight.total_rows() >= target.machine.tuned.tall_rows;
         let suggested = match self.columns() {
             1 => one,
-            _ if site.allows(&together, target.machine) => together,
-            _ => fewer,
+            _ => Geometry {
+                unroll: one.unroll.min(if tall { 1 } else { 2 }),
+                ..one
+            },
         };
-        Ok(alike(target, &site, one, suggested))
+        Ok(alike(target, &self.site(), one, suggested))
     }
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
@@ -286,10 +274,10 @@ impl GpuTokenMatvec<'_> {
             .number("UNITS", units)
             .number("COLS", self.columns())
             .number("AT_ONCE", geometry.at_once);
-        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 {
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
             let tokens = self.several.as_ref().map_or(1, |several| several.most);
-            let input = [tokens, units, self.columns()];
+            let input = [tokens, units, 1];
             call = staged(target.machine, call, geometry, activation, input, beside);
         }
         for (name, range) in &self.bound {

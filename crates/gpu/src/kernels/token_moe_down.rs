@@ -128,14 +128,9 @@ impl GpuTokenMoeDown<'_> {
         all.into_iter().find(fits).unwrap_or(1)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
-    fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
-        let (d, used, activation) = (self.down, self.used, self.activation);
-        let units = d.cols / 32;
-        // Where the experts have no more pieces, any of them with no expert in it.
-        let piece = d.pieces.get(i).unwrap_or(&d.pieces[0]);
-        let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
-        let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
+    /// The call without any weights, and the geometry of its threads.
+    fn divided(&self, target: &Target, geometry: &Geometry) -> (Call, Geometry) {
+        let (d, used) = (self.down, self.used);
         let two_runs = geometry.lanes > RUN_LANES;
         let shares = self.shares(target, geometry);
         let own = Geometry {
@@ -146,8 +141,8 @@ impl GpuTokenMoeDown<'_> {
             true => geometry.threads() / 32,
             false => 1,
         };
-        let call = kernel("token_moe_down", activation);
-        let call = divided(call, geometry, used * units)
+        let call = kernel("token_moe_down", self.activation);
+        let call = divided(call, geometry, used * d.cols / 32)
             .number("LANES", own.lanes)
             .number("WG", own.threads())
             .number("COLS", 1)
@@ -156,10 +151,26 @@ impl GpuTokenMoeDown<'_> {
             .flag("OF_FOUR", shares == 4)
             .number("USED", used)
             .number("ROWS", d.rows)
-            .number("UNITS", units)
+            .number("UNITS", d.cols / 32)
             .number("ROW_RUNS", row_runs)
             .flag("SEVERAL", self.tokens > 1)
             .flag("TWO_RUNS", two_runs);
+        let call = match self.tokens {
+            1 => call,
+            _ => call.word("tokens", Word::Tokens),
+        };
+        (call, own)
+    }
+
+    /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
+    fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
+        let (d, used, activation) = (self.down, self.used, self.activation);
+        let units = d.cols / 32;
+        // Where the experts have no more pieces, any of them with no expert in it.
+        let piece = d.pieces.get(i).unwrap_or(&d.pieces[0]);
+        let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
+        let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
+        let (call, own) = self.divided(target, geometry);
         let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
             call = call
@@ -169,9 +180,6 @@ impl GpuTokenMoeDown<'_> {
         }
         let h_units = used * units + self.shared.map_or(0, |s| s.cols / 32);
         let input = [self.tokens, h_units, 1];
-        if self.tokens > 1 {
-            call = call.word("tokens", Word::Tokens);
-        }
         call = staged(target.machine, call, &own, activation, input, 0)
             .planes(["w_q", "w_s"], piece)
             .bind("h", &self.h)

@@ -11,7 +11,7 @@ use crate::kernels::expert_slots::{GpuExpertSlots, Share};
 use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
-use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::model::{Ffn, Mlp, Moe};
@@ -64,7 +64,9 @@ impl Few<'_> {
                     Some(logits) => logits,
                     None => self.router_logits(&moe.ffn_gate_inp, &layer.ffn_norm, stream)?,
                 };
-                if !self.as_one {
+                // The last layer of a batch leaves its output in one form for all steps of several, because they share their heads.
+                let is_last = i + 1 == body.layers.len();
+                if !self.as_one && (is_last || !self.is_apart()) {
                     return self.experts_in_tiles((moe, rooms), stream, logits.logits, next);
                 }
                 self.experts_apart((moe, rooms), stream, logits, next)?;
@@ -126,8 +128,8 @@ impl Few<'_> {
         })
     }
 
-    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. The shared expert is in the same
-    /// grids. An expert is read once for each of its tokens, but few tokens share experts.
+    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. By the kernels of a decoded token the
+    /// shared expert is in the same grids. An expert is read once for each of its tokens, but few tokens share experts.
     fn experts_apart(
         &mut self,
         (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
@@ -139,7 +141,11 @@ impl Few<'_> {
         let used = config.used as u32;
         // The places of the experts that the products read.
         let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
-        let shared = moe.shared.as_ref();
+        let (shared, beside) = match self.as_one {
+            true => (moe.shared.as_ref(), None),
+            false => (None, moe.shared.as_ref()),
+        };
+        let beside = self.shared_gate_up(beside, stream)?;
         let slots = u64::from(self.most * used);
         let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
         let weights = self.floats("expert weights", used);
@@ -152,14 +158,14 @@ impl Few<'_> {
             ids: ids.clone(),
             weights: weights.clone(),
         };
+        let apart = self.as_one && token_gate_up::chooses_apart(target, self.most);
         let shared_rows = shared.map_or(0, |mlp| mlp.gate.rows);
         let h = self.hidden_values(used * experts.gate.rows + shared_rows);
         let gate_up = GpuTokenGateUp {
             tokens: self.most,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
-            // Many workgroups of several tokens would make the same choice.
-            given: rooms.is_some() || self.most > 1,
+            given: rooms.is_some() || apart,
             raw_logits: logits.raw,
             shared: shared.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
@@ -172,7 +178,7 @@ impl Few<'_> {
             Some(rooms) => {
                 self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?
             }
-            None if self.most > 1 => self.calls.push(chosen_apart(&gate_up).call(target)?),
+            None if apart => self.calls.push(chosen_apart(&gate_up).call(target)?),
             None => {}
         }
         let mut calls = gate_up.calls(target)?;
@@ -184,6 +190,7 @@ impl Few<'_> {
             // The bus brings experts, and these are multiplied, while the host multiplies others.
             question.due = self.calls.len();
         }
+        let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
             share: share.map(|share| share.sum.clone()),
             tokens: self.most,
@@ -194,7 +201,7 @@ impl Few<'_> {
             ids,
             weights,
             used,
-            residual: stream.x.clone(),
+            residual,
             y: next.x.clone(),
             prepared: next.prepared.output(),
         };
