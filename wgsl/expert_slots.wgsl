@@ -1,5 +1,6 @@
-// Chooses the experts of each token as token_gate_up does, and so to the bit, for products whose experts lie in host memory. For one token it
-// also tells where these products find each chosen expert, and which ones expert_fill must copy there first.
+// Chooses the experts of each token as token_gate_up does, and so to the bit: of several tokens, whose many workgroups would all make the same
+// choice, or of products whose experts lie in host memory. Of one token it also tells where these find each chosen expert, and which ones
+// expert_fill must copy there first.
 //
 // logits -> ids (tokens, USED) and weights (tokens, USED), the best expert first. With SEVERAL tokens the ids are experts. Else they are places:
 // slots with `table`, and without it the expert's rank. fills (USED) has a pair of a source and a place for each chosen expert. The source is
@@ -36,7 +37,7 @@ fn ids_put(i: u32, expert: u32) { chosen[i - own_token * USED] = expert; }
 #number UNITS  // units of a token's input
 const INPUT_UNITS = UNITS;
 #import rms_in_runs
-fn logit_scale() -> f32 { return rms_scale(); }
+fn logit_scale() -> f32 { return rms_scale(0u); }
 #else
 fn logit_scale() -> f32 { return 1.0; }
 #endif
@@ -95,7 +96,7 @@ fn missing(n: u32) -> u32 {
   logits_put(logits, t);
   bias_put(own_bias, t);
 #ifdef RAW_LOGITS
-  squares_put(squares, t);
+  squares_put(squares, t, 0u);
 #endif
 #ifdef table
   if (t < EXPERTS) {

@@ -18,10 +18,9 @@
 // Bound by: the bytes of W. A small W is bound by the latency of one load, so a thread requests everything it needs at once.
 #number WG LANES UNITS X_UNITS  // threads of a workgroup, threads that share rows, units of a row, units from one group to the next in x
 #number AT_ONCE UNROLL ROWS_PER_GROUP  // rows of a thread, units that a thread requests at once, rows that read the same x
-#number COLS  // tokens of a workgroup
+#number COLS  // tokens of a workgroup (shared/columns.wgsl)
 #ifdef SEVERAL
 #number TOKEN_ROWS TOKEN_UNITS  // values of a token of y, units of a token of x
-#word tokens: u32
 #else
 const TOKEN_UNITS = 0u;
 #endif
@@ -55,7 +54,7 @@ const TILE = STRIDE * AT_ONCE;
 #import WEIGHT_TIMES as w
 #import rms
 #import rotated
-#import own_token
+#import columns
 #import token_rows
 #import leave_partial_logits
 
@@ -73,21 +72,6 @@ fn load(u: u32, rows: Rows) -> Loaded {
   return Loaded(
     w_load(rows[$r] * UNITS + u, p.sub),
   );
-}
-
-// Turns to token c of the workgroup. Behind the last token of the step it is the last one again.
-fn turn_to(wid: vec3<u32>, c: u32) {
-#ifdef SEVERAL
-  own_token = min(wid.x * COLS + c, p.tokens - 1u);
-#endif
-}
-
-// Whether the step has token c of the workgroup.
-fn is_there(wid: vec3<u32>, c: u32) -> bool {
-#ifdef SEVERAL
-  if (COLS > 1u) { return wid.x * COLS + c < p.tokens; }
-#endif
-  return true;
 }
 
 // The first value of the token's rows of this piece in y.
@@ -162,8 +146,7 @@ fn finish(t: u32, tile: u32, rows: Rows, sums: Sums, scale: f32, before: Sums, w
   let weights = Sums(
     norm_weight_at(p.first_row + rows[$r]),
   );
-  turn_to(wid, $cu); let own$c = x_row(TOKEN_UNITS); let before$c = residuals(rows); let squares$c = squares_ask(lane);
-  let asked = x_ask(t, group);
+  turn_to(wid, $cu); let own$c = x_row(TOKEN_UNITS); let before$c = residuals(rows); let squares$c = squares_ask(lane); let asked$c = x_ask(t, group);
   let router = router_ask(p.first_row + tile, t);
   var sums$c = Sums();
   var scale$c = 1.0;
@@ -171,13 +154,13 @@ fn finish(t: u32, tile: u32, rows: Rows, sums: Sums, scale: f32, before: Sums, w
     let w$k = load(unit_at(lane, $ku), rows);
     // The input and the router's weights are put while the weights are on their way.
     router_put(router, t);
-    x_put(t, asked);
+    turn_to(wid, $cu); x_put(t, asked$c);
     if (x_SHARED) { workgroupBarrier(); }
     turn_to(wid, $cu); scale$c = rms_scale(squares$c, lane);
     if (in_row(lane, $ku)) { sums$c = multiply(sums$c, w$k, unit_at(lane, $ku), firsts, own$c); }
   } else {
     router_put(router, t);
-    x_put(t, asked);
+    turn_to(wid, $cu); x_put(t, asked$c);
     if (x_SHARED) { workgroupBarrier(); }
     turn_to(wid, $cu); scale$c = rms_scale(squares$c, lane);
     var b = lane;

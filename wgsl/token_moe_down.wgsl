@@ -4,11 +4,13 @@
 //
 // D (experts * ROWS, 32 * UNITS), S (ROWS, 32 * SHARED_UNITS), h (tokens, USED * UNITS + SHARED_UNITS) units, residual and y (tokens, ROWS).
 // Division: LANES threads share an output row and walk the units of all its experts, so the sum needs no atomics. With TWO_RUNS they are 64:
-// two runs of 32, whose sums meet in workgroup memory. A workgroup owns TILE = WG / LANES rows. With ONE_PIECE the call has all of the
-// weights. Else other calls add what other pieces hold.
+// two runs of 32, whose sums meet in workgroup memory. A thread of a step of several tokens may stand for SHARES such threads: it has the sum
+// of each, and adds them up as the threads of a row do. So workgroups are small, and some load while others add up. A workgroup owns TILE =
+// WG / LANES rows. With ONE_PIECE the call has all of the weights. Else other calls add what other pieces hold.
 // Bound by: the bytes of the chosen rows.
 #number USED WG LANES ROWS  // experts of a token, threads of a workgroup, threads that share rows, rows of an expert
 #number UNITS UNROLL ROW_RUNS  // units of a row of an expert, units that a thread requests at once, runs of 32 lanes of a row
+#number COLS SHARES  // tokens of a workgroup, threads of a token alone that a thread stands for
 #ifdef SLOT_FACTOR
 #number SLOT_FACTOR SLOT_SHIFT  // unit * SLOT_FACTOR >> SLOT_SHIFT is the slot of a unit
 #endif
@@ -31,10 +33,16 @@
 #flag RAGGED
 #flag TWO_RUNS
 #each k UNROLL
+#each v SHARES
+const_assert COLS == 1u;
 const TILE = WG / LANES;
+// Threads that share a row of a token alone.
+const ALL_LANES = LANES * SHARES;
+// Whether sums of two threads meet in workgroup memory.
+const MEET = TWO_RUNS && SHARES == 1u;
 #import w32
 #import lanes
-#import own_token
+#import columns
 #import WEIGHT as w
 #import WEIGHT_TIMES as w
 #import token_rows
@@ -68,6 +76,45 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
 }
 
+// The products of a thread of a token alone, with ONE_BLOCK. They are added up as its first thread adds up its own, without a loop, so that
+// compilers join the same products and additions.
+fn block(row: u32, lane: u32) -> f32 {
+  var sum = 0.0;
+  let taken$k = take(lane + $ku * ALL_LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
+  sum += product(lane + $ku * ALL_LANES, taken$k, w$k);
+  return sum;
+}
+
+// The products of a thread of a token alone, without it.
+fn walk(row: u32, lane: u32) -> f32 {
+  var sum = 0.0;
+  var b = lane;
+  loop {
+    if (b >= USED * UNITS) { break; }
+    let taken$k = take(b + $ku * ALL_LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
+    sum += product(b + $ku * ALL_LANES, taken$k, w$k);
+    b += UNROLL * ALL_LANES;
+  }
+  return sum;
+}
+
+// The sum of a row. Those of a token alone add up first what is furthest apart.
+#ifdef OF_FOUR
+fn joined(sums: array<f32, SHARES>) -> f32 {
+  if (TWO_RUNS) { return row_sum(sums[0] + sums[1]) + row_sum(sums[2] + sums[3]); }
+  return row_sum((sums[0] + sums[2]) + (sums[1] + sums[3]));
+}
+#else
+#ifdef OF_TWO
+fn joined(sums: array<f32, SHARES>) -> f32 {
+  if (TWO_RUNS) { return row_sum(sums[0]) + row_sum(sums[1]); }
+  return row_sum(sums[0] + sums[1]);
+}
+#else
+fn joined(sums: array<f32, SHARES>) -> f32 { return row_sum(sums[0]); }
+#endif
+#endif
+
 #main
 #fetch
   let lane = t & (LANES - 1u);
@@ -75,8 +122,8 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   let of_token = own_token * ROWS;
   let row = min(tile + t / LANES, ROWS - 1u);
   // The row that the thread completes at the end.
-  let own = select(t / LANES, t % TILE, TWO_RUNS);
-  let own_row = select(row, min(tile + own, ROWS - 1u), TWO_RUNS);
+  let own = select(t / LANES, t % TILE, MEET);
+  let own_row = select(row, min(tile + own, ROWS - 1u), MEET);
 #ifdef share
   let before = residual[of_token + own_row] + share[of_token + own_row];
 #else
@@ -84,28 +131,27 @@ fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
 #endif
   let weight = norm_weight_at(own_row);
   // Requested before the experts are known.
-  let ahead = shared_ask(row, lane);
+  let ahead$v = shared_ask(row, lane + $vu * LANES);
   let asked = h_ask(t, 0u);
-  var sum = 0.0;
+  var sums = array<f32, SHARES>();
   if (ONE_BLOCK) {
-    let taken$k = take(lane + $ku * LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
+    let taken$k = take(lane + $ku * ALL_LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
-    sum += product(lane + $ku * LANES, taken$k, w$k);
+    sums[0] += product(lane + $ku * ALL_LANES, taken$k, w$k);
+    if ($vu > 0u) { sums[$v] = block(row, lane + $vu * LANES); }
   } else {
     h_put(t, asked);
     if (h_SHARED) { workgroupBarrier(); }
-    var b = lane;
-    loop {
-      if (b >= USED * UNITS) { break; }
-      let taken$k = take(b + $ku * LANES, row * UNITS); let w$k = w_load(taken$k.at, p.sub);
-      sum += product(b + $ku * LANES, taken$k, w$k);
-      b += UNROLL * LANES;
-    }
+    sums[$v] = walk(row, lane + $vu * LANES);
   }
-  sum = row_sum(sum + shared_sum(ahead, row, lane));
+  sums[$v] += shared_sum(ahead$v, row, lane + $vu * LANES);
+  // A token alone exchanges these sums with other threads. The choice, which always falls on the sum, keeps compilers from joining a product
+  // that ends one of them with the next addition, which would round once less.
+  if (SHARES > 1u) { sums[$v] = select(0.0, sums[$v], p.sub != 0xffffffffu); }
+  var sum = joined(sums);
   var owns = lane == 0u;
-  if (TWO_RUNS) {
+  if (MEET) {
     if ((t & 31u) == 0u) { run_sums[t / 32u] = sum; }
     workgroupBarrier();
     owns = t < TILE;

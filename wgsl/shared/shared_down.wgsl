@@ -23,18 +23,18 @@ fn shared_unit(row: u32) -> u32 {
 
 fn shared_ask(row: u32, lane: u32) -> Shared {
   return Shared(
-    s_load(shared_unit(row) + min(lane + $ku * LANES, SHARED_UNITS - 1u), p.shared_sub),
+    s_load(shared_unit(row) + min(lane + $ku * ALL_LANES, SHARED_UNITS - 1u), p.shared_sub),
   );
 }
 
 fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
   var sum = 0.0;
-  if (lane + $ku * LANES < SHARED_UNITS) { sum = s_add(sum, asked[$k], h_unit(h_row(TOKEN_UNITS) + USED * UNITS + lane + $ku * LANES)); }
-  var b = lane + SHARED_AHEAD * LANES;
+  if (lane + $ku * ALL_LANES < SHARED_UNITS) { sum = s_add(sum, asked[$k], h_unit(h_row(TOKEN_UNITS) + USED * UNITS + lane + $ku * ALL_LANES)); }
+  var b = lane + SHARED_AHEAD * ALL_LANES;
   loop {
     if (b >= SHARED_UNITS) { break; }
     sum = s_add(sum, s_load(shared_unit(row) + b, p.shared_sub), h_unit(h_row(TOKEN_UNITS) + USED * UNITS + b));
-    b += LANES;
+    b += ALL_LANES;
   }
   return select(0.0, sum, ONE_PIECE || shared_row(row) < p.shared_rows);
 }

@@ -1,9 +1,9 @@
-// Moves a product's input through workgroup memory, `staged`. Each thread requests STAGE_LOADS of the STAGE_VECTORS vectors and stores them
-// there unchanged. After a barrier threads read from there what they multiply.
-#number STAGE_LOADS STAGE_VECTORS  // vectors that a thread loads, vectors of x that are kept
+// Moves a product's input through workgroup memory, `staged`. Each thread requests STAGE_LOADS of the STAGE_VECTORS vectors of each token of
+// the workgroup (shared/columns.wgsl) and stores them there unchanged. After a barrier threads read from there what they multiply.
+#number STAGE_LOADS STAGE_VECTORS COLS  // vectors that a thread loads, vectors of x of a token, tokens of a workgroup
 #each s STAGE_LOADS
-#import own_token
-var<workgroup> staged: array<vec4<u32>, STAGE_VECTORS>;
+#import columns
+var<workgroup> staged: array<vec4<u32>, COLS * STAGE_VECTORS>;
 const $W_SHARED = true;
 alias $W_Asked = array<vec4<u32>, STAGE_LOADS>;
 
@@ -20,5 +20,5 @@ fn $W_put(t: u32, asked: $W_Asked) {
   if ($su * WG + t < STAGE_VECTORS) { staged[stage_place(stage_at($su, t))] = asked[$s]; }
 }
 
-// The first unit of the token's row: there is no other.
-fn $W_row(units: u32) -> u32 { return 0u; }
+// The first unit of the token's row, which has so many: those of the columns before it precede it.
+fn $W_row(units: u32) -> u32 { return column * units; }

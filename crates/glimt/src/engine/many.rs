@@ -71,7 +71,7 @@ pub(super) fn batch_sizes(
         sequences: sequences(serving, Serving::MOST),
         tokens: step_tokens(gpu, &sessions, Serving::MOST),
         chunk: prompt_chunk(gpu, &sessions, n_ctx, ubatch)?,
-        drafts: drafts(few::most_drafts(gpu)),
+        drafts: drafts(few::most_drafts(gpu, true)),
     };
     let asked = serving.cache_tokens;
     let asked = asked.map(|asked| asked.div_ceil(PAGE as usize).max(1));
@@ -377,7 +377,7 @@ mod tests {
             sequences: 8,
             tokens: gpu.machine.tuned.batch_tokens,
             chunk: 250,
-            drafts: few::most_drafts(&gpu).min(5),
+            drafts: few::most_drafts(&gpu, true).min(5),
         };
         let plan =
             MemoryPlan::of_batch(&gpu, &*model, Residence::Whole, of_pages(4)).expect("it fits");

@@ -62,25 +62,23 @@ pub(super) fn hidden(target: &Target, body: &Body, tokens: u32) -> BeforeNorm {
     }
 }
 
-/// The most tokens of a step that takes the kernels of a decoded token; 0 where the tier has none.
-pub fn most_as_one(target: &Target) -> u32 {
+/// The most tokens of a step, of a `batch` or of one sequence, that takes the kernels of a decoded token; 0 where the tier has none.
+pub fn most_as_one(target: &Target, batch: bool) -> u32 {
+    let tuned = target.machine.tuned;
     match target.tier.has_subgroups() {
-        true => target.machine.tuned.apart_of_batch.max(1),
+        true if batch => tuned.as_one_of_batch.max(1),
+        true => tuned.as_one_of_sequence.max(1),
         false => 0,
     }
 }
 
-/// The most drafts of a step whose tokens get what each gets alone, to the bit. With serial passes a token alone takes other kernels.
-pub fn most_drafts(target: &Target) -> u32 {
+/// The most drafts of a step, of a `batch` or of one sequence, whose tokens get what each gets alone, to the bit. With serial passes a token alone
+/// takes other kernels.
+pub fn most_drafts(target: &Target, batch: bool) -> u32 {
     match target.machine.serial_passes {
         true => 0,
-        false => most_as_one(target).saturating_sub(1),
+        false => most_as_one(target, batch).saturating_sub(1),
     }
-}
-
-/// Whether a step of up to `most` tokens takes the kernels of a decoded token.
-pub(super) fn is_as_one(target: &Target, most: u32) -> bool {
-    most <= most_as_one(target)
 }
 
 /// The step from the hidden states `x` of up to `most` tokens to their logits (tokens, vocab), by the kernels of a decoded token or not.
@@ -177,7 +175,7 @@ impl<'a> Few<'a> {
     pub(super) fn new(given: Given<'a>, most: u32, as_one: bool) -> Self {
         // Other steps of few tokens of one sequence come once, at the end of a prompt, so their buffers are not worth much memory.
         let own = match given.context.sequences {
-            Some(_) => most <= given.target.machine.tuned.own_buffers_of_batch,
+            Some(_) => as_one || most <= given.target.machine.tuned.own_buffers_of_batch,
             None => most == 1,
         };
         Self {
@@ -206,6 +204,18 @@ impl<'a> Few<'a> {
     /// The buffers that were made for the step so far, in order.
     pub(super) fn made(&self) -> &[Range] {
         self.buffers.made()
+    }
+
+    /// Whether each token of a batch has workgroups of its own for its queries, its heads' values and its experts, though other products read a
+    /// weight once for several tokens.
+    pub fn is_apart(&self) -> bool {
+        let Given {
+            target, context, ..
+        } = self.given;
+        let sequences = context.sequences.as_ref();
+        let has_table = sequences.is_some_and(|sequences| !sequences.alone);
+        let few = (2..=target.machine.tuned.apart_of_batch).contains(&self.most);
+        !self.as_one && few && has_table && target.tier.has_subgroups()
     }
 
     /// The weight that stands for a pair of layer `i`. Only steps by the kernels of a decoded token read such.

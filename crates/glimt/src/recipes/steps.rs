@@ -183,7 +183,7 @@ impl Steps {
         if !is_few(target, most) {
             return frame::prompt(given, attention, (&self.chunk, None), 1, most);
         }
-        let step = Few::new(given, most, few::is_as_one(target, most));
+        let step = Few::new(given, most, self.is_as_one(target, most));
         Ok(frame::few(step, attention, hidden, None)?.done())
     }
 
@@ -203,7 +203,7 @@ impl Steps {
 
     /// Whether a step of up to `most` tokens takes the kernels of a decoded token.
     fn is_as_one(&self, target: &Target, most: u32) -> bool {
-        most <= self.as_one.max(1) && few::is_as_one(target, most)
+        most <= self.as_one || most == 1 && target.tier.has_subgroups()
     }
 
     /// The step from the hidden states of another step's first tokens to their logits, (tokens, vocab). The other step has up to `of`
@@ -298,7 +298,7 @@ impl Steps {
 
     /// The prepared hidden states of a step of up to `most` tokens.
     fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
-        match most == 1 && few::is_as_one(target, most) {
+        match most == 1 && target.tier.has_subgroups() {
             true => &self.last,
             false => &self.hidden,
         }
@@ -307,7 +307,7 @@ impl Steps {
 
 /// The most tokens of steps of several, of such sizes, that take the kernels of a decoded token.
 fn as_one(target: &Target, sizes: BatchSizes) -> u32 {
-    match (few::most_as_one(target), sizes.pages) {
+    match (few::most_as_one(target, sizes.pages > 0), sizes.pages) {
         (most @ 2.., 0) => most,
         (most @ 2.., _) => most.min(sizes.tokens),
         _ => 0,

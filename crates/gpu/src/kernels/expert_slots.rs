@@ -1,4 +1,5 @@
-//! The choice of experts that lie in host memory, where each has its place on the device, and what must be copied there first.
+//! The choice of experts in a dispatch of its own: of several tokens, or of experts that lie in host memory, where each has its place on the
+//! device, and what must be copied there first.
 
 use super::token::{self, Divided};
 use super::token_gate_up::{GpuTokenGateUp, chooses_by_lanes, of_logits, with_rms_in_runs};
@@ -173,6 +174,7 @@ impl GpuExpertSlots<'_> {
             let (squares, eps) = gate_up.x.rms.as_ref().expect("raw logits have a norm");
             let units = pair[0].cols / 32;
             call = with_rms_in_runs(call, target, threads, units)
+                .number("COLS", 1)
                 .number("UNITS", units)
                 .bind("squares", squares)
                 .word("eps", *eps);

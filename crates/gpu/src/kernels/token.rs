@@ -6,7 +6,8 @@ use super::MAX_GRID;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent};
 use crate::gpu::geometry::{Geometry, PREPARED_ROWS, Site};
-use crate::gpu::machine::MAX_THREADS;
+use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
+use crate::gpu::machine::{MAX_THREADS, Machine};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target, Tier};
 use crate::quant::GgmlType;
@@ -84,17 +85,17 @@ pub(super) fn with_rms(target: &Target, call: Call, geometry: &Geometry, units: 
 /// Workgroup memory that kernels with such an input need besides, at most.
 const STAGED_BESIDES: u64 = 4 << 10;
 
-/// `call` for up to `tokens` tokens with inputs of `units` units each. An input passes through workgroup memory where that is faster, and
-/// where this device has room for it beside `beside` bytes of the kernel's own.
+/// `call` for up to `tokens` tokens with inputs of `units` units each, of which a workgroup has as many as the third number says. Inputs pass
+/// through workgroup memory where that is faster, and where this device has room for them beside `beside` bytes of the kernel's own.
 pub(super) fn staged(
-    target: &Target,
+    machine: Machine,
     call: Call,
     geometry: &Geometry,
     activation: Activation,
-    [tokens, units]: [u32; 2],
+    [tokens, units, columns]: [u32; 3],
     beside: u64,
 ) -> Call {
-    let tuned = target.machine.tuned;
+    let tuned = machine.tuned;
     let bytes = activation.bytes(u64::from(units));
     // Halves are laid out in blocks of units, and what is staged begins where a block does.
     let begins = tokens == 1 || units.is_multiple_of(BLOCK_UNITS as u32);
@@ -103,13 +104,16 @@ pub(super) fn staged(
         Activation::Halves { .. } if begins => "staged_halves",
         Activation::Halves { .. } | Activation::Floats => return call,
     };
-    if !(tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
-        || bytes + STAGED_BESIDES + beside > u64::from(target.machine.workgroup_memory)
-    {
+    // The threads of a row read the bytes of a unit far from those of the next one, and the more so the more tokens a workgroup has.
+    let pays = (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
+        || columns > 1 && activation == Activation::Bytes;
+    let all = bytes * u64::from(columns) + STAGED_BESIDES + beside;
+    if !pays || all > u64::from(machine.workgroup_memory) {
         return call;
     }
     let vectors = (bytes / 16) as u32;
     call.module("INPUT", module)
+        .number("COLS", columns)
         .number("STAGE_VECTORS", vectors)
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
@@ -271,4 +275,13 @@ pub(super) fn tiles_by(tokens: u32, by: u32, tiles: u32) -> [Extent; 3] {
         (_, 1) => [Extent::Tokens, along, further],
         _ => [Extent::TokensBy(by), along, further],
     }
+}
+
+/// Tokens that a workgroup takes of up to `tokens`, of a weight with `rows` rows: the fewest that do not make more workgroups than the device
+/// runs at once.
+pub(super) fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
+    let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
+    let at_once = (machine.tuned.workgroups_of_several * machine.cores).max(1);
+    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
+    (workgroups / at_once).next_power_of_two().clamp(1, most)
 }

@@ -65,7 +65,7 @@ impl Divided for GpuTokenBeside<'_> {
         let call = with_rms(target, divided(call, geometry, units), geometry, units);
         let call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], w.ty, activation);
         let call = weight(call, ["OTHER", "OTHER_TIMES"], v.ty, activation);
-        let call = staged(target, call, geometry, activation, [1, units], 0);
+        let call = staged(target.machine, call, geometry, activation, [1, units, 1], 0);
         let [w_piece, v_piece] = [&w.pieces[0], &v.pieces[0]];
         let weights = u64::from(w.rows + v.rows) * u64::from(w.cols);
         let tiles = [w, v].map(|w| w.rows.div_ceil(geometry.tile));

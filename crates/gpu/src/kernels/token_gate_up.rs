@@ -5,12 +5,13 @@ use super::MAX_GRID;
 use super::products::Products;
 use super::router::{self, GpuRouter};
 use super::token::{
-    Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_of, weight,
+    self, Divided, TokenInput, check_rows, divided, kernel, site, staged, tiles_by, weight,
 };
 use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
+use crate::gpu::call::{Call, Word};
 use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
@@ -117,13 +118,30 @@ impl Divided for GpuTokenGateUp<'_> {
         }
     }
 
-    /// One call per piece of the experts or of the shared expert, whichever are more.
+    /// One call per piece of the experts or of the shared expert, whichever are more; where experts are chosen apart, one per piece of the shared
+    /// expert, and then one per piece of the experts.
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
-        self.pieces_of(target, geometry, [true; 2])
+        let both = (self.experts.as_ref(), self.shared);
+        let parts = match both {
+            (Some(_), Some(_)) if chooses_apart(target, self.tokens) => {
+                vec![(None, both.1), (both.0, None)]
+            }
+            _ => vec![both],
+        };
+        let calls = parts
+            .into_iter()
+            .map(|part| self.pieces_of(target, geometry, part));
+        Ok(calls.collect::<Result<Vec<_>, _>>()?.concat())
     }
 }
 
-impl GpuTokenGateUp<'_> {
+/// G and U of experts with their choice, and of the shared expert or a dense block: what a call multiplies.
+type Part<'p, 'a> = (
+    Option<&'p ([&'a GpuWeight; 2], GpuRouter<'a>)>,
+    Option<[&'a GpuWeight; 2]>,
+);
+
+impl<'a> GpuTokenGateUp<'a> {
     /// The dispatches of [`calls`](Divided::calls), with those of the shared expert before the ones of the experts. Every value is that of the
     /// dispatches of both, since the geometry is theirs.
     ///
@@ -135,24 +153,22 @@ impl GpuTokenGateUp<'_> {
     pub fn calls_apart(&self, target: &Target) -> Result<[Vec<Call>; 2], GpuError> {
         assert!(self.given, "experts apart that nobody chose");
         let (site, geometry) = (self.site(), self.geometry(target)?);
-        let of = |parts| {
-            let calls = self.pieces_of(target, &geometry, parts)?.into_iter();
+        let of = |part| {
+            let calls = self.pieces_of(target, &geometry, part)?.into_iter();
             Ok(calls.map(|call| call.at_site(site.clone())).collect())
         };
-        Ok([of([false, true])?, of([true, false])?])
+        Ok([of((None, self.shared))?, of((self.experts.as_ref(), None))?])
     }
 
-    /// A call per piece of the experts, of the shared expert, or of whichever are more, as `parts` has them.
+    /// A call per piece of the experts or of the shared expert of this part, whichever are more.
     fn pieces_of(
         &self,
         target: &Target,
         geometry: &Geometry,
-        parts: [bool; 2],
+        (experts, shared): Part<'_, 'a>,
     ) -> Result<Vec<Call>, GpuError> {
         let mut count = 0;
-        let experts = self.experts.as_ref().map(|(pair, _)| *pair);
-        let pairs = [experts, self.shared].into_iter().zip(parts);
-        for [g, u] in pairs.filter_map(|(pair, is_part)| pair.filter(|_| is_part)) {
+        for [g, u] in experts.map(|(pair, _)| *pair).into_iter().chain(shared) {
             let form = |w: &GpuWeight| {
                 let cuts = w.pieces.iter().map(|p| (p.first_row, p.rows));
                 ((w.groups, w.rows, w.cols), cuts.collect::<Vec<_>>())
@@ -165,7 +181,7 @@ impl GpuTokenGateUp<'_> {
             }
             count = count.max(g.pieces.len());
         }
-        if let Some((_, router)) = &self.experts {
+        if let Some((_, router)) = experts {
             router::check(router.experts);
             assert!(
                 router.partial_sums == 1
@@ -174,19 +190,44 @@ impl GpuTokenGateUp<'_> {
                 router.experts.count
             );
         }
-        let whole = self.whole(target, geometry);
-        Ok((0..count)
-            .map(|i| self.piece(target, geometry, &whole, (i, parts)))
-            .collect())
+        let columns = self.columns(target, (experts, shared));
+        let whole = self.whole(target, geometry, columns);
+        let piece = |i: usize| {
+            let experts = experts.filter(|(pair, _)| i < pair[0].pieces.len());
+            let shared = shared.filter(|pair| i < pair[0].pieces.len());
+            self.piece(target, geometry, &whole, (i, columns), (experts, shared))
+        };
+        Ok((0..count).map(piece).collect())
+    }
+
+    /// Tokens of a workgroup, which reads the weights of the shared expert once for these where it has a grid of its own. They complete their rows
+    /// one after the other, so more than two are slower.
+    fn columns(&self, target: &Target, part: Part<'_, 'a>) -> u32 {
+        match (part, &self.experts) {
+            ((None, Some([g, _])), Some(_)) => {
+                token::columns(target.machine, g.rows, self.tokens).min(TOKENS_AT_ONCE[0])
+            }
+            _ => 1,
+        }
     }
 
     /// The call without any weights.
-    fn whole(&self, target: &Target, geometry: &Geometry) -> Call {
+    fn whole(&self, target: &Target, geometry: &Geometry, columns: u32) -> Call {
         let units = self.units();
         let call = kernel("token_gate_up", self.activation);
+        let geometry = &Geometry {
+            // Registers hold the sums of each token, so a thread requests less ahead.
+            unroll: geometry.unroll.min(if columns > 1 { 2 } else { u32::MAX }),
+            ..*geometry
+        };
         let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
+            .number("COLS", columns)
             .number("UNITS", units);
+        let call = match self.tokens {
+            1 => call,
+            _ => call.word("tokens", Word::Tokens),
+        };
         let call = with_rms_in_runs(call, target, geometry.threads(), units);
         // Each thread's share of the logits' sums.
         let beside = match self.partial_sums() {
@@ -194,27 +235,34 @@ impl GpuTokenGateUp<'_> {
             1 => 0,
             _ => 16 * u64::from(geometry.threads()),
         };
-        let input = [self.tokens, units];
-        let call = staged(target, call, geometry, self.activation, input, beside);
+        let input = [self.tokens, units, columns];
+        let call = staged(
+            target.machine,
+            call,
+            geometry,
+            self.activation,
+            input,
+            beside,
+        );
         self.x.bind(call).bind("prepared", &self.h)
     }
 
-    /// Piece i of the experts and piece i of the shared expert, of those among `parts` that have a piece i.
+    /// Piece i of the experts and of the shared expert, of those that are given, for so many tokens of a workgroup.
     fn piece(
         &self,
         target: &Target,
         geometry: &Geometry,
         whole: &Call,
-        (i, parts): (usize, [bool; 2]),
+        (i, columns): (usize, u32),
+        (experts, shared): Part<'_, 'a>,
     ) -> Call {
         let mut call = whole.clone();
         let (mut tiles, mut bytes, mut weights) = (0, 0, 0);
-        let has = |part: usize, pair: &[&GpuWeight; 2]| parts[part] && i < pair[0].pieces.len();
         let weights_of = |call: Call, names: [[&'static str; 2]; 2], pair: &[&GpuWeight; 2]| {
             let call = weight(call, names[0], pair[0].ty, self.activation);
             weight(call, names[1], pair[1].ty, self.activation)
         };
-        if let Some((pair, router)) = self.experts.as_ref().filter(|(pair, _)| has(0, pair)) {
+        if let Some((pair, router)) = experts {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = match self.given {
@@ -243,7 +291,7 @@ impl GpuTokenGateUp<'_> {
             }
             tiles += used * rows.div_ceil(geometry.tile);
         }
-        if let Some(pair) = self.shared.filter(|pair| has(1, pair)) {
+        if let Some(pair) = shared {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let names = [
                 ["SHARED_GATE", "SHARED_GATE_TIMES"],
@@ -265,7 +313,7 @@ impl GpuTokenGateUp<'_> {
         if self.tokens > 1 {
             call = call.number("TOKEN_ROWS", self.rows());
         }
-        call.grid(tiles_of(self.tokens, tiles))
+        call.grid(tiles_by(self.tokens, columns, tiles))
             .with_bytes(bytes)
             .with_flops(super::once(2 * weights))
     }
@@ -277,6 +325,11 @@ pub(super) fn with_rms_in_runs(call: Call, target: &Target, threads: u32, units:
     call.number("SQUARES", (2 * units).div_ceil(threads))
         .number("RUN", lanes)
         .number("SQUARE_RUNS", (2 * units).min(threads).div_ceil(lanes))
+}
+
+/// Whether the experts of each of up to `tokens` tokens are chosen in a dispatch before, since so many workgroups would make the same choice.
+pub fn chooses_apart(target: &Target, tokens: u32) -> bool {
+    tokens > 1 && tokens >= target.machine.tuned.choice_apart_of
 }
 
 /// Whether the first subgroup of a workgroup chooses experts, rather than all threads.

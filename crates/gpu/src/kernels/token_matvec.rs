@@ -4,15 +4,14 @@
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, alike, check_rows, divided, geometry, kernel, site, staged,
-    tiles_by, unsupported, weight, with_rms,
+    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, geometry, kernel, site,
+    staged, tiles_by, unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, PREPARED_ROWS, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::Machine;
-use crate::gpu::machine::geometries::{TOKENS_AT_ONCE, WORKGROUPS_OF_CORE};
 use crate::gpu::memory::{GpuWeight, Piece};
 use crate::gpu::{GpuError, Target};
 use crate::kernels::rope_cache::Rotation;
@@ -162,15 +161,6 @@ impl<'a> GpuTokenMatvec<'a> {
     }
 }
 
-/// Tokens that a workgroup takes of up to `tokens`, of a weight with `rows` rows: the fewest that do not make more workgroups than the device
-/// runs at once.
-fn columns(machine: Machine, rows: u32, tokens: u32) -> u32 {
-    let workgroups = tokens * rows.div_ceil(PREPARED_ROWS);
-    let at_once = (WORKGROUPS_OF_CORE * machine.cores).max(1);
-    let most = tokens.next_power_of_two().min(TOKENS_AT_ONCE[1]);
-    (workgroups / at_once).next_power_of_two().clamp(1, most)
-}
-
 impl Divided for GpuTokenMatvec<'_> {
     fn site(&self) -> Site {
         let w = self.weight;
@@ -287,7 +277,8 @@ impl GpuTokenMatvec<'_> {
         if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
             let tokens = self.several.as_ref().map_or(1, |several| several.most);
-            call = staged(target, call, geometry, activation, [tokens, units], beside);
+            let input = [tokens, units, 1];
+            call = staged(target.machine, call, geometry, activation, input, beside);
         }
         for (name, range) in &self.bound {
             call = call.bind(name, range);

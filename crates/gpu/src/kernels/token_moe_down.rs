@@ -7,8 +7,8 @@ use super::token::{
 };
 use super::token_matvec::token_matvec;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::Call;
-use crate::gpu::geometry::{Geometry, RUN_LANES, Site};
+use crate::gpu::call::{Call, Word};
+use crate::gpu::geometry::{Geometry, RUN_LANES, Site, WHOLE_THREADS};
 use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Target};
 use crate::model::Weight;
@@ -41,6 +41,9 @@ pub struct GpuTokenMoeDown<'a> {
     /// The most tokens of a step.
     pub tokens: u32,
 }
+
+/// The most threads of a token alone that a thread of several stands for.
+const MOST_SHARES: u32 = 4;
 
 /// See [`slot_factor`].
 const SLOT_SHIFT: u32 = 27;
@@ -111,6 +114,54 @@ impl Divided for GpuTokenMoeDown<'_> {
 }
 
 impl GpuTokenMoeDown<'_> {
+    /// The threads of a token alone that a thread stands for.
+    fn shares(&self, target: &Target, geometry: &Geometry) -> u32 {
+        let most = match self.tokens {
+            1 => 1,
+            _ => geometry.lanes / target.machine.tuned.down_lanes_of_several,
+        };
+        // Workgroups are whole subgroups.
+        let whole = geometry.threads() / WHOLE_THREADS;
+        let most = most.min(whole).min(MOST_SHARES).max(1);
+        let all = [4, 2].into_iter().filter(|shares| *shares <= most);
+        let fits = |shares: &u32| (geometry.threads() / shares).is_multiple_of(WHOLE_THREADS);
+        all.into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// The call without any weights, and the geometry of its threads.
+    fn divided(&self, target: &Target, geometry: &Geometry) -> (Call, Geometry) {
+        let (d, used) = (self.down, self.used);
+        let two_runs = geometry.lanes > RUN_LANES;
+        let shares = self.shares(target, geometry);
+        let own = Geometry {
+            lanes: geometry.lanes / shares,
+            ..*geometry
+        };
+        let row_runs = match two_runs && shares == 1 {
+            true => geometry.threads() / 32,
+            false => 1,
+        };
+        let call = kernel("token_moe_down", self.activation);
+        let call = divided(call, geometry, used * d.cols / 32)
+            .number("LANES", own.lanes)
+            .number("WG", own.threads())
+            .number("COLS", 1)
+            .number("SHARES", shares)
+            .flag("OF_TWO", shares == 2)
+            .flag("OF_FOUR", shares == 4)
+            .number("USED", used)
+            .number("ROWS", d.rows)
+            .number("UNITS", d.cols / 32)
+            .number("ROW_RUNS", row_runs)
+            .flag("SEVERAL", self.tokens > 1)
+            .flag("TWO_RUNS", two_runs);
+        let call = match self.tokens {
+            1 => call,
+            _ => call.word("tokens", Word::Tokens),
+        };
+        (call, own)
+    }
+
     /// Piece i of the experts and piece i of the shared expert, of those that have a piece i.
     fn piece(&self, target: &Target, geometry: &Geometry, i: usize) -> Call {
         let (d, used, activation) = (self.down, self.used, self.activation);
@@ -119,16 +170,7 @@ impl GpuTokenMoeDown<'_> {
         let piece = d.pieces.get(i).unwrap_or(&d.pieces[0]);
         let experts = d.pieces.get(i).map_or(0, |piece| piece.rows / d.rows);
         let shared = self.shared.and_then(|s| Some((s, s.pieces.get(i)?)));
-        let two_runs = geometry.lanes > RUN_LANES;
-        let row_runs = if two_runs { geometry.threads() / 32 } else { 1 };
-        let call = kernel("token_moe_down", activation);
-        let call = divided(call, geometry, used * units)
-            .number("USED", used)
-            .number("ROWS", d.rows)
-            .number("UNITS", units)
-            .number("ROW_RUNS", row_runs)
-            .flag("SEVERAL", self.tokens > 1)
-            .flag("TWO_RUNS", two_runs);
+        let (call, own) = self.divided(target, geometry);
         let mut call = weight(call, ["WEIGHT", "WEIGHT_TIMES"], d.ty, activation);
         if let Some(factor) = slot_factor(used, units) {
             call = call
@@ -137,8 +179,8 @@ impl GpuTokenMoeDown<'_> {
                 .number("SLOT_SHIFT", SLOT_SHIFT);
         }
         let h_units = used * units + self.shared.map_or(0, |s| s.cols / 32);
-        let input = [self.tokens, h_units];
-        call = staged(target, call, geometry, activation, input, 0)
+        let input = [self.tokens, h_units, 1];
+        call = staged(target.machine, call, &own, activation, input, 0)
             .planes(["w_q", "w_s"], piece)
             .bind("h", &self.h)
             .bind("ids", &self.ids)
@@ -213,6 +255,16 @@ mod tests {
     fn the_gpu_agrees_for_every_type_and_shape_of_the_models() {
         agree(token_gpus(), |_| cases());
         agree_everywhere(token_gpus(), |_| of_several());
+    }
+
+    #[test]
+    fn a_thread_stands_for_those_of_a_token_alone() {
+        for mut gpu in token_gpus_with_binding(1 << 26) {
+            for lanes in [2, 4] {
+                gpu.target.machine.tuned.down_lanes_of_several = lanes;
+                agree_everywhere([&gpu], |_| of_several());
+            }
+        }
     }
 
     #[test]

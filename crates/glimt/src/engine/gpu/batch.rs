@@ -147,10 +147,10 @@ pub(super) enum After {
 }
 
 impl After {
-    /// A step of up to `most` tokens.
-    pub(super) fn of(target: &Target, most: u32) -> Self {
+    /// A step of up to `most` tokens of a batch of such sizes.
+    pub(super) fn of(target: &Target, sizes: BatchSizes, most: u32) -> Self {
         match most {
-            _ if most <= few::most_as_one(target) => Self::AsOne,
+            _ if most <= few::most_as_one(target, sizes.pages > 0) => Self::AsOne,
             _ if most <= target.machine.tuned.few_of_batch => Self::Few,
             _ => Self::Many,
         }
@@ -353,7 +353,7 @@ impl GpuBatch {
     /// The key of the head that follows a step of `tokens` tokens, several, after `drawn` of which a token is chosen.
     fn head_of(&self, tokens: usize, drawn: usize) -> (After, u32) {
         let most = self.sizes.class(drawn.max(2) as u32);
-        (After::of(self.gpu(), self.class(tokens)), most)
+        (After::of(self.gpu(), self.sizes, self.class(tokens)), most)
     }
 
     /// The buffers that the choice of tokens reads and writes.

@@ -112,7 +112,7 @@ impl GpuBackend {
         let sessions = model.weights.tried(&gpu).await?;
         let asked = chunk;
         let chunk = prompt::chunk(&gpu, &sessions, n_ctx, asked)?;
-        let drafts = drafts.min(few::most_drafts(&gpu));
+        let drafts = drafts.min(few::most_drafts(&gpu, false));
         let sizes = BatchSizes::of_one(n_ctx, chunk).with_drafts(drafts);
         Ok(Self {
             batch: GpuBatch::of(model, &sessions, sizes).await?,

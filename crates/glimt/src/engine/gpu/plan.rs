@@ -121,7 +121,7 @@ impl Plan {
         for class in classes(sizes, &recipes) {
             steps.push(("step", recipes.step(target, class)?));
             for most in head_classes(sizes) {
-                if most <= class && kinds.insert((After::of(target, class), most)) {
+                if most <= class && kinds.insert((After::of(target, sizes, class), most)) {
                     let head = recipes.head(target, class, most, &logits)?;
                     steps.push(("head", head.then(&chosen.calls(class, most))));
                 }

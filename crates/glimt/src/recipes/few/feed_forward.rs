@@ -12,7 +12,7 @@ use crate::kernels::expert_slots::{GpuExpertSlots, Share};
 use crate::kernels::expert_sources::ChosenBy;
 use crate::kernels::router::GpuRouter;
 use crate::kernels::token::{self, Divided, TokenInput, TokenOutput};
-use crate::kernels::token_gate_up::GpuTokenGateUp;
+use crate::kernels::token_gate_up::{self, GpuTokenGateUp};
 use crate::kernels::token_moe_down::GpuTokenMoeDown;
 use crate::kernels::token_router::{self, GpuTokenRouter};
 use crate::model::{Ffn, Mlp, Moe};
@@ -25,6 +25,17 @@ pub(in crate::recipes) struct RouterLogits {
     pub partial_sums: u32,
     /// Whether the logits are still multiplied by the root mean square of the stream.
     pub raw: bool,
+}
+
+/// The choice of the experts that `gate_up` multiplies of each of several tokens, by themselves.
+fn chosen_apart<'g>(gate_up: &'g GpuTokenGateUp<'g>) -> GpuExpertSlots<'g> {
+    GpuExpertSlots {
+        gate_up,
+        table: None,
+        routing: None,
+        fills: None,
+        share: None,
+    }
 }
 
 impl Few<'_> {
@@ -54,7 +65,9 @@ impl Few<'_> {
                     Some(logits) => logits,
                     None => self.router_logits(&moe.ffn_gate_inp, &layer.ffn_norm, stream)?,
                 };
-                if !self.as_one {
+                // The last layer of a batch leaves its output in one form for all steps of several, because they share their heads.
+                let is_last = i + 1 == body.layers.len();
+                if !self.as_one && (is_last || !self.is_apart()) {
                     return self.experts_in_tiles((moe, rooms), stream, logits.logits, next);
                 }
                 self.experts_apart((moe, rooms), stream, logits, next)?;
@@ -116,8 +129,8 @@ impl Few<'_> {
         })
     }
 
-    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. The shared expert is in the same
-    /// grids. An expert is read once for each of its tokens, but few tokens share experts.
+    /// The experts of each token in workgroups of its own, which also choose them and add up what they give. By the kernels of a decoded token the
+    /// shared expert is in the same grids. An expert is read once for each of its tokens, but few tokens share experts.
     fn experts_apart(
         &mut self,
         (moe, rooms): (&Moe<GpuWeight, Range>, Option<&Rooms>),
@@ -129,7 +142,11 @@ impl Few<'_> {
         let used = config.used as u32;
         // The places of the experts that the products read.
         let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
-        let shared = moe.shared.as_ref();
+        let (shared, beside) = match self.as_one {
+            true => (moe.shared.as_ref(), None),
+            false => (None, moe.shared.as_ref()),
+        };
+        let beside = self.shared_gate_up(beside, stream)?;
         let slots = u64::from(self.most * used);
         let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
         let weights = self.floats("expert weights", used);
@@ -142,13 +159,14 @@ impl Few<'_> {
             ids: ids.clone(),
             weights: weights.clone(),
         };
+        let apart = self.as_one && token_gate_up::chooses_apart(target, self.most);
         let shared_rows = shared.map_or(0, |mlp| mlp.gate.rows);
         let h = self.hidden_values(used * experts.gate.rows + shared_rows);
         let gate_up = GpuTokenGateUp {
             tokens: self.most,
             activation: self.activation,
             experts: Some(([&experts.gate, &experts.up], router)),
-            given: rooms.is_some(),
+            given: rooms.is_some() || apart,
             raw_logits: logits.raw,
             shared: shared.map(|mlp| [&mlp.gate, &mlp.up]),
             x: stream.values.clone(),
@@ -157,8 +175,12 @@ impl Few<'_> {
         // A share of the host is for one sequence alone, so that text does not depend on others.
         let share = rooms.and_then(|rooms| rooms.share.as_ref());
         let share = share.filter(|_| self.most == 1 && self.given.context.sequences.is_none());
-        if let Some(rooms) = rooms {
-            self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?;
+        match rooms {
+            Some(rooms) => {
+                self.choose_and_fill(&gate_up, &moe.experts, (rooms, share), &stream.x)?
+            }
+            None if apart => self.calls.push(chosen_apart(&gate_up).call(target)?),
+            None => {}
         }
         let mut calls = match shared.filter(|_| rooms.is_some_and(Rooms::asks_for_experts)) {
             Some(_) => {
@@ -176,6 +198,7 @@ impl Few<'_> {
             // The bus brings experts, and these are multiplied, while the host multiplies others.
             question.due = self.calls.len();
         }
+        let residual = self.shared_down(beside, stream)?;
         let down = GpuTokenMoeDown {
             share: share.map(|share| share.sum.clone()),
             tokens: self.most,
@@ -186,7 +209,7 @@ impl Few<'_> {
             ids,
             weights,
             used,
-            residual: stream.x.clone(),
+            residual,
             y: next.x.clone(),
             prepared: next.prepared.output(),
         };

@@ -104,6 +104,8 @@ impl Few<'_> {
     /// The product of several tokens, whose weight is read once for some of them.
     fn of_several<'w>(&self, product: &Product<'w>) -> GpuBatchMatvec<'w> {
         let (weight, x) = (product.weight, product.x.clone());
+        // Only the router reads the stream itself.
+        let is_router = matches!(x, Input::Stream(..));
         let new = GpuBatchMatvec::new(self.given.target, weight, self.most, x);
         GpuBatchMatvec {
             x_stride: match product.head {
@@ -111,6 +113,10 @@ impl Few<'_> {
                 head => weight.groups * head,
             },
             x_group: product.head,
+            columns: match is_router && self.is_apart() {
+                true => 1,
+                false => new.columns,
+            },
             residual: product.residual.clone(),
             y: product.y.clone(),
             prepared: product.prepared.clone(),

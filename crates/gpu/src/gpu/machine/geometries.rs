@@ -47,11 +47,6 @@ pub(crate) const fn divide_well(units: u32, lanes: u32) -> bool {
     units.next_multiple_of(lanes) * 8 <= units * 9
 }
 
-/// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more, a
-/// workgroup takes more tokens, so that weights are read less often from the second-level cache. Of 1, 2 and 4
-/// this was the fastest for 8 users (benches/results/h200-2026-11-27-beyond.txt).
-pub(crate) const WORKGROUPS_OF_CORE: u32 = 2;
-
 /// The fewest and the most of several tokens that a workgroup takes at once. Both are powers of two. Registers hold the sums of each token.
 pub(crate) const TOKENS_AT_ONCE: [u32; 2] = [2, 8];
 /// The most threads that add up the squares of a token on devices without subgroups. Reckoned.

@@ -43,6 +43,14 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
+    /// Threads that share a row of `token_moe_down` at least, where several tokens have workgroups of their own.
+    pub down_lanes_of_several: u32,
+    /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
+    /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
+    pub workgroups_of_several: u32,
+    /// Tokens of a step from which on the choice of experts is a dispatch of its own, and gate and up of the shared expert another one beside
+    /// it.
+    pub choice_apart_of: u32,
     /// The most units of a row that a thread of `token_absorb` asks for at once.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
@@ -72,8 +80,13 @@ pub struct Tunables {
     pub batch_tokens: u32,
     /// Tokens of such a step up to which its products read each weight for a few tokens at a time. More take the products of prompts. Reckoned.
     pub few_of_batch: u32,
-    /// Tokens of such a step up to which it takes the kernels of a decoded token, in which each has workgroups of its own.
+    /// Tokens of such a step up to which each has workgroups of its own for its queries, its heads' values and its experts, and all share the
+    /// workgroups of other products.
     pub apart_of_batch: u32,
+    /// Tokens of such a step up to which it takes the kernels of a decoded token, and each gets what it gets alone.
+    pub as_one_of_batch: u32,
+    /// Tokens of a step of one sequence up to which it does so. Other kernels are faster for 16, but drafts need the bits of a token alone.
+    pub as_one_of_sequence: u32,
     /// Tokens of such a step up to which a tile of an expert has two slots. With more tokens it has four.
     pub short_tiles_of_batch: u32,
     /// Tokens of such a step up to which every layer has buffers of its own. With more tokens only the buffers that are written beside others are a
@@ -127,6 +140,9 @@ impl Tunables {
         squares_ahead: 8,
         absorb_threads: 1024,
         absorb_threads_of_several: 512,
+        down_lanes_of_several: 32,
+        workgroups_of_several: 2,
+        choice_apart_of: 5,
         absorb_units: 4,
         router_bytes: 8 << 10,
         choice_experts: 8,
@@ -141,6 +157,8 @@ impl Tunables {
         batch_tokens: 640,
         few_of_batch: 64,
         apart_of_batch: 8,
+        as_one_of_batch: 4,
+        as_one_of_sequence: 16,
         short_tiles_of_batch: 32,
         own_buffers_of_batch: 8,
         workgroups_of_batch: 8,

@@ -5,6 +5,7 @@ use super::lab::{Compared, Lab, state};
 use super::places::Several;
 use super::prepared::stand_for;
 use crate::gpu::GpuError;
+use crate::gpu::geometry::Geometry;
 use crate::kernels::expert_slots::NONE;
 use crate::kernels::token::Divided;
 use crate::kernels::token_moe_down::{GpuTokenMoeDown, token_moe_down};
@@ -24,6 +25,9 @@ pub(crate) struct Down {
     /// Whether the case is compared in many geometries.
     pub many: bool,
 }
+
+/// Hidden values, ids, weights and residuals of all tokens.
+type Given<'a> = (&'a [f32], &'a [u32], &'a [f32], &'a [f32]);
 
 impl Down {
     pub fn compare(self, lab: &Lab<'_>) -> Result<Vec<Compared>, GpuError> {
@@ -98,8 +102,40 @@ impl Down {
             }
             all.push(lab.floats(&of.y, &twin, lab.limit())?);
             all.extend(lab.left(&of.prepared, Some(&g), &twin)?);
+            if several.is_some() {
+                let room = (&given[..], &given_ids[..], &weights[..], &residual[..]);
+                all.push(self.alone(lab, &of, &geometry, (room, &g), lab.below(here))?);
+            }
         }
         Ok(all)
+    }
+
+    /// Whether token t gets from the call of several what it gets alone, to the bit.
+    fn alone(
+        self,
+        lab: &Lab<'_>,
+        of: &GpuTokenMoeDown<'_>,
+        geometry: &Geometry,
+        ((h, ids, weights, residual), norm): (Given<'_>, &[f32]),
+        t: usize,
+    ) -> Result<Compared, GpuError> {
+        let [_, used, rows, cols] = self.sizes;
+        let width = used * cols + self.shared.map_or(0, |(_, cols)| cols);
+        let own = |n: usize| t * n..(t + 1) * n;
+        let alone = GpuTokenMoeDown {
+            h: lab.prepared(&h[own(width)]),
+            ids: lab.given(&ids[own(used)]),
+            weights: lab.given(&weights[own(used)]),
+            residual: lab.given(&residual[own(rows)]),
+            share: None,
+            y: lab.room(rows),
+            prepared: lab.output(rows, Some(norm)),
+            tokens: 1,
+            ..*of
+        };
+        lab.run(alone.calls_with(lab.gpu, geometry)?, state(1, 0))?;
+        let found: Vec<f32> = lab.read(&of.y, (t + 1) * rows)?;
+        lab.same(&alone.y, &found[own(rows)])
     }
 
     pub fn case(self) -> Case {
@@ -186,6 +222,8 @@ pub(crate) fn of_several() -> Vec<Case> {
             .case()
             .verified(),
         with((Q6_K, 1024), several(Q5_0, [8, 3, 32, 256])).case(),
+        // A thread of a token alone has one unit.
+        with((Q8_0, 128), several(Q8_0, [8, 2, 64, 128])).case(),
         several(Q4_0, [64, 4, 64, 1536]).case().verified(),
         several(Q5_0, [64, 6, 32, 1408]).case(),
         several(Q4_K, [8, 3, 96, 256]).case(),

@@ -116,7 +116,10 @@ impl<'a> Layer<'_, 'a> {
         let (step, weights) = (&self.step, [q_b, &self.weights.attn_k_b]);
         let target = step.given.target;
         let more = token_absorb::repeated(target, weights, self.dims(), self.is_serial());
-        more.is_some_and(|more| step.as_one && target.repeats_work(more))
+        more.is_some_and(|more| match step.as_one {
+            true => target.repeats_work(more),
+            false => step.is_apart(),
+        })
     }
 
     /// The queries and their absorption in one dispatch, and the new row of the cache in the same where the next one would wait.
@@ -301,6 +304,7 @@ impl<'a> Layer<'_, 'a> {
             true => self.mla.slices,
             false => MAX_SLICES as u32,
         };
+        let joins = self.step.as_one || most > 0;
         if self.step.as_one && most >= limit {
             return Ok(values);
         }
@@ -311,7 +315,7 @@ impl<'a> Layer<'_, 'a> {
             slices: (of_each && most > 0).then_some([most + 1, u32::MAX]),
             ..Product::of_heads(v_b, &latents, dims.kv_lora)
         })?;
-        if self.step.as_one {
+        if joins {
             let when = match (of_each, most) {
                 (true, 0) => When::Always,
                 (true, _) => When::Kernel(MERGED),
@@ -329,7 +333,13 @@ impl<'a> Layer<'_, 'a> {
         let (given, v_b, dims) = (self.step.given, &self.weights.attn_v_b, self.dims());
         let (target, most) = (given.target, self.step.most);
         let joins = target.merge_up_to(self.step.activation);
-        if !self.step.as_one || joins == 0 {
+        let joins = match (self.step.as_one, self.step.is_apart()) {
+            (true, _) => joins,
+            // The slices of all tokens are counted.
+            (false, true) => joins * most,
+            (false, false) => 0,
+        };
+        if joins == 0 {
             return Ok(0);
         }
         let slices = Input::Slices(self.mla.partials.clone(), dims);

@@ -81,7 +81,7 @@ impl Weights {
         };
         let angles = rope_table(&config.rope, config.qk_rope_head_dim, sizes.n_ctx);
         let slices = self.most_slices(target, sizes.n_ctx);
-        let of_each = (of_few::most_as_one(target) * slices) as usize;
+        let of_each = (of_few::most_as_one(target, sizes.pages > 0) * slices) as usize;
         let most_slices = sizes.slices().max(absorbed as usize).max(of_each);
         Mla {
             partials: attention::partials(dims, most_slices),

@@ -24,6 +24,9 @@ pub(super) struct Way {
     precompose: PrecomposeChoice,
     /// Units of an input that pass through workgroup memory at least.
     staged: u32,
+    /// The numbers that say how the workgroups of several tokens are divided: workgroups of a core, lanes of down, and the tokens from which on
+    /// experts are chosen apart.
+    divided: [u32; 3],
     /// Whether one sequence is longer, so that its context has more slices and pages.
     long: bool,
     /// Whether the model has a prediction layer.
@@ -49,6 +52,11 @@ impl Way {
         tuned.merged_slices = self.joined;
         tuned.staged_units_least = self.staged;
         tuned.prompt_as_one = 32;
+        let [workgroups, lanes, apart] = self.divided;
+        tuned.workgroups_of_several = workgroups;
+        tuned.down_lanes_of_several = lanes;
+        tuned.choice_apart_of = apart;
+        tuned.as_one_of_batch = 16;
         let options = SynthOptions {
             layers: Some(3),
             nextn: self.nextn,
@@ -90,14 +98,14 @@ impl Way {
         };
         let prompts = [1, longest, 2 + rng.below(4)];
         let prompts = prompts.map(|n| (0..n).map(|_| rng.below(500) as u32).collect());
-        let mut run = Run::new(rng, &model, &prompts, 8);
+        let mut run = Run::new(rng, &model, &prompts, 16);
         let mut found = vec![vec![]; prompts.len()];
         while run.sequences[1].1 + 16 < longest {
             run.step(&[0, 5 + rng.below(4), 0]);
         }
-        for _ in 0..10 {
+        for _ in 0..6 {
             // At least two tokens of a step.
-            let mut counts = [1, 1, 0].map(|least| least + rng.below(3));
+            let mut counts = [1, 1, 0].map(|least| least + rng.below(5));
             rng.shuffle(&mut counts);
             for (sequence, row) in run.step(&counts) {
                 found[sequence].push((run.sequences[sequence].1 - 1, row));
@@ -129,7 +137,7 @@ impl Way {
         first.wait().expect("it computes");
         let mut at = 0;
         while at < ids.len() {
-            let count = (1 + rng.below(14)).min(ids.len() - at);
+            let count = (1 + rng.below(18)).min(ids.len() - at);
             let prefilled = session.prefill(&ids[at..at + count], at);
             prefilled.wait().expect("it computes");
             at += count;
@@ -164,6 +172,11 @@ pub(super) fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
         joined: [0, 1, 2, 144][one_of(4)],
         precompose: precompose[one_of(precompose.len())],
         staged: [1, 48][one_of(2)],
+        divided: [
+            [1, 2, 8][one_of(3)],
+            [2, 4, 32][one_of(3)],
+            [1, 5, 64][one_of(3)],
+        ],
         long: false,
         nextn: false,
     }

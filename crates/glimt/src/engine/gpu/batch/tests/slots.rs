@@ -76,7 +76,8 @@ impl Way {
             Err(GpuError::TierUnsupported { .. }) => return None,
             Err(e) => panic!("these tests need a GPU adapter: {e}"),
         };
-        gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 0 };
+        gpu.target.machine.tuned.as_one_of_batch = if self.apart { 8 } else { 1 };
+        gpu.target.machine.tuned.apart_of_batch = if self.apart { 8 } else { 1 };
         let gpu = Arc::new(gpu);
         let model = models::load(Arc::new(gguf)).expect("it is supported");
         let partly = match self.from_file {
