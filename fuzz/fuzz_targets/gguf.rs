@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use glimt::gguf::{Gguf, GgufWriter, split_file_name};
+use glimt::model::NextnSource;
 use glimt_fuzz::{BETWEEN, container, model, model_with_experts, opened, own_file, seeds, split};
 use libfuzzer_sys::fuzz_target;
 
@@ -129,7 +130,8 @@ fuzz_target!(
             let copy = container(copy).expect("the reader takes what the writer writes");
             assert_eq!(said(&copy), said(&gguf));
         }
-        let _ = glimt::models::load(Arc::new(read(data).expect("it was read before")));
+        let model = Arc::new(read(data).expect("it was read before"));
+        let _ = glimt::models::load_with_nextn(model, &NextnSource::IfAny);
         let _ = opened(gguf);
     }
 );

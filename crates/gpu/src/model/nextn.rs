@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::tensors::Tensors;
-use super::{Block, Convert, ModelError, Transformer, Weight};
+use super::{Block, Convert, ModelError, Weight};
 use crate::gguf::Gguf;
 use crate::quant::dequantize_row;
 
@@ -74,17 +74,6 @@ pub struct Shared<'a> {
     pub output_norm: &'a [f32],
     /// The output head.
     pub output: &'a Weight,
-}
-
-impl<A> Transformer<A> {
-    /// What the model shares with a prediction layer.
-    pub fn shared(&self) -> Shared<'_> {
-        Shared {
-            token_embd: &self.token_embd,
-            output_norm: &self.output_norm,
-            output: &self.output,
-        }
-    }
 }
 
 /// Rows by which a table is compared with that of the model.
@@ -190,7 +179,7 @@ impl<A> Nextn<A> {
             embed_tokens: table("embed_tokens", model.token_embd)?,
             enorm: tensors.vector(&name("enorm"), width)?,
             hnorm: tensors.vector(&name("hnorm"), width)?,
-            eh_proj: tensors.matrix(&name("eh_proj"), 1, width, 2 * width)?,
+            eh_proj: tensors.matrix(&name("eh_proj"), 1, width, width.saturating_mul(2))?,
             block: Block::load(tensors, number, values, attention)?,
             shared_head_norm: norm.unwrap_or_else(|| model.output_norm.to_vec()),
             shared_head_head: table("shared_head_head", model.output)?,

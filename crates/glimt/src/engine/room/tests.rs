@@ -61,9 +61,9 @@ fn a_prediction_layer_takes_memory_where_it_is_loaded() {
     let plan = |model: &Arc<dyn Model>| MemoryPlan::on_cpu(&**model, 512);
     let more = plan(&with).weights - plan(&without).weights;
     assert_eq!(more, with.nextn_bytes());
-    // 64 experts of 3 matrices of 256 x 256, and little beside them.
+    // 64 experts of 3 matrices of 256 x 256, and less than a third of that beside them.
     let experts = 64 * 3 * 256 * 256 / 32 * 18;
-    assert!((experts..experts * 11 / 10).contains(&more), "{more}");
+    assert!((experts..experts * 4 / 3).contains(&more), "{more}");
     assert_eq!(without.nextn_bytes(), 0);
     let rows = plan(&with).cache - plan(&without).cache;
     assert_eq!(rows, 512 * 576 * 2);

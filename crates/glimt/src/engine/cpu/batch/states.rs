@@ -2,14 +2,17 @@
 
 use crate::models::{Part, Reference};
 
-/// The tokens of a sequence whose states are kept: rows of the layer are made for so many at most that were computed without it.
-const KEPT: usize = 32;
+/// The last tokens of a sequence whose states are kept: more than a step has drafts, any of which may be the last that is accepted.
+const KEPT: usize = 128;
+
+/// The position of a token and its state.
+type Kept = (usize, Vec<f32>);
 
 /// The states of the last tokens of each sequence, after the model's last norm.
 pub(super) struct States {
     width: usize,
-    /// Of each sequence, by position modulo [`KEPT`]: the position and the state.
-    kept: Vec<Vec<Option<(usize, Vec<f32>)>>>,
+    /// Of each sequence, by position modulo [`KEPT`].
+    kept: Vec<Vec<Option<Kept>>>,
 }
 
 impl States {
