@@ -564,7 +564,7 @@ mod tests {
             n_depth: 0,
             ..row()
         };
-        let table = written(Format::Md, &[drafted.clone()]);
+        let table = written(Format::Md, std::slice::from_ref(&drafted));
         assert!(table.contains("| tg100 mtp forced |"), "{table}");
         assert!(table.ends_with("|     52/63 |\n"), "{table}");
         let csv = written(Format::Csv, &[drafted]);
