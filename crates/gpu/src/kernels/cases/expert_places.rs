@@ -11,7 +11,7 @@ use crate::kernels::expert_slots::{NONE, Table};
 use crate::kernels::expert_sources::ChosenBy;
 
 /// The words of a table of `slots` slots for `count` experts after some tokens: some slots are empty, and counts are often equal.
-fn words(lab: &Lab<'_>, count: usize, slots: usize) -> Vec<u32> {
+pub(super) fn words(lab: &Lab<'_>, count: usize, slots: usize) -> Vec<u32> {
     let mut held: Vec<u32> = (0..count as u32).collect();
     lab.shuffle(&mut held);
     let mut words = vec![0; 4 + 2 * count + slots];

@@ -1,6 +1,7 @@
 //! Cases of the choice of experts that have places: of one token after the other, whose experts take slots, and of several tokens.
 
 use super::Case;
+use super::expert_places;
 use super::lab::{Compared, Lab, state};
 use super::places::Several;
 use super::prepared::Normed;
@@ -69,7 +70,6 @@ fn compare(
         .map(|_| choice_of_one(lab, [count, used, 0], flags))
         .collect();
     let pair = pair(lab, count)?;
-    let table = slots.map(|slots| Table::new(count as u32, slots as u32));
     // A trace with other choices, by lot. It ends before the tokens do, and begins again.
     let trace: Option<Vec<u32>> = (slots.is_some() && lab.below(2) == 0).then(|| {
         let choices =
@@ -78,6 +78,18 @@ fn compare(
     });
     let routing = trace.as_ref().map(|trace| Routing::new(trace, used));
     let split = split_by_lot(lab, used);
+    // As in the beginning, or after some tokens, but that a trace begins with its first choice.
+    let mut words = match slots.filter(|_| lab.below(2) == 0) {
+        Some(slots) => expert_places::words(lab, count, slots),
+        None => first_words(count as u32, slots.unwrap_or(0) as u32),
+    };
+    if trace.is_some() {
+        words[0] = 0;
+    }
+    let table = slots.map(|slots| Table {
+        words: lab.given(&words),
+        slots: slots as u32,
+    });
     let (mut calls, mut found) = (vec![], vec![]);
     for choice in &choices {
         let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();
@@ -108,7 +120,6 @@ fn compare(
         found.push(of);
     }
     lab.run(calls, state(1, 0))?;
-    let mut words = first_words(count as u32, slots.unwrap_or(0) as u32);
     let mut all = vec![];
     for (i, (choice, [ids, weights, fills, asked])) in choices.iter().zip(&found).enumerate() {
         let traced = trace
