@@ -80,6 +80,8 @@ pub struct GpuBatch {
     pub(super) results: Results,
     /// The drafts of the prediction layer, where there is one.
     drafting: Option<Drafting>,
+    /// The step that was encoded before it is known.
+    ahead: Option<Ahead>,
     /// The rows from the first position on that the layer's cache has of the first sequence.
     pub(super) layer_rows: usize,
     /// Rows that the next step begins with.
@@ -261,6 +263,7 @@ impl GpuBatch {
             biases,
             results,
             drafting,
+            ahead: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -443,6 +446,7 @@ impl GpuBatch {
     }
 }
 
+mod ahead;
 mod all_logits;
 mod biases;
 mod cache_rows;
@@ -456,6 +460,7 @@ mod rows;
 mod submit;
 mod warm_up;
 
+use ahead::Ahead;
 use biases::BiasRows;
 use copies::Copies;
 use drafting::Drafting;

@@ -184,6 +184,13 @@ impl GpuBackend {
             predictions: &predictions,
         });
         let flight = flight.await?;
+        // Mostly the next step is like this one.
+        let predicted = predictions.first().map_or(0, |of| of.drafts as usize);
+        if answered.left > 2 * rows {
+            let next: Vec<_> = (last + rows..last + 2 * rows).map(token).collect();
+            self.batch
+                .encode_ahead(&next, predicted, !biases.is_empty());
+        }
         let landing = self.batch.land(flight).await?;
         if !predictions.is_empty() {
             drafts = landing.drafts;

@@ -27,7 +27,7 @@ impl Results {
         drafts: usize,
     ) -> Result<Self, GpuError> {
         // A part begins where a binding may.
-        let alignment = u64::from(gpu.target.offset_alignment) / RESULT;
+        let alignment = gpu.target.offset_alignment / RESULT;
         let apart = match drafts {
             0 => u64::from(count),
             _ => u64::from(count).next_multiple_of(alignment.max(1)),

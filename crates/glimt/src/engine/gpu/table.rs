@@ -4,7 +4,7 @@ use crate::engine::batch::BatchToken;
 use crate::gpu::Gpu;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
-use crate::kernels::attention::Seen;
+use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::sequences::{Record, Sequences};
 use crate::recipes::Steps;
 
@@ -45,6 +45,37 @@ pub(super) fn write_table(
     write_table_of(gpu, recipes, recipes.sequences(), most, tokens)
 }
 
+/// The slices of the contexts of such tokens.
+fn cut(gpu: &Gpu, recipes: &Steps, most: u32, tokens: impl Iterator<Item = BatchToken>) -> Cut {
+    let seen = tokens.map(|token| Seen {
+        sequence: token.sequence,
+        position: token.position,
+    });
+    recipes.cut(gpu, most, &seen.collect::<Vec<_>>())
+}
+
+/// The words of a replay of tokens whose contexts are cut so.
+fn state(cut: &Cut, tokens: usize) -> State {
+    let count = tokens as u32;
+    State {
+        // The number of rows chooses among kernels. Positions are in the table.
+        pos: cut.rows.max(count) - count,
+        tokens: count,
+        slices: cut.work.len() as u32,
+        kernels: cut.kernels,
+        slices_of: cut.slices_of,
+        ..State::default()
+    }
+}
+
+/// The words of a replay of a step of up to `most` tokens, if it has these.
+pub(super) fn state_of(gpu: &Gpu, recipes: &Steps, most: u32, tokens: &[BatchToken]) -> State {
+    state(
+        &cut(gpu, recipes, most, tokens.iter().copied()),
+        tokens.len(),
+    )
+}
+
 /// Says so in the tables of these `sequences`.
 pub(super) fn write_table_of(
     gpu: &Gpu,
@@ -53,12 +84,7 @@ pub(super) fn write_table_of(
     most: u32,
     tokens: &[(BatchToken, Place)],
 ) -> State {
-    let seen = |(token, _): &(BatchToken, Place)| Seen {
-        sequence: token.sequence,
-        position: token.position,
-    };
-    let seen: Vec<Seen> = tokens.iter().map(seen).collect();
-    let cut = recipes.cut(gpu, most, &seen);
+    let cut = cut(gpu, recipes, most, tokens.iter().map(|(token, _)| *token));
     let records = tokens.iter().zip(&cut.slices);
     let records = records.flat_map(|((token, place), [first_slice, slices])| {
         let record = Record {
@@ -75,14 +101,5 @@ pub(super) fn write_table_of(
         write_words(gpu, &sequences.table, 0, &records);
         write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
     }
-    let count = tokens.len() as u32;
-    State {
-        // The number of rows chooses among kernels. Positions are in the table.
-        pos: cut.rows.max(count) - count,
-        tokens: count,
-        slices: cut.work.len() as u32,
-        kernels: cut.kernels,
-        slices_of: cut.slices_of,
-        ..State::default()
-    }
+    state(&cut, tokens.len())
 }

@@ -48,6 +48,19 @@ impl Gpu {
         self.queue.submit([commands])
     }
 
+    /// Submits the work of this number in two parts.
+    pub fn submit_both_numbered(
+        &self,
+        first: Option<wgpu::CommandBuffer>,
+        commands: wgpu::CommandBuffer,
+        number: u32,
+    ) -> wgpu::SubmissionIndex {
+        if let Some(first) = first {
+            self.queue.submit([first]);
+        }
+        self.submit_numbered(commands, number)
+    }
+
     /// Has the work of the `i`th submission from now on left out.
     #[cfg(any(test, feature = "testing"))]
     pub fn leave_out(&self, i: usize) {

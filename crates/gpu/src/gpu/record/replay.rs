@@ -37,6 +37,11 @@ pub struct Replay<'a> {
 }
 
 impl Recording {
+    /// Whether what is encoded for a replay holds all its parameters, so that other replays may be encoded before it is submitted.
+    pub fn holds_parameters(&self) -> bool {
+        self.uniforms.is_none()
+    }
+
     /// Begins a replay for `state`.
     pub fn replay(&self, gpu: &Gpu, state: &State) -> Replay<'_> {
         let turns = self.turns(state);

@@ -84,7 +84,7 @@ impl Drafting {
 }
 
 /// The predictions of a step, those with more drafts first, and their places in the step.
-type Ordered = Vec<(usize, Prediction)>;
+pub(super) type Ordered = Vec<(usize, Prediction)>;
 
 /// The predictions that have a draft of this number.
 fn with_draft(predictions: &Ordered, number: usize) -> usize {
@@ -148,12 +148,11 @@ impl GpuBatch {
     }
 
     /// Makes rows of the layer in steps of their own while there are more than a step takes.
-    async fn catch_up(&mut self, predictions: &mut Ordered) -> Result<(), GpuError> {
+    async fn catch_up(&mut self, predictions: &mut [(usize, Prediction)]) -> Result<(), GpuError> {
         let room = self.recipes.as_one() / predictions.len().max(1) as u32;
         let room = room.max(1);
-        for place in 0..predictions.len() {
-            while predictions[place].1.behind > room {
-                let (_, prediction) = &mut predictions[place];
+        for (_, prediction) in predictions.iter_mut() {
+            while prediction.behind > room {
                 let rows = (prediction.behind - room).min(self.recipes.as_one());
                 let first = prediction.position + 1 - prediction.behind;
                 prediction.behind -= rows;

@@ -1,5 +1,7 @@
 //! A step on its way: what the host writes before it, the recordings that it replays, and what comes back of it.
 
+use super::ahead::{Ahead, Key};
+use super::drafting::Ordered;
 use super::rows::FlyingRows;
 use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, RING};
 use crate::engine::gpu::results::RESULT;
@@ -11,7 +13,18 @@ use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::CHOICE;
 use std::sync::Arc;
-use wgpu::CommandEncoder;
+use wgpu::{CommandEncoder, SubmissionIndex};
+
+/// What is known of a step before it is submitted.
+struct Known {
+    /// Whether it is a part of one prompt.
+    is_run: bool,
+    state: State,
+    /// The number of the submission.
+    number: u32,
+    /// The step that was encoded before.
+    ahead: Option<Ahead>,
+}
 
 impl GpuBatch {
     /// Submits a step. At most `BATCHES_IN_FLIGHT` may be on their way.
@@ -50,6 +63,7 @@ impl GpuBatch {
         if let Some(copies) = &mut self.copies {
             copies.submit(&self.model.gpu);
         }
+        let ahead = self.ahead.take();
         let number = self.gpu().reserve_numbers(1).number(0);
         let words = |(choice, token): (&Sampling, &BatchToken)| {
             let mut words = sample::words(choice, u64::from(token.position) + 1);
@@ -71,34 +85,13 @@ impl GpuBatch {
         let bytes = self.row_bytes() * logits.len() as u64;
         let rows = self.rows.staged(&self.model.gpu, bytes).await?;
 
-        let gpu = self.gpu();
-        let chosen: Vec<_> = tokens.iter().zip(choices).collect();
-        let drafts = self.replays_of_drafts(&predictions, &chosen, state);
-        let replays = match run {
-            Some(_) => self.replays_of_run(drawn, state),
-            None => self.replays(tokens.len(), drawn, state),
+        let known = Known {
+            is_run: run.is_some(),
+            state,
+            number,
+            ahead,
         };
-        let results = self.results_of(drawn, &predictions);
-        let replays: Vec<_> = drafts
-            .iter()
-            .chain(&replays)
-            .map(|(recording, state)| recording.replay(gpu, state))
-            .collect();
-        let copy = |encoder: &mut CommandEncoder| {
-            if results > 0 {
-                self.results.copy(encoder, slot, results);
-            }
-            if let Some(FlyingRows { staging, .. }) = &rows {
-                let bytes = self.row_bytes();
-                for (to, row) in logits.iter().enumerate() {
-                    let from = self.logits.offset + bytes * *row as u64;
-                    let source = self.logits.buffer.made();
-                    encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
-                }
-            }
-        };
-        let all: Vec<_> = replays.iter().collect();
-        let submission = self.model.run(&all, number, copy).await?;
+        let submission = self.send(&step, known, &predictions, rows.as_ref()).await?;
         Ok(BatchFlight {
             slot,
             number,
@@ -107,6 +100,55 @@ impl GpuBatch {
             predictions,
             submission,
         })
+    }
+
+    /// Submits a step for which all is written: as it was encoded before, if it was.
+    async fn send(
+        &self,
+        step: &BatchStep<'_>,
+        known: Known,
+        predictions: &Ordered,
+        rows: Option<&FlyingRows>,
+    ) -> Result<SubmissionIndex, GpuError> {
+        let Known {
+            is_run,
+            state,
+            number,
+            ahead,
+        } = known;
+        let (gpu, drawn) = (self.gpu(), step.choices.len());
+        let chosen: Vec<_> = step.tokens.iter().zip(step.choices).collect();
+        let drafts = self.replays_of_drafts(predictions, &chosen, state);
+        let results = self.results_of(drawn, predictions);
+        let key = Key::new(&state, drawn, results);
+        let ahead = ahead.filter(|ahead| ahead.key == key && !is_run && rows.is_none());
+        if let Some(ahead) = ahead {
+            return Ok(ahead.submit(gpu, &drafts, number));
+        }
+        let replays = match is_run {
+            true => self.replays_of_run(drawn, state),
+            false => self.replays(step.tokens.len(), drawn, state),
+        };
+        let replays: Vec<_> = drafts
+            .iter()
+            .chain(&replays)
+            .map(|(recording, state)| recording.replay(gpu, state))
+            .collect();
+        let copy = |encoder: &mut CommandEncoder| {
+            if results > 0 {
+                self.results.copy(encoder, state.slot, results);
+            }
+            if let Some(FlyingRows { staging, .. }) = rows {
+                let bytes = self.row_bytes();
+                for (to, row) in step.logits.iter().enumerate() {
+                    let from = self.logits.offset + bytes * *row as u64;
+                    let source = self.logits.buffer.made();
+                    encoder.copy_buffer_to_buffer(source, from, staging, bytes * to as u64, bytes);
+                }
+            }
+        };
+        let all: Vec<_> = replays.iter().collect();
+        self.model.run(&all, number, copy).await
     }
 
     /// The first of tokens that are taken as a part of one prompt: they are many of one sequence and follow each other, the first of them
