@@ -122,7 +122,7 @@ impl GpuTokenMoeDown<'_> {
         };
         // Workgroups are whole subgroups.
         let whole = geometry.threads() / WHOLE_THREADS;
-        let most = most.min(whole).min(MOST_SHARES).max(1);
+        let most = most.min(whole).min(MOST_SHARES);
         let all = [4, 2].into_iter().filter(|shares| *shares <= most);
         let fits = |shares: &u32| (geometry.threads() / shares).is_multiple_of(WHOLE_THREADS);
         all.into_iter().find(fits).unwrap_or(1)
