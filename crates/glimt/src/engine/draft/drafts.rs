@@ -5,7 +5,7 @@ use super::policy::{Policy, Way};
 use super::{DraftOptions, DraftSource, Drafter, Proposal, Verified};
 
 /// The most drafts of a step where nobody says how many: the layer's become worse with each, and those of a match do not.
-const MOST_PREDICTED: usize = 8;
+pub(in crate::engine) const MOST_PREDICTED: usize = 3;
 const MOST_MATCHED: usize = 64;
 
 /// The means that a model on a device has for drafts.

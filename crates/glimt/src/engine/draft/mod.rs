@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use web_time::Duration;
 
+pub(super) use drafts::MOST_PREDICTED;
 pub use drafts::{DraftError, DraftMeans, Drafts};
 
 /// The source of drafts.

@@ -5,6 +5,7 @@
 //! was taken, so they are first estimated from others. Drafts that do not pay are tried again from time to time. What they may lose is limited:
 //! a small share of the time of all steps, and what earlier drafts have gained.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Verified;
@@ -42,8 +43,9 @@ const ASSUMED_DRAFTS: f64 = 2.0;
 const FORGET: f64 = 0.96;
 /// The assumed time of a further token in a step, of that of a step of one.
 const FURTHER: f64 = 0.2;
-/// The factor of the time of a number of drafts that was never taken, so that it is.
+/// The factor of the time of a number of drafts that was hardly taken, so that it is, and the times after which it is known.
 const HOPE: f64 = 0.9;
+const TRIALS: usize = 2;
 /// The last times of a kind of step that are kept.
 const KEPT: usize = 8;
 /// Steps of one token whose times do not count after one with drafts, since the device was waiting for the host.
@@ -59,7 +61,7 @@ const FIRST_CREDIT: f64 = 1.0;
 const MOST_CREDIT: f64 = 16.0;
 /// What drafts may have lost beyond that, so that they are tried again in a foreseeable time.
 const MOST_DEBT: f64 = 4.0;
-/// The multiple of the expected time from which a first step of so many drafts is not taken for usual.
+/// The multiple of the expected time from which a step is not taken for usual.
 const FAR_OFF: f64 = 3.0;
 /// The gain from which drafts are taken: below, it may be an error of the times.
 const WORTH: f64 = 1.02;
@@ -157,15 +159,17 @@ impl Policy {
                 all *= self.share(way, drafts);
                 tokens += all;
                 let mut seconds = time(costs, plain, drafts);
-                let loss = match costs.is_empty() {
-                    true => drafts as f64,
-                    false => seconds / plain - 1.0,
+                let is_known = costs.values().any(|times| times.typical().is_some());
+                let loss = match is_known {
+                    true => seconds / plain - 1.0,
+                    false => drafts as f64,
                 };
                 if loss > self.credit {
                     break;
                 }
                 cheapest = cheapest.or(Some((way, drafts)));
-                if !costs.is_empty() && !costs.contains_key(&drafts) {
+                let times = costs.get(&drafts).map_or(0, |times| times.0.len());
+                if is_known && times < TRIALS {
                     seconds *= HOPE;
                 }
                 if tokens / seconds > most_tokens {
@@ -180,6 +184,13 @@ impl Policy {
     /// Hears what became of a step, whose drafts came from `way`.
     pub(super) fn hear(&mut self, way: Way, step: &Verified) {
         let seconds = step.took.as_secs_f64();
+        log::debug!(
+            "{} of {} drafts accepted in {:.2} ms ({way:?}); credit {:.2}",
+            step.accepted,
+            step.drafted,
+            seconds * 1e3,
+            self.credit
+        );
         if step.drafted == 0 {
             self.without += 1;
             if self.without > SETTLING {
@@ -193,7 +204,12 @@ impl Policy {
         }
         self.measure(way, step.drafted, seconds);
         if let Some(plain) = self.plain.typical() {
-            let usual = time(self.costs(way), plain, step.drafted);
+            let expected = time(self.costs(way), plain, step.drafted);
+            // A first step that is far off was compiled.
+            let usual = match seconds < FAR_OFF * expected {
+                true => seconds,
+                false => expected,
+            };
             self.pay(LOSS + (step.accepted + 1) as f64 - usual / plain);
         }
         let was_trial = self.without >= self.pause;
@@ -208,18 +224,17 @@ impl Policy {
         }
     }
 
-    /// Keeps the time of a step with so many drafts, unless it is the first and far off: the device may have compiled it.
+    /// Keeps the time of a step with so many drafts, unless it is the first: the device may have compiled it, or made its buffers.
     fn measure(&mut self, way: Way, drafts: usize, seconds: f64) {
-        let plain = self.plain.typical().unwrap_or(seconds);
-        let expected = time(self.costs(way), plain, drafts);
         let costs = match way {
             Way::Predicted => &mut self.predicted,
             Way::Matched(_) => &mut self.given,
         };
-        let is_first = !costs.contains_key(&drafts);
-        let times = costs.entry(drafts).or_default();
-        if !is_first || seconds < FAR_OFF * expected {
-            times.add(seconds);
+        match costs.entry(drafts) {
+            Entry::Occupied(times) => times.into_mut().add(seconds),
+            Entry::Vacant(place) => {
+                place.insert(Times::default());
+            }
         }
     }
 

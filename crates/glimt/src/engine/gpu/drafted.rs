@@ -4,7 +4,8 @@ use super::GpuBackend;
 use super::flight::Stretch;
 use crate::engine::backend::{BackendError, OnToken};
 use crate::engine::batch::{BatchStep, BatchToken, Prediction};
-use crate::engine::draft::{Drafter, Proposal, Verified};
+use crate::engine::draft::{Drafter, MOST_PREDICTED, Proposal, Verified};
+use crate::gpu::GpuError;
 use crate::kernels::keep_states::KEPT;
 use crate::kernels::logit_bias::Biases;
 use crate::kernels::sampling::Sampling;
@@ -112,6 +113,26 @@ impl GpuBackend {
             };
         }
         Ok(self.gpu().done().await?)
+    }
+
+    /// Compiles the steps with drafts of the prediction layer, where there is one, which would hold up an answer otherwise.
+    pub(super) async fn prepare_predicted(&mut self) -> Result<(), GpuError> {
+        let most = self.batch.recipes.predicts().min(MOST_PREDICTED);
+        let rows = self.batch.recipes.as_one();
+        for drafts in 1..=most {
+            self.batch.prepare(drafts + 1, drafts + 1).await?;
+            let powers = (0..u32::BITS).map(|power| 1 << power);
+            for behind in powers.take_while(|behind| *behind <= rows) {
+                let prediction = Prediction {
+                    sequence: 0,
+                    position: behind - 1,
+                    behind,
+                    drafts: drafts as u32,
+                };
+                self.batch.prepare_drafts(&[prediction]).await?;
+            }
+        }
+        Ok(())
     }
 
     fn vocab(&self) -> usize {

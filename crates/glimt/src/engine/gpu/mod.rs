@@ -114,7 +114,7 @@ impl GpuBackend {
         let chunk = prompt::chunk(&gpu, &sessions, n_ctx, asked)?;
         let drafts = drafts.min(few::most_drafts(&gpu, false));
         let sizes = BatchSizes::of_one(n_ctx, chunk).with_drafts(drafts);
-        Ok(Self {
+        let mut backend = Self {
             batch: GpuBatch::of(model, &sessions, sizes).await?,
             asked,
             next: 0,
@@ -122,7 +122,9 @@ impl GpuBackend {
             biases: Biases::default(),
             host: HostTime::default(),
             stamps: None,
-        })
+        };
+        backend.prepare_predicted().await?;
+        Ok(backend)
     }
 
     /// The sites of a decoded token, each once; none in the `plain` tier. A geometry can be chosen for each

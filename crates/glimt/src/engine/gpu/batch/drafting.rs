@@ -125,7 +125,7 @@ impl GpuBatch {
     ///
     /// # Panics
     /// If there is no prediction layer for so many drafts, or a prediction has none or no row.
-    pub(super) async fn prepare_drafts(
+    pub(in crate::engine::gpu) async fn prepare_drafts(
         &mut self,
         predictions: &[Prediction],
     ) -> Result<Ordered, GpuError> {
