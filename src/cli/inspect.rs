@@ -147,11 +147,8 @@ impl Inspect {
         let tensors = tensor_rows(&gguf);
         let ctx = self.ctx.for_answers(&source, true);
         let usual = engine::context_length(ctx.ctx, model.config().context_length)?;
-        let stop_tokens = tokenizer
-            .stop_tokens()
-            .iter()
-            .map(|&id| tokenizer.piece(id))
-            .collect();
+        let stop_tokens = tokenizer.stop_tokens().iter();
+        let stop_tokens = stop_tokens.map(|&id| tokenizer.piece(id)).collect();
         let machine = self.machine.machine(&self.device)?;
         let subject = Subject {
             source: &source,

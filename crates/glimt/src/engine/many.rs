@@ -415,9 +415,22 @@ mod tests {
             let found = found(&Arc::new(gpu), None);
             assert_eq!(found.ok(), expected, "{memory} of {usual} and {least}");
         }
+    }
+
+    #[test]
+    fn the_cache_of_many_on_the_cpu_takes_half_of_the_memory_at_most() {
+        let gguf = ModelSource::Embedded
+            .open()
+            .expect("it is part of the program");
+        let model = models::load(Arc::new(gguf)).expect("it is supported");
         let cpu = Device::Cpu { because: None };
         let of_cpu = |n_ctx| {
-            let many = batch_sizes(&cpu, &*model, n_ctx, serving(None), None, false);
+            let serving = Serving {
+                parallel: Some(8),
+                cache_tokens: None,
+            };
+            let serving = (serving, DraftOptions::default());
+            let many = batch_sizes(&cpu, &*model, n_ctx, serving, None, false);
             let sizes = many.expect("there is nothing to refuse").sizes;
             (sizes.sequences, sizes.rows())
         };

@@ -1,6 +1,5 @@
 //! The weights that models of all families have, on a device.
 
-use super::nextn::GpuNextn;
 use super::places::{Made, Number, Places, Span};
 use super::residence::{Residence, Rooms};
 use crate::gpu::buffer::Range;
@@ -10,6 +9,9 @@ use crate::kernels::router::MAX_EXPERTS;
 use crate::kernels::sample::MAX_VOCAB;
 use crate::model::{Block, Config, Convert, Ffn, Nextn, Transformer};
 use std::convert::Infallible;
+
+/// A prediction layer without its attention.
+pub type GpuNextn = Nextn<(), GpuWeight, Range>;
 
 /// A block without its attention.
 pub type GpuBlock = Block<(), GpuWeight, Range>;

@@ -19,10 +19,9 @@ mod weights;
 
 pub use attention::{Attention, AttentionWeights, Chosen};
 pub(crate) use body::check_sizes;
-pub use body::{Body, GpuBlock};
+pub use body::{Body, GpuBlock, GpuNextn};
 pub use chunk::{Chunk, ChunkSize, RowsBuffer};
 pub use context::{BatchSizes, Context, Room};
-pub use nextn::GpuNextn;
 pub use places::{Made, Places};
 pub use residence::{HostShare, Residence, Rooms, Slots};
 pub use steps::Steps;

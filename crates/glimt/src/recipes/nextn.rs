@@ -2,24 +2,19 @@
 
 use super::few::{self, BeforeNorm, Few, Place, Product};
 use super::prompt::Prompt;
-use super::{Attention, BatchSizes, Body, Context, Given, Room, RowsBuffer, Steps};
+use super::{Attention, BatchSizes, Body, Context, Given, GpuNextn, Room, RowsBuffer};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
-use crate::gpu::memory::GpuWeight;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::embed;
 use crate::kernels::keep_states::{self, KEPT, States};
 use crate::kernels::nextn_input::{GpuNextnInput, StatesFrom};
 use crate::kernels::sequences::Sequences;
 use crate::kernels::token::TokenInput;
-use crate::model::Nextn;
 use crate::quant::activation::Activation;
 
 /// The most drafts of the layer in a step: each further one is accepted less often.
 pub const MOST_PREDICTED: u32 = 8;
-
-/// A prediction layer without its attention.
-pub type GpuNextn = Nextn<(), GpuWeight, Range>;
 
 /// The prediction layer with the buffers of its steps.
 pub struct Predicting {
@@ -211,6 +206,39 @@ impl Predicting {
         attention.rows(&mut layer, i, &rows);
         step.calls.extend(layer.calls);
     }
+
+    /// The most drafts of a step.
+    pub(super) fn most(&self) -> usize {
+        self.drafts.len()
+    }
+
+    /// The tables that tell where the up to `most` rows of a draft stand.
+    pub(super) fn sequences(&self, number: usize, most: u32) -> Option<&Sequences> {
+        let draft = self.drafts.get(number)?;
+        let context = match most {
+            1 => &draft.alone,
+            _ => &draft.context,
+        };
+        context.sequences.as_ref()
+    }
+
+    /// The step of up to `most` rows of draft `number`, and the head of the first `drawn` of them, which leaves `logits` (drawn, vocab).
+    ///
+    /// # Errors
+    /// [`GpuError::TierUnsupported`] where a kernel does not take the shapes.
+    pub(super) fn draft(
+        &self,
+        target: &Target,
+        attention: &dyn Attention,
+        (number, [most, drawn]): (usize, [u32; 2]),
+        logits: &Range,
+    ) -> Result<[Step; 2], GpuError> {
+        let step = self.step(target, attention, number, most)?;
+        let given = self.given(target, number, most);
+        let x = self.drafts[number].hidden.input(given.eps());
+        let head = few::head(given, (drawn, true), &x, logits)?;
+        Ok([step, head])
+    }
 }
 
 /// Records what keeps the rows of `x`, the stream behind the last layer, of a step of up to `most` tokens, where a prediction layer goes on from
@@ -223,48 +251,5 @@ pub(super) fn keep(given: Given<'_>, calls: &mut Vec<Call>, x: &Range, most: u32
     // Tokens that have a table may be of one sequence in any order.
     if !context.has_several() || most <= KEPT {
         calls.push(keep_states::call(context.sequences.as_ref(), x, states));
-    }
-}
-
-impl Steps {
-    /// The most drafts that the prediction layer makes in a step; 0 where there is none.
-    pub fn predicts(&self) -> usize {
-        self.predicting
-            .as_ref()
-            .map_or(0, |layer| layer.drafts.len())
-    }
-
-    /// The tables that tell where the rows of a draft stand, which the host writes if there are several.
-    pub fn sequences_of_draft(&self, number: usize, most: u32) -> Option<&Sequences> {
-        let draft = self.predicting.as_ref()?.drafts.get(number)?;
-        let context = match most {
-            1 => &draft.alone,
-            _ => &draft.context,
-        };
-        context.sequences.as_ref()
-    }
-
-    /// The step of up to `most` rows of draft `number`, and the head of the first `drawn` of them, which leaves `logits` (drawn, vocab). The rows of
-    /// draft 0 are those of tokens that are known, the drafts' own first; every row of a further draft is one.
-    ///
-    /// # Errors
-    /// The errors of [`step`](Self::step).
-    ///
-    /// # Panics
-    /// If the layer does not make so many drafts.
-    pub fn draft(
-        &self,
-        target: &Target,
-        number: usize,
-        [most, drawn]: [u32; 2],
-        logits: &Range,
-    ) -> Result<[Step; 2], GpuError> {
-        let layer = self.predicting.as_ref();
-        let layer = layer.expect("a prediction layer");
-        let step = layer.step(target, &*self.attention, number, most)?;
-        let given = layer.given(target, number, most);
-        let x = layer.drafts[number].hidden.input(given.eps());
-        let head = few::head(given, (drawn, true), &x, logits)?;
-        Ok([step, head])
     }
 }

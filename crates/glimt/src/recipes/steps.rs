@@ -296,6 +296,36 @@ impl Steps {
         self.attention.state(&self.alone, machine, pos, tokens)
     }
 
+    /// The most drafts that the prediction layer makes in a step; 0 where there is none.
+    pub fn predicts(&self) -> usize {
+        self.predicting.as_ref().map_or(0, Predicting::most)
+    }
+
+    /// The tables that tell where the rows of a draft stand, which the host writes if there are several.
+    pub fn sequences_of_draft(&self, number: usize, most: u32) -> Option<&Sequences> {
+        self.predicting.as_ref()?.sequences(number, most)
+    }
+
+    /// The step of up to `most` rows of draft `number`, and the head of the first `drawn` of them, which leaves `logits` (drawn, vocab). The rows of
+    /// draft 0 are those of tokens that are known, the drafts' own first; every row of a further draft is one.
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    ///
+    /// # Panics
+    /// If the layer does not make so many drafts.
+    pub fn draft(
+        &self,
+        target: &Target,
+        number: usize,
+        rows: [u32; 2],
+        logits: &Range,
+    ) -> Result<[Step; 2], GpuError> {
+        let layer = self.predicting.as_ref();
+        let layer = layer.expect("a prediction layer");
+        layer.draft(target, &*self.attention, (number, rows), logits)
+    }
+
     /// The prepared hidden states of a step of up to `most` tokens.
     fn hidden_of(&self, target: &Target, most: u32) -> &BeforeNorm {
         match most == 1 && target.tier.has_subgroups() {

@@ -182,18 +182,8 @@ impl Few<'_> {
             None if apart => self.calls.push(chosen_apart(&gate_up).call(target)?),
             None => {}
         }
-        let mut calls = match shared.filter(|_| rooms.is_some_and(Rooms::asks_for_experts)) {
-            Some(_) => {
-                let [beside, calls] = gate_up.calls_apart(target)?;
-                self.beside_reads(beside);
-                calls
-            }
-            None => gate_up.calls(target)?,
-        };
-        if let Some(last) = calls.pop_if(|_| self.most > 1) {
-            calls.push(last.listing(&ids, 1));
-        }
-        self.calls.extend(calls);
+        let asks = rooms.is_some_and(Rooms::asks_for_experts);
+        self.gate_up_of_chosen(&gate_up, asks && shared.is_some(), &ids)?;
         if let (Some(_), Some(question)) = (share, self.questions.last_mut()) {
             // The bus brings experts, and these are multiplied, while the host multiplies others.
             question.due = self.calls.len();
@@ -214,6 +204,30 @@ impl Few<'_> {
             prepared: next.prepared.output(),
         };
         self.calls.extend(down.calls(target)?);
+        Ok(())
+    }
+
+    /// Gate and up of chosen experts, whose `ids` are listed where there are several tokens. Those of a shared expert come first where the host
+    /// `reads` the others.
+    fn gate_up_of_chosen(
+        &mut self,
+        gate_up: &GpuTokenGateUp<'_>,
+        reads: bool,
+        ids: &Range,
+    ) -> Result<(), GpuError> {
+        let target = self.given.target;
+        let mut calls = match reads {
+            true => {
+                let [beside, calls] = gate_up.calls_apart(target)?;
+                self.beside_reads(beside);
+                calls
+            }
+            false => gate_up.calls(target)?,
+        };
+        if let Some(last) = calls.pop_if(|_| self.most > 1) {
+            calls.push(last.listing(ids, 1));
+        }
+        self.calls.extend(calls);
         Ok(())
     }
 

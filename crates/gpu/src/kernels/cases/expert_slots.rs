@@ -52,6 +52,29 @@ fn split_by_lot(lab: &Lab<'_>, used: usize) -> Option<Vec<u32>> {
     (lab.below(2) == 0).then(|| (0..=used).map(of).collect())
 }
 
+/// A trace with other choices than those of `tokens` tokens, by lot. It ends before the tokens do, and begins again.
+fn trace_by_lot(
+    lab: &Lab<'_>,
+    [count, used, flags]: [usize; 3],
+    tokens: Option<usize>,
+) -> Option<Vec<u32>> {
+    let tokens = tokens.filter(|_| lab.below(2) == 0)?;
+    let choice = |_| choice_of_one(lab, [count, used, 0], flags).ids;
+    Some((0..tokens.div_ceil(2)).flat_map(choice).collect())
+}
+
+/// The words of a table of slots, as in the beginning or after some tokens, but that a trace begins with its first choice.
+fn words_by_lot(lab: &Lab<'_>, count: usize, slots: Option<usize>, is_traced: bool) -> Vec<u32> {
+    let mut words = match slots.filter(|_| lab.below(2) == 0) {
+        Some(slots) => expert_places::words(lab, count, slots),
+        None => first_words(count as u32, slots.unwrap_or(0) as u32),
+    };
+    if is_traced {
+        words[0] = 0;
+    }
+    words
+}
+
 /// Tokens one after the other, in a step. All logits come alike: whole, raw or in parts.
 fn compare(
     lab: &Lab<'_>,
@@ -70,26 +93,15 @@ fn compare(
         .map(|_| choice_of_one(lab, [count, used, 0], flags))
         .collect();
     let pair = pair(lab, count)?;
-    // A trace with other choices, by lot. It ends before the tokens do, and begins again.
-    let trace: Option<Vec<u32>> = (slots.is_some() && lab.below(2) == 0).then(|| {
-        let choices =
-            (0..tokens.div_ceil(2)).map(|_| choice_of_one(lab, [count, used, 0], flags).ids);
-        choices.flatten().collect()
-    });
+    let trace = trace_by_lot(lab, [count, used, flags], slots.map(|_| tokens));
     let routing = trace.as_ref().map(|trace| Routing::new(trace, used));
     let split = split_by_lot(lab, used);
-    // As in the beginning, or after some tokens, but that a trace begins with its first choice.
-    let mut words = match slots.filter(|_| lab.below(2) == 0) {
-        Some(slots) => expert_places::words(lab, count, slots),
-        None => first_words(count as u32, slots.unwrap_or(0) as u32),
-    };
-    if trace.is_some() {
-        words[0] = 0;
-    }
-    let table = slots.map(|slots| Table {
+    let mut words = words_by_lot(lab, count, slots, trace.is_some());
+    let table = |slots| Table {
         words: lab.given(&words),
         slots: slots as u32,
-    });
+    };
+    let table = slots.map(table);
     let (mut calls, mut found) = (vec![], vec![]);
     for choice in &choices {
         let logits: Vec<f32> = choice.logits.iter().map(|logit| logit * factor).collect();
