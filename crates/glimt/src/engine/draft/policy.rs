@@ -5,7 +5,6 @@
 //! was taken, so they are first estimated from others. Drafts that do not pay are tried again from time to time. What they may lose is limited:
 //! a small share of the time of all steps, and what earlier drafts have gained.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Verified;
@@ -43,9 +42,11 @@ const ASSUMED_DRAFTS: f64 = 2.0;
 const FORGET: f64 = 0.96;
 /// The assumed time of a further token in a step, of that of a step of one.
 const FURTHER: f64 = 0.2;
-/// The factor of the time of a number of drafts that was hardly taken, so that it is, and the times after which it is known.
+/// The factor of the time of a number of drafts that was hardly taken, so that it is, and the steps after which it is known.
 const HOPE: f64 = 0.9;
-const TRIALS: usize = 2;
+const TRIALS: usize = 3;
+/// Steps with drafts of which the last [`TRIALS`] have one more than seems best.
+const ONE_MORE: usize = 64;
 /// The last times of a kind of step that are kept.
 const KEPT: usize = 8;
 /// Steps of one token whose times do not count after one with drafts, since the device was waiting for the host.
@@ -61,8 +62,8 @@ const FIRST_CREDIT: f64 = 1.0;
 const MOST_CREDIT: f64 = 16.0;
 /// What drafts may have lost beyond that, so that they are tried again in a foreseeable time.
 const MOST_DEBT: f64 = 4.0;
-/// The multiple of the expected time from which a step is not taken for usual.
-const FAR_OFF: f64 = 3.0;
+/// The multiple of the expected time that a step costs at most which is not usual.
+const UNUSUAL: f64 = 1.5;
 /// The gain from which drafts are taken: below, it may be an error of the times.
 const WORTH: f64 = 1.02;
 /// Steps without drafts between two trials of drafts that do not pay: first and at most.
@@ -71,19 +72,23 @@ const LONGEST_PAUSE: usize = 512;
 
 /// The last times of steps of one kind, in seconds.
 #[derive(Debug, Default)]
-struct Times(VecDeque<f64>);
+struct Times {
+    last: VecDeque<f64>,
+    /// Steps of the kind, also those whose times do not count.
+    steps: usize,
+}
 
 impl Times {
     fn add(&mut self, seconds: f64) {
-        if self.0.len() == KEPT {
-            self.0.pop_front();
+        if self.last.len() == KEPT {
+            self.last.pop_front();
         }
-        self.0.push_back(seconds);
+        self.last.push_back(seconds);
     }
 
     /// The lower quartile: compiling or another program makes some steps longer, but nothing makes a step shorter.
     fn typical(&self) -> Option<f64> {
-        let mut sorted: Vec<f64> = self.0.iter().copied().collect();
+        let mut sorted: Vec<f64> = self.last.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 4).copied()
     }
@@ -124,6 +129,8 @@ pub(super) struct Policy {
     with: usize,
     /// Steps without drafts after which they are tried.
     pause: usize,
+    /// The drafts of the step before.
+    before: usize,
 }
 
 impl Policy {
@@ -138,6 +145,7 @@ impl Policy {
             without: 0,
             with: 0,
             pause: FIRST_PAUSE,
+            before: 0,
         }
     }
 
@@ -168,7 +176,7 @@ impl Policy {
                     break;
                 }
                 cheapest = cheapest.or(Some((way, drafts)));
-                let times = costs.get(&drafts).map_or(0, |times| times.0.len());
+                let times = costs.get(&drafts).map_or(0, |times| times.steps);
                 if is_known && times < TRIALS {
                     seconds *= HOPE;
                 }
@@ -177,6 +185,13 @@ impl Policy {
                     best = Some((way, drafts));
                 }
             }
+        }
+        // What a further draft of the layer is worth is only known while it is taken.
+        if let Some((Way::Predicted, drafts)) = &mut best
+            && self.with % ONE_MORE >= ONE_MORE - TRIALS
+        {
+            let offered = offers.iter().find(|(way, _)| *way == Way::Predicted);
+            *drafts = offered.map_or(*drafts, |(_, most)| (*drafts + 1).min(*most));
         }
         best.or_else(|| cheapest.filter(|_| self.without >= self.pause))
     }
@@ -192,6 +207,7 @@ impl Policy {
             self.credit
         );
         if step.drafted == 0 {
+            self.before = 0;
             self.without += 1;
             if self.without > SETTLING {
                 self.plain.add(seconds);
@@ -202,13 +218,14 @@ impl Policy {
             self.pay(LOSS);
             return;
         }
-        self.measure(way, step.drafted, seconds);
+        // A step that differs from the one before is not prepared while that computes, and the first of its kind may be compiled.
+        let is_usual = std::mem::replace(&mut self.before, step.drafted) == step.drafted;
+        self.measure(way, step.drafted, is_usual.then_some(seconds));
         if let Some(plain) = self.plain.typical() {
             let expected = time(self.costs(way), plain, step.drafted);
-            // A first step that is far off was compiled.
-            let usual = match seconds < FAR_OFF * expected {
+            let usual = match is_usual {
                 true => seconds,
-                false => expected,
+                false => seconds.min(UNUSUAL * expected),
             };
             self.pay(LOSS + (step.accepted + 1) as f64 - usual / plain);
         }
@@ -224,17 +241,16 @@ impl Policy {
         }
     }
 
-    /// Keeps the time of a step with so many drafts, unless it is the first: the device may have compiled it, or made its buffers.
-    fn measure(&mut self, way: Way, drafts: usize, seconds: f64) {
+    /// Counts a step with so many drafts, and keeps its time where that is usual.
+    fn measure(&mut self, way: Way, drafts: usize, usual: Option<f64>) {
         let costs = match way {
             Way::Predicted => &mut self.predicted,
             Way::Matched(_) => &mut self.given,
         };
-        match costs.entry(drafts) {
-            Entry::Occupied(times) => times.into_mut().add(seconds),
-            Entry::Vacant(place) => {
-                place.insert(Times::default());
-            }
+        let times = costs.entry(drafts).or_default();
+        times.steps += 1;
+        if let Some(seconds) = usual {
+            times.add(seconds);
         }
     }
 
@@ -244,7 +260,7 @@ impl Policy {
 
     /// The time of a step of one token; `None` while it has to be measured.
     fn plain_time(&self) -> Option<f64> {
-        let is_measured = self.plain.0.len() >= KNOWN && self.with < MEASURED_AGAIN;
+        let is_measured = self.plain.last.len() >= KNOWN && self.with < MEASURED_AGAIN;
         let time = self.plain.typical().filter(|_| is_measured)?;
         (time > 0.0).then_some(time)
     }
