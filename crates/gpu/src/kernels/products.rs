@@ -514,9 +514,12 @@ impl Products {
             false => &with_shared,
         };
         let used = ids.len() / n_tokens;
-        let slots = by_slot
-            .chunks_exact(used * rows)
-            .zip(weights.chunks_exact(used));
+        // The host may have taken all of them.
+        let of_token = |token: usize| {
+            let slots = &by_slot[token * used * rows..][..used * rows];
+            (slots, &weights[token * used..][..used])
+        };
+        let slots = (0..n_tokens).map(of_token);
         let sums = residual.chunks_exact(rows).zip(out.chunks_exact_mut(rows));
         Team::all().each(
             slots.zip(sums).collect(),

@@ -146,7 +146,11 @@ impl Few<'_> {
             true => (moe.shared.as_ref(), None),
             false => (None, moe.shared.as_ref()),
         };
-        let beside = self.shared_gate_up(beside, stream)?;
+        let asks = rooms.is_some_and(Rooms::asks_for_experts);
+        let early = match asks {
+            true => None,
+            false => Some(self.shared_gate_up(beside, stream)?),
+        };
         let slots = u64::from(self.most * used);
         let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
         let weights = self.floats("expert weights", used);
@@ -182,7 +186,14 @@ impl Few<'_> {
             None if apart => self.calls.push(chosen_apart(&gate_up).call(target)?),
             None => {}
         }
-        let asks = rooms.is_some_and(Rooms::asks_for_experts);
+        let beside = match early {
+            Some(early) => early,
+            None => {
+                let beside = self.shared_gate_up(beside, stream)?;
+                self.beside_reads(vec![]);
+                beside
+            }
+        };
         self.gate_up_of_chosen(&gate_up, asks && shared.is_some(), &ids)?;
         if let (Some(_), Some(question)) = (share, self.questions.last_mut()) {
             // The bus brings experts, and these are multiplied, while the host multiplies others.

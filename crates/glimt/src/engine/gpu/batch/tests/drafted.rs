@@ -106,7 +106,19 @@ fn compare(rng: &mut Rng, precompose: &[PrecomposeChoice]) {
     let drafted = answer(&mut session, &context, &sampling, limit, Some(&mut drafter));
     assert_eq!(drafted, plain, "{way:?}, {sampling:?}");
     let found = complete(session.read_rows(0..rows)).expect("they are there");
-    assert!(found == expected, "{way:?}");
+    // Rows of the prediction layer are made where it drafts.
+    let layers = session.batch.recipes.cache().len();
+    let blocks = model.model.config().block_count;
+    let of_layer = expected.len() / layers;
+    let differs = |layer: &usize| {
+        let bytes = layer * of_layer..(layer + 1) * of_layer;
+        found[bytes.clone()] != expected[bytes]
+    };
+    let different: Vec<_> = (0..blocks).filter(differs).collect();
+    assert!(
+        different.is_empty(),
+        "layers {different:?} of {layers}: {way:?}"
+    );
     let given: usize = drafter.heard.iter().map(|[_, accepted]| accepted + 1).sum();
     // The first token has no step.
     assert_eq!(given + 1, limit, "{:?}", drafter.heard);
