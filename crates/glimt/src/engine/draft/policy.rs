@@ -221,13 +221,20 @@ impl Policy {
         // A step that differs from the one before is not prepared while that computes, and the first of its kind may be compiled.
         let is_usual = std::mem::replace(&mut self.before, step.drafted) == step.drafted;
         self.measure(way, step.drafted, is_usual.then_some(seconds));
+        for place in 0..step.drafted.min(step.accepted + 1) {
+            self.count(way, place, place < step.accepted);
+        }
         if let Some(plain) = self.plain.typical() {
-            let expected = time(self.costs(way), plain, step.drafted);
-            let usual = match is_usual {
-                true => seconds,
-                false => seconds.min(UNUSUAL * expected),
+            // A usual step counts as what such steps give on average, so that a few without luck do not end drafts that pay.
+            let (tokens, time) = match is_usual {
+                true => (self.tokens(way, step.drafted), seconds),
+                false => {
+                    let expected = time(self.costs(way), plain, step.drafted);
+                    let tokens = (step.accepted + 1) as f64;
+                    (tokens, seconds.min(UNUSUAL * expected))
+                }
             };
-            self.pay(LOSS + (step.accepted + 1) as f64 - usual / plain);
+            self.pay(LOSS + tokens - time / plain);
         }
         let was_trial = self.without >= self.pause;
         self.pause = match (step.accepted, was_trial) {
@@ -236,9 +243,15 @@ impl Policy {
             _ => FIRST_PAUSE,
         };
         (self.without, self.with) = (0, self.with + 1);
-        for place in 0..step.drafted.min(step.accepted + 1) {
-            self.count(way, place, place < step.accepted);
-        }
+    }
+
+    /// The tokens that a step of so many drafts gives on average.
+    fn tokens(&self, way: Way, drafts: usize) -> f64 {
+        let all = (1..=drafts).scan(1.0, |all, number| {
+            *all *= self.share(way, number);
+            Some(*all)
+        });
+        1.0 + all.sum::<f64>()
     }
 
     /// Counts a step with so many drafts, and keeps its time where that is usual.
