@@ -147,10 +147,8 @@ impl Few<'_> {
             false => (None, moe.shared.as_ref()),
         };
         let asks = rooms.is_some_and(Rooms::asks_for_experts);
-        let early = match asks {
-            true => None,
-            false => Some(self.shared_gate_up(beside, stream)?),
-        };
+        let early = (!asks).then(|| self.shared_gate_up(beside, stream));
+        let early = early.transpose()?;
         let slots = u64::from(self.most * used);
         let ids = self.buffer("expert ids", || Range::words("expert ids", slots));
         let weights = self.floats("expert weights", used);
@@ -188,11 +186,7 @@ impl Few<'_> {
         }
         let beside = match early {
             Some(early) => early,
-            None => {
-                let beside = self.shared_gate_up(beside, stream)?;
-                self.beside_reads(vec![]);
-                beside
-            }
+            None => self.shared_beside_reads(beside, stream)?,
         };
         self.gate_up_of_chosen(&gate_up, asks && shared.is_some(), &ids)?;
         if let (Some(_), Some(question)) = (share, self.questions.last_mut()) {
@@ -240,6 +234,17 @@ impl Few<'_> {
         }
         self.calls.extend(calls);
         Ok(())
+    }
+
+    /// Gate and up of the shared expert beside the host's reads.
+    fn shared_beside_reads<'w>(
+        &mut self,
+        shared: Option<&'w Mlp<GpuWeight>>,
+        stream: &Stream,
+    ) -> Result<Option<(&'w Mlp<GpuWeight>, Range)>, GpuError> {
+        let beside = self.shared_gate_up(shared, stream)?;
+        self.beside_reads(vec![]);
+        Ok(beside)
     }
 
     /// Records what the answer to the last question is not needed for, and the host's reads run beside.
