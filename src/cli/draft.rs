@@ -14,12 +14,12 @@ use crate::engine::draft::{DraftOptions, DraftSource};
 #[derive(Args)]
 pub(super) struct DraftArgs {
     /// Propose tokens ahead, and compute them in one step with the last one: mtp (by the prediction layer of the model's file), ngram (by
-    /// what followed the last tokens earlier in the text), auto (ngram where that is faster), or off [default: auto]
+    /// what followed the last tokens earlier in the text), auto (ngram where that is faster), or off [default: off]
     ///
     /// The text is the same with and without. The number of drafts follows the share that is accepted and the times of steps on this
     /// device; where no number pays, there are none.
-    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = source, default_value = DraftSource::Auto.name(), hide_default_value = true, hide_short_help = true)]
-    draft: DraftSource,
+    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = source, hide_short_help = true)]
+    draft: Option<DraftSource>,
     /// Propose at most N tokens for a step [default: as many as pay]
     #[arg(long, value_name = "N", hide_short_help = true)]
     draft_max: Option<usize>,
@@ -45,8 +45,8 @@ impl DraftArgs {
     /// The drafts that are asked for: who names a file of the layer wants its drafts.
     pub(super) fn options(&self) -> DraftOptions {
         let source = match (self.draft, &self.draft_model) {
-            (DraftSource::Auto, Some(_)) => DraftSource::Mtp,
-            (source, _) => source,
+            (None | Some(DraftSource::Auto), Some(_)) => DraftSource::Mtp,
+            (source, _) => source.unwrap_or_default(),
         };
         DraftOptions {
             source,

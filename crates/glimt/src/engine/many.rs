@@ -335,6 +335,7 @@ impl<'a> Sought<'a> {
 mod tests {
     use super::*;
     use crate::engine::ModelSource;
+    use crate::engine::draft::DraftSource;
     use crate::gpu::GpuOptions;
     use crate::gpu::behind::ExpertsFrom;
     use crate::gpu::wait::Wait;
@@ -360,7 +361,7 @@ mod tests {
         };
         let draft = DraftOptions {
             most: Some(5),
-            ..DraftOptions::default()
+            source: DraftSource::Auto,
         };
         let serving = |cache_tokens| {
             let parallel = Some(8);

@@ -16,9 +16,9 @@ pub use drafts::{DraftError, DraftMeans, Drafts};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DraftSource {
     /// Whatever pays: the prediction layer if the model has one, n-grams where the text repeats itself, or none.
-    #[default]
     Auto,
     /// None.
+    #[default]
     Off,
     /// The layer that predicts the token after next (multi-token prediction, `blk.N.nextn.*`).
     Mtp,
