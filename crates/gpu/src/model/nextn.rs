@@ -65,7 +65,7 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Bytes {
     }
 }
 
-/// What a model shares with its prediction layer.
+/// The tables that a model shares with its prediction layer.
 #[derive(Clone, Copy)]
 pub struct Shared<'a> {
     /// The embedding.

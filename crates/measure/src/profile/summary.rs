@@ -101,7 +101,7 @@ pub struct FromHost {
     pub expert_hits: Option<f64>,
     /// Those that had none, on average, with those of the CPU.
     pub expert_misses: Option<f64>,
-    /// Those that the CPU multiplied, if it has a share.
+    /// The experts that the CPU multiplied, if it has a share.
     #[serde(flatten)]
     pub by_cpu: Option<ByCpu>,
     /// Bytes that came over the bus, on average.

@@ -22,7 +22,7 @@ pub enum DraftSource {
     Off,
     /// The layer that predicts the token after next (multi-token prediction, `blk.N.nextn.*`).
     Mtp,
-    /// What followed the last tokens where they stand in the text before.
+    /// N-grams: the tokens that followed the last ones where these stand earlier in the text.
     Ngram,
 }
 

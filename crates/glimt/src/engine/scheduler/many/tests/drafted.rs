@@ -147,7 +147,7 @@ fn assert_same(many: &mut Many, rng: &mut Rng, count: usize) -> DraftCounts {
         }
     }
     // The rows that are kept are those of the texts.
-    // Those of a prompt on a GPU are other bits than those of decoded tokens.
+    // Rows of a prompt on a GPU have other bits than rows of decoded tokens.
     let compared = usize::from(many.is_slow());
     for (job, expected) in jobs.iter().zip(&expected).take(compared) {
         let prompt = [&job.prompt[..], expected].concat();
