@@ -1,4 +1,4 @@
-//! Protects the flags of drafts: an answer with some is that without, and rows of `bench` tell what became of them.
+//! Protects the flags of drafts: an answer with drafts is the answer without, and rows of `bench` tell how many were accepted.
 
 use super::{failure, greedy_text, json, run, stderr, stdout, text};
 

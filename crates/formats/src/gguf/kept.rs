@@ -61,7 +61,7 @@ fn is_kept(file: &File, at: u64) -> Option<bool> {
     }
 }
 
-/// Bytes that Linux may keep or forget as one, from a multiple of their number on.
+/// The bytes of a piece of the file that Linux keeps or forgets as one. Pieces begin at multiples of this number.
 #[cfg(target_os = "linux")]
 const KEPT_AS_ONE: u64 = 2 << 20;
 

@@ -85,7 +85,7 @@ impl CpuBackend {
 }
 
 impl Work {
-    /// A step behind the `known` tokens, of which the last has no row yet. Without a proposal its logits are there already.
+    /// A step behind the `known` tokens, whose last one has no cache row yet. Without a proposal the logits of that token are there already.
     fn step(
         &mut self,
         mut known: Vec<u32>,

@@ -14,7 +14,7 @@ use super::Verified;
 pub(super) enum Way {
     /// The prediction layer.
     Predicted,
-    /// What followed a match of so many tokens.
+    /// The tokens that followed a match of so many tokens.
     Matched(usize),
 }
 
@@ -60,7 +60,7 @@ const LOSS: f64 = 0.01;
 /// What drafts may lose at the beginning, and at most after they gained more, in steps of one token.
 const FIRST_CREDIT: f64 = 1.0;
 const MOST_CREDIT: f64 = 16.0;
-/// What drafts may have lost beyond that, so that they are tried again in a foreseeable time.
+/// The most steps of one token that drafts are in debt, so that they are tried again in a foreseeable time.
 const MOST_DEBT: f64 = 4.0;
 /// The multiple of the expected time that a step costs at most which is not usual.
 const UNUSUAL: f64 = 1.5;

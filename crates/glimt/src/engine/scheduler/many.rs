@@ -93,7 +93,7 @@ pub(super) struct Many {
     prefix_asked: u64,
     prefix_found: u64,
     costs: Costs,
-    /// What proposed drafts for answers that have ended. It has learned what pays.
+    /// Drafters of answers that have ended, which have learned what pays.
     drafters: Vec<(DraftOptions, Box<dyn Drafter>)>,
     drafted: DraftCounts,
 }

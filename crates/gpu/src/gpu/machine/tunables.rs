@@ -43,7 +43,7 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
-    /// Threads that share a row of `token_moe_down` at least, where several tokens have workgroups of their own.
+    /// The fewest threads that share a row of `token_moe_down` in a step of several tokens.
     pub down_lanes_of_several: u32,
     /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
     /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.

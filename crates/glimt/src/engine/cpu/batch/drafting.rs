@@ -73,7 +73,7 @@ struct Growing {
     drafts: Vec<u32>,
     /// The position of the row of the next round.
     position: usize,
-    /// What this row takes beside the embedding.
+    /// The input of this row beside the embedding.
     hidden: Vec<f32>,
     /// The number of the last choice.
     choice: Option<usize>,

@@ -10,7 +10,7 @@ struct ByLot<'a> {
     rng: Rng,
     /// The text that will come.
     text: &'a [u32],
-    /// What became of the steps.
+    /// The results of the steps.
     heard: Vec<[usize; 2]>,
     /// The most drafts that a step was offered, and those that each proposal had.
     most: usize,
