@@ -5,6 +5,7 @@
 //! [`products`]. The twins of kernels that measure or count are in their tests. A result does not depend on how many tokens one call
 //! holds: each output is the same sequence of additions in any batch.
 
+pub mod accept_drafts;
 pub mod attention;
 mod attention_coop;
 mod attention_heads;

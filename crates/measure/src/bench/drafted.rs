@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{BenchError, Test};
 use crate::engine::draft::{
-    DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
+    Acceptance, DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
 };
 use crate::engine::sampling::uniform;
 use crate::engine::{EngineError, ModelSource};
@@ -140,6 +140,15 @@ impl BenchDrafts {
         self.text.as_deref()
     }
 
+    /// The drafts that a step with so many accepts by `--accept`, if it is given.
+    fn drawn(&mut self, drafts: usize) -> Option<usize> {
+        let accept = self.accept.as_ref().filter(|_| drafts > 0)?;
+        self.steps += 1;
+        let luck = f64::from(uniform(0, self.steps));
+        let shares = accept.iter().take(drafts);
+        Some(shares.take_while(|share| luck < **share).count())
+    }
+
     /// Drafts so far, and those that were accepted.
     pub(super) fn counts(&self) -> [usize; 2] {
         self.counts
@@ -157,16 +166,19 @@ impl Drafter for BenchDrafts {
     }
 
     fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
-        if let Some(accept) = &self.accept
-            && !drafts.is_empty()
-        {
-            self.steps += 1;
-            let luck = f64::from(uniform(0, self.steps));
-            let shares = accept.iter().take(drafts.len());
-            return shares.take_while(|share| luck < **share).count();
+        if let Some(accepted) = self.drawn(drafts.len()) {
+            return accepted;
         }
         let forced = self.text.as_ref().and_then(|text| text.get(self.at..));
         Drafter::accepted(&mut self.drafts, drafts, forced.unwrap_or(chosen))
+    }
+
+    fn acceptance(&mut self, drafts: usize) -> Acceptance {
+        match (self.drawn(drafts), &self.text) {
+            (Some(accepted), _) => Acceptance::Fixed(accepted),
+            (None, Some(_)) => Acceptance::Told,
+            (None, None) => Acceptance::Chosen,
+        }
     }
 
     fn verified(&mut self, step: &Verified) {

@@ -111,6 +111,17 @@ pub struct Verified {
     pub took: Duration,
 }
 
+/// Which drafts of a step are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acceptance {
+    /// Those that are what was chosen, from the first one on.
+    Chosen,
+    /// So many, whatever was chosen: a measurement says so.
+    Fixed(usize),
+    /// Those that [`Drafter::accepted`] tells once the step is there.
+    Told,
+}
+
 /// Decides on the drafts of an answer, step by step.
 pub trait Drafter: Send {
     /// The drafts, at most `most`, of the step that computes the last token of `text`.
@@ -121,6 +132,11 @@ pub trait Drafter: Send {
     fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
         let pairs = drafts.iter().zip(chosen);
         pairs.take_while(|(draft, chosen)| draft == chosen).count()
+    }
+
+    /// The drafts that will be accepted of a further step with so many, for which nobody is asked before the step behind it is on its way.
+    fn acceptance(&mut self, _drafts: usize) -> Acceptance {
+        Acceptance::Chosen
     }
 
     /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.

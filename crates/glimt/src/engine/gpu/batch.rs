@@ -39,6 +39,8 @@ pub struct BatchFlight {
     rows: Option<FlyingRows>,
     /// The predictions whose drafts come back, in the order of their rows, with their places in the step.
     predictions: Vec<(usize, Prediction)>,
+    /// The position of the first token that is chosen, where the device alone knew it when the step was encoded.
+    position: Option<u32>,
     submission: SubmissionIndex,
 }
 
@@ -80,6 +82,8 @@ pub struct GpuBatch {
     pub(super) results: Results,
     /// The drafts of the prediction layer, where there is one.
     drafting: Option<Drafting>,
+    /// What steps at positions that only the device knows need, where there are some.
+    unknown: Option<Unknown>,
     /// The step that was encoded before it is known.
     ahead: Option<Ahead>,
     /// The rows from the first position on that the layer's cache has of the first sequence.
@@ -242,6 +246,10 @@ impl GpuBatch {
         let biases = BiasRows::new(&gpu, drawn).await?;
         let results = Results::new(&gpu, RING, drawn, recipes.predicts()).await?;
         let drafting = Drafting::new(&gpu, &recipes, vocab, sizes).await?;
+        let unknown = match sizes.pages {
+            0 => Unknown::new(&gpu, &recipes, &results).await?,
+            _ => None,
+        };
         let chosen = Chosen {
             recipes: &recipes,
             vocab,
@@ -263,6 +271,7 @@ impl GpuBatch {
             biases,
             results,
             drafting,
+            unknown,
             ahead: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
@@ -458,6 +467,7 @@ mod interface;
 mod measure;
 mod rows;
 mod submit;
+pub(super) mod unknown;
 mod warm_up;
 
 use ahead::Ahead;
@@ -465,6 +475,7 @@ use biases::BiasRows;
 use copies::Copies;
 use drafting::Drafting;
 use rows::{FlyingRows, Rows};
+use unknown::Unknown;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! Decoding with drafts: a step computes the last token and its drafts, and the host compares these with what was chosen.
 
 use super::GpuBackend;
+use super::batch::BatchFlight;
 use super::flight::Stretch;
 use crate::engine::backend::{BackendError, OnToken};
-use crate::engine::batch::{BatchStep, BatchToken, Prediction};
+use crate::engine::batch::{BatchLanding, BatchStep, BatchToken, Prediction};
 use crate::engine::draft::{Drafter, MOST_PREDICTED, Proposal, Verified};
 use crate::gpu::GpuError;
 use crate::kernels::keep_states::KEPT;
@@ -13,15 +14,15 @@ use std::ops::ControlFlow;
 use web_time::Instant;
 
 /// An answer that is being decoded.
-struct Answered<'a, 'b> {
+pub(super) struct Answered<'a, 'b> {
     /// Its context and all tokens so far.
-    text: Vec<u32>,
+    pub(super) text: Vec<u32>,
     /// Tokens that may still come.
-    left: usize,
+    pub(super) left: usize,
     /// The most drafts of a step.
     most: usize,
-    sampling: &'a Sampling,
-    drafter: &'a mut dyn Drafter,
+    pub(super) sampling: &'a Sampling,
+    pub(super) drafter: &'a mut dyn Drafter,
     on_token: &'a mut OnToken<'b>,
     /// The end of the step before.
     before: Instant,
@@ -30,7 +31,7 @@ struct Answered<'a, 'b> {
 impl Answered<'_, '_> {
     /// The drafts of the step of the last token: none of which no room is left for, of ids only those below `vocab`, and at most `predicts` of the
     /// prediction layer.
-    fn propose(&mut self, vocab: usize, predicts: usize) -> Proposal {
+    pub(super) fn propose(&mut self, vocab: usize, predicts: usize) -> Proposal {
         let most = self.most.min(self.left.saturating_sub(1));
         if most == 0 {
             return Proposal::None;
@@ -57,7 +58,7 @@ impl Answered<'_, '_> {
     }
 
     /// Takes the tokens that a step gave.
-    fn take(&mut self, ids: &[u32]) -> ControlFlow<()> {
+    pub(super) fn take(&mut self, ids: &[u32]) -> ControlFlow<()> {
         for id in ids {
             self.text.push(*id);
             self.left -= 1;
@@ -70,7 +71,7 @@ impl Answered<'_, '_> {
     }
 
     /// Tells the drafter what became of a step.
-    fn tell(&mut self, drafted: usize, accepted: usize) {
+    pub(super) fn tell(&mut self, drafted: usize, accepted: usize) {
         let now = Instant::now();
         let took = now - std::mem::replace(&mut self.before, now);
         self.drafter.verified(&Verified {
@@ -109,6 +110,9 @@ impl GpuBackend {
         while flow.is_continue() {
             flow = match answered.propose(self.vocab(), self.batch.recipes.predicts()) {
                 Proposal::None => self.fly_from(&mut answered, context.len(), limit).await?,
+                Proposal::Predict(count) if self.may_fly(count) => {
+                    self.fly_predicted(&mut answered, count).await?
+                }
                 proposal => self.verify(&mut answered, proposal).await?,
             };
         }
@@ -118,6 +122,9 @@ impl GpuBackend {
     /// Compiles the steps with drafts of the prediction layer, where there is one, which would hold up an answer otherwise.
     pub(super) async fn prepare_predicted(&mut self) -> Result<(), GpuError> {
         let most = self.batch.recipes.predicts().min(MOST_PREDICTED);
+        if self.batch.takes_unknown(most) {
+            self.batch.prepare_unknown(most).await?;
+        }
         let rows = self.batch.recipes.as_one();
         for drafts in 1..=most {
             self.batch.prepare(drafts + 1, drafts + 1).await?;
@@ -135,7 +142,7 @@ impl GpuBackend {
         Ok(())
     }
 
-    fn vocab(&self) -> usize {
+    pub(super) fn vocab(&self) -> usize {
         self.batch.model.model.config().vocab_size
     }
 
@@ -173,25 +180,45 @@ impl GpuBackend {
         proposal: Proposal,
     ) -> Result<ControlFlow<()>, BackendError> {
         let last = answered.text.len() - 1;
+        let (flight, mut drafts, predicted) = self.submit_drafted(answered, proposal).await?;
+        let count = drafts.len().max(predicted);
+        let rows = count + 1;
+        // Mostly the next step is like this one.
+        if answered.left > 2 * rows {
+            let next = tokens(last + rows, rows);
+            let is_biased = !self.biases.is_empty();
+            self.batch.encode_ahead(&next, predicted, is_biased);
+        }
+        let landing = self.batch.land(flight).await?;
+        if predicted > 0 {
+            drafts = landing.drafts.clone();
+            self.batch.layer_rows = last + 1;
+        }
+        let accepted = answered.drafter.accepted(&drafts, &landing.ids);
+        let ids = accepted_ids(&landing, last, accepted)?;
+        answered.tell(count, accepted);
+        Ok(answered.take(ids))
+    }
+
+    /// Submits the step of the last token and its drafts, and returns those that are known and the number of those that the prediction layer makes.
+    pub(super) async fn submit_drafted(
+        &mut self,
+        answered: &mut Answered<'_, '_>,
+        proposal: Proposal,
+    ) -> Result<(BatchFlight, Vec<u32>, usize), BackendError> {
+        let last = answered.text.len() - 1;
         let (mut drafts, mut predictions) = (vec![], vec![]);
-        let count = match proposal {
-            Proposal::None => 0,
+        match proposal {
+            Proposal::None => {}
             Proposal::Ids(ids) => {
                 self.batch.write_ids(0, last + 1, &ids);
                 drafts = ids;
-                drafts.len()
             }
-            Proposal::Predict(count) => {
-                predictions.push(self.prediction(last, count));
-                count
-            }
-        };
-        let rows = count + 1;
-        let token = |position: usize| BatchToken {
-            sequence: 0,
-            position: position as u32,
-        };
-        let tokens: Vec<_> = (last..last + rows).map(token).collect();
+            Proposal::Predict(count) => predictions.push(self.prediction(last, count)),
+        }
+        let predicted = predictions.first().map_or(0, |of| of.drafts as usize);
+        let rows = drafts.len().max(predicted) + 1;
+        let tokens = tokens(last, rows);
         let biases: Vec<Biases> = match self.biases.is_empty() {
             true => vec![],
             false => vec![self.biases.clone(); rows],
@@ -204,27 +231,7 @@ impl GpuBackend {
             logits: &[],
             predictions: &predictions,
         });
-        let flight = flight.await?;
-        // Mostly the next step is like this one.
-        let predicted = predictions.first().map_or(0, |of| of.drafts as usize);
-        if answered.left > 2 * rows {
-            let next: Vec<_> = (last + rows..last + 2 * rows).map(token).collect();
-            self.batch
-                .encode_ahead(&next, predicted, !biases.is_empty());
-        }
-        let landing = self.batch.land(flight).await?;
-        if !predictions.is_empty() {
-            drafts = landing.drafts;
-            self.batch.layer_rows = last + 1;
-        }
-        let accepted = answered.drafter.accepted(&drafts, &landing.ids);
-        let broken = &landing.broken[..=accepted];
-        if let Some(row) = broken.iter().position(|broken| *broken) {
-            let position = last + row;
-            return Err(BackendError::NotFinite { position });
-        }
-        answered.tell(count, accepted);
-        Ok(answered.take(&landing.ids[..=accepted]))
+        Ok((flight.await?, drafts, predicted))
     }
 
     /// The drafts of the prediction layer behind the token at `last`, with its rows that are missing: as many as there are states for.
@@ -237,5 +244,29 @@ impl GpuBackend {
             behind: behind.clamp(1, most),
             drafts: drafts as u32,
         }
+    }
+}
+
+/// Tokens of the sequence from `first` on.
+fn tokens(first: usize, count: usize) -> Vec<BatchToken> {
+    let token = |position: usize| BatchToken {
+        sequence: 0,
+        position: position as u32,
+    };
+    (first..first + count).map(token).collect()
+}
+
+/// The tokens that a step at `last` gave, with so many accepted drafts.
+pub(super) fn accepted_ids(
+    landing: &BatchLanding,
+    last: usize,
+    accepted: usize,
+) -> Result<&[u32], BackendError> {
+    let broken = &landing.broken[..=accepted];
+    match broken.iter().position(|broken| *broken) {
+        Some(row) => Err(BackendError::NotFinite {
+            position: last + row,
+        }),
+        None => Ok(&landing.ids[..=accepted]),
     }
 }

@@ -18,6 +18,7 @@ mod pilot;
 pub mod plan;
 mod precompose;
 mod precomposed;
+mod predicted;
 pub(super) mod prompt;
 mod proof;
 mod random;

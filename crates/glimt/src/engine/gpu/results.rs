@@ -42,6 +42,7 @@ impl Results {
         };
         let mappable = gpu.features.contains(Features::MAPPABLE_PRIMARY_BUFFERS);
         let (read, staging) = match mappable {
+            true if drafts > 0 => (BufferUsages::MAP_READ | BufferUsages::COPY_SRC, None),
             true => (BufferUsages::MAP_READ, None),
             false => {
                 let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
@@ -65,6 +66,11 @@ impl Results {
             apart: apart as usize,
             staging,
         })
+    }
+
+    /// The results between the parts of two drafts.
+    pub(super) fn apart(&self) -> usize {
+        self.apart
     }
 
     /// The number of results up to the end of the part of the last of so many drafts, and the first of the part of each.

@@ -54,14 +54,30 @@ fn cut(gpu: &Gpu, recipes: &Steps, most: u32, tokens: impl Iterator<Item = Batch
     recipes.cut(gpu, most, &seen.collect::<Vec<_>>())
 }
 
+/// The records of tokens whose contexts are cut so.
+pub(super) fn records(cut: &Cut, tokens: &[(BatchToken, Place)]) -> Vec<u32> {
+    let records = tokens.iter().zip(&cut.slices);
+    let records = records.flat_map(|((token, place), [first_slice, slices])| {
+        let record = Record {
+            position: token.position,
+            first_page: place.first_page,
+            first_id: place.first_id,
+            first_slice: *first_slice,
+            slices: *slices,
+        };
+        record.words()
+    });
+    records.collect()
+}
+
 /// The words of a replay of tokens whose contexts are cut so.
-fn state(cut: &Cut, tokens: usize) -> State {
+pub(super) fn state_of_cut(cut: &Cut, tokens: usize) -> State {
     let count = tokens as u32;
     State {
         // The number of rows chooses among kernels. Positions are in the table.
         pos: cut.rows.max(count) - count,
         tokens: count,
-        slices: cut.work.len() as u32,
+        slices: cut.slices_of.iter().sum::<u32>().max(cut.work.len() as u32),
         kernels: cut.kernels,
         slices_of: cut.slices_of,
         ..State::default()
@@ -70,7 +86,7 @@ fn state(cut: &Cut, tokens: usize) -> State {
 
 /// The words of a replay of a step of up to `most` tokens, if it has these.
 pub(super) fn state_of(gpu: &Gpu, recipes: &Steps, most: u32, tokens: &[BatchToken]) -> State {
-    state(
+    state_of_cut(
         &cut(gpu, recipes, most, tokens.iter().copied()),
         tokens.len(),
     )
@@ -85,21 +101,10 @@ pub(super) fn write_table_of(
     tokens: &[(BatchToken, Place)],
 ) -> State {
     let cut = cut(gpu, recipes, most, tokens.iter().map(|(token, _)| *token));
-    let records = tokens.iter().zip(&cut.slices);
-    let records = records.flat_map(|((token, place), [first_slice, slices])| {
-        let record = Record {
-            position: token.position,
-            first_page: place.first_page,
-            first_id: place.first_id,
-            first_slice: *first_slice,
-            slices: *slices,
-        };
-        record.words()
-    });
-    let records: Vec<u32> = records.collect();
+    let records = records(&cut, tokens);
     if let Some(sequences) = sequences {
         write_words(gpu, &sequences.table, 0, &records);
         write_words(gpu, &sequences.work, 0, cut.work.as_flattened());
     }
-    state(&cut, tokens.len())
+    state_of_cut(&cut, tokens.len())
 }

@@ -3,6 +3,8 @@
 //! The WGSL of these kernels takes any number of threads. Each number is a multiple of 64, the lanes of the largest subgroups. None is above
 //! 256, which every device runs. All are reckoned.
 
+/// `accept_drafts`, one workgroup for each part.
+pub(crate) const ACCEPT_DRAFTS: u32 = 256;
 /// `batch_combine`, a workgroup for each token.
 pub(crate) const BATCH_COMBINE: u32 = 256;
 /// `copy_rows`, a workgroup for each row.

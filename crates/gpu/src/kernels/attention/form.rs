@@ -238,6 +238,42 @@ pub struct Cut {
     pub slices_of: [u32; KERNELS],
 }
 
+impl Cut {
+    /// The most rows and the most slices of each kernel of several cuts, without the slices themselves; `None` if they take different kernels, or
+    /// there is none.
+    pub fn widest<'a>(mut cuts: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        let first = cuts.next()?;
+        let mut widest = Self {
+            work: vec![],
+            slices: vec![],
+            ..*first
+        };
+        for cut in cuts {
+            if cut.kernels != widest.kernels {
+                return None;
+            }
+            widest.rows = widest.rows.max(cut.rows);
+            for (most, own) in widest.slices_of.iter_mut().zip(cut.slices_of) {
+                *most = own.max(*most);
+            }
+        }
+        Some(widest)
+    }
+
+    /// Its slices, the last of each kernel repeated up to the number that the kernel has in `widest`: it is computed again, to the same end.
+    pub fn padded(&self, widest: &Self) -> Vec<[u32; SLICE]> {
+        let (mut all, mut first) = (vec![], 0);
+        for (own, most) in self.slices_of.into_iter().zip(widest.slices_of) {
+            let own = &self.work[first..first + own as usize];
+            first += own.len();
+            all.extend(own);
+            let last = own.last().into_iter().cycle();
+            all.extend(last.take((most as usize).saturating_sub(own.len())));
+        }
+        all
+    }
+}
+
 /// Tokens of a sequence that follow each other and share workgroups: the first, the rows that it sees, and how many they are.
 struct Run {
     token: usize,

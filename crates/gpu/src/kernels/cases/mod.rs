@@ -3,6 +3,7 @@
 //!
 //! The test of a kernel runs all of its cases. `glimt verify` runs those that are marked for it, on the device of a user.
 
+pub(crate) mod accept_drafts;
 pub(crate) mod attention;
 pub(crate) mod attention_merge;
 pub(crate) mod batch_combine;
@@ -166,6 +167,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         copy_rows::cases(),
         keep_states::cases(),
         nextn_input::cases(),
+        accept_drafts::cases(),
     ];
     let all = of_tokens.into_iter().chain(of_all).flatten();
     all.filter(|case| case.runs == Runs::Verified).collect()

@@ -102,6 +102,7 @@ impl GpuBatch {
         let count = all.iter().map(|replay| replay.len()).sum();
         encode_all(&all, 0..count, &mut encoder, None);
         self.results.copy(&mut encoder, state.slot, results);
+        self.keep_landed(&mut encoder, state.slot, drafts);
         let commands = encoder.finish();
         self.ahead = Some(Ahead {
             key: Key::new(&state, drawn, results),

@@ -11,6 +11,7 @@ use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::CHOICE;
 use crate::recipes::{BatchSizes, Steps};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The drafts of the prediction layer.
@@ -18,13 +19,13 @@ pub(super) struct Drafting {
     /// The logits of a draft, (sequences, vocab).
     pub(super) logits: Range,
     /// The settings of the choices of each draft, (sequences, 12) words.
-    choices: Vec<Range>,
+    pub(super) choices: Vec<Range>,
     /// The recordings of each draft by its number, the most rows and the most of them that get a draft: the step, and its head with the choice.
     recordings: BTreeMap<Key, [Recording; 2]>,
 }
 
 /// The number of a draft, the most rows of its step, and the most of them that get a draft.
-type Key = (usize, [u32; 2]);
+pub(super) type Key = (usize, [u32; 2]);
 
 /// Room for the logits of a draft.
 pub(in crate::engine::gpu) fn logits(vocab: u32, sizes: BatchSizes) -> Range {
@@ -83,6 +84,20 @@ impl Drafting {
     }
 }
 
+/// The words of the choices at these positions, in a submission of this number.
+pub(super) fn choice_words(
+    sampling: &Sampling,
+    positions: RangeInclusive<u64>,
+    number: u32,
+) -> Vec<u32> {
+    let words = |position| {
+        let mut words = sample::words(sampling, position);
+        words[sample::NUMBER] = number;
+        words
+    };
+    positions.flat_map(words).collect()
+}
+
 /// The predictions of a step, those with more drafts first, and their places in the step.
 pub(super) type Ordered = Vec<(usize, Prediction)>;
 
@@ -93,7 +108,7 @@ fn with_draft(predictions: &Ordered, number: usize) -> usize {
 }
 
 /// The most drafts of a prediction.
-fn most_drafts(predictions: &Ordered) -> usize {
+pub(super) fn most_drafts(predictions: &Ordered) -> usize {
     let first = predictions.first();
     first.map_or(0, |(_, prediction)| prediction.drafts as usize)
 }
@@ -177,7 +192,8 @@ impl GpuBatch {
         Ok(())
     }
 
-    async fn prepare_draft(&mut self, key: Key) -> Result<(), GpuError> {
+    /// Compiles the recordings of a draft, unless that was done.
+    pub(super) async fn prepare_draft(&mut self, key: Key) -> Result<(), GpuError> {
         let Some(drafting) = &self.drafting else {
             return Ok(());
         };
@@ -203,7 +219,7 @@ impl GpuBatch {
         Ok(())
     }
 
-    fn draft_recordings(&self, key: Key) -> Option<&[Recording; 2]> {
+    pub(super) fn draft_recordings(&self, key: Key) -> Option<&[Recording; 2]> {
         self.drafting.as_ref()?.recordings.get(&key)
     }
 

@@ -1,7 +1,7 @@
 //! A step on its way: what the host writes before it, the recordings that it replays, and what comes back of it.
 
 use super::ahead::{Ahead, Key};
-use super::drafting::Ordered;
+use super::drafting::{Ordered, most_drafts};
 use super::rows::FlyingRows;
 use super::{BatchFlight, BatchLanding, BatchStep, BatchToken, GpuBatch, LEAST_RUN, RING};
 use crate::engine::gpu::results::RESULT;
@@ -98,6 +98,7 @@ impl GpuBatch {
             drawn,
             rows,
             predictions,
+            position: None,
             submission,
         })
     }
@@ -138,6 +139,7 @@ impl GpuBatch {
             if results > 0 {
                 self.results.copy(encoder, state.slot, results);
             }
+            self.keep_landed(encoder, state.slot, most_drafts(predictions));
             if let Some(FlyingRows { staging, .. }) = rows {
                 let bytes = self.row_bytes();
                 for (to, row) in step.logits.iter().enumerate() {
@@ -261,10 +263,17 @@ impl GpuBatch {
             let words: Vec<u32> = gpu.map_read(result, bytes, submission.clone()).await?;
             let words = words.as_chunks::<4>().0;
             for result in &words[..flight.drawn] {
-                let [id, _, number, broken] = *result;
+                let [id, position, number, broken] = *result;
                 if number != flight.number {
                     let what = "the number of a batch's step".to_owned();
                     return Err(gpu.work_lost(what, flight.number, number));
+                }
+                let expected = flight
+                    .position
+                    .map(|first| first + landing.ids.len() as u32);
+                if let Some(expected) = expected.filter(|expected| *expected != position) {
+                    let what = "the position of a step with drafts".to_owned();
+                    return Err(gpu.work_lost(what, expected, position));
                 }
                 landing.ids.push(id);
                 landing.broken.push(broken != 0);

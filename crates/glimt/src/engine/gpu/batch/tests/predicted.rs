@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::engine::Products;
+use crate::engine::draft::{Acceptance, Drafter, Proposal, Verified};
 use crate::gpu::Gpu;
 use crate::kernels::sample::sample;
+use crate::kernels::sampling::uniform;
 use crate::model::NextnSource;
 use crate::models::{self, Model, Part, Reference};
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
@@ -187,5 +189,119 @@ fn drafts_have_them_in_every_tier() {
     for recipe in [Recipe::Q8_0, Recipe::Q4KM] {
         compare(Tier::Subgroup, 1e-4, recipe);
         compare(Tier::Int8, 2e-3, recipe);
+    }
+}
+
+/// Has as many drafts in each step, of which as many count as accepted as a lot says, or those that were chosen.
+struct Forced {
+    seed: u64,
+    lots: u64,
+    drafts: usize,
+    /// Whether they count by lot, and whether the device is told so before.
+    by_lot: bool,
+    flies: bool,
+    steps: usize,
+}
+
+impl Forced {
+    fn lot(&mut self, most: usize) -> usize {
+        self.lots += 1;
+        let lot = uniform(self.seed, self.lots) * (self.drafts + 1) as f32;
+        most.min(lot as usize)
+    }
+}
+
+impl Drafter for Forced {
+    fn propose(&mut self, _: &[u32], _: usize) -> Proposal {
+        Proposal::Predict(self.drafts)
+    }
+
+    fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
+        let pairs = drafts.iter().zip(chosen);
+        match self.by_lot {
+            true => self.lot(drafts.len()),
+            false => pairs.take_while(|(draft, chosen)| draft == chosen).count(),
+        }
+    }
+
+    fn acceptance(&mut self, drafts: usize) -> Acceptance {
+        match (self.flies, self.by_lot) {
+            (false, _) => Acceptance::Told,
+            (true, false) => Acceptance::Chosen,
+            (true, true) => Acceptance::Fixed(self.lot(drafts)),
+        }
+    }
+
+    fn verified(&mut self, _: &Verified) {
+        self.steps += 1;
+    }
+}
+
+/// Compares texts of steps in flight with those of steps for which the host waits.
+fn compare_in_flight(tier: Tier, drafts: usize) {
+    let mut rng = Rng::fresh();
+    let name = [ModelName::Tiny, ModelName::TinyGlm][rng.below(2)];
+    let Some(mut session) = session(tier, name, Recipe::Q8_0) else {
+        return;
+    };
+    let context = tokens(3 + rng.below(100));
+    let limit = 60 + rng.below(30);
+    let seed = rng.bits();
+    let sampling = Sampling {
+        temperature: [0.0, 0.9][rng.below(2)],
+        repeat_penalty: 1.2,
+        seed,
+        ..Sampling::GREEDY
+    };
+    for by_lot in [true, false] {
+        let mut answers = [true, false].map(|flies| {
+            let mut drafter = Forced {
+                seed,
+                lots: 0,
+                drafts,
+                by_lot,
+                flies,
+                steps: 0,
+            };
+            let mut said = vec![];
+            let on_token = &mut |id| {
+                said.push(id);
+                ControlFlow::Continue(())
+            };
+            complete(session.prefill(&context, 0)).expect("it computes");
+            let drafter: &mut dyn Drafter = &mut drafter;
+            complete(session.decode_drafted(&context, &sampling, limit, drafter, on_token))
+                .expect("it decodes");
+            let rows = context.len() + limit - 1;
+            let rows = complete(session.read_rows(0..rows)).expect("they are there");
+            (said, rows)
+        });
+        assert_eq!(answers[0].0, answers[1].0, "{name:?} {sampling:?} {by_lot}");
+        assert_eq!(answers[0].0.len(), limit);
+        // Rows of the layer for the last tokens are made by the next step.
+        let layers = session.batch.recipes.cache().len();
+        let blocks = session.model().model.config().block_count;
+        for (_, rows) in &mut answers {
+            rows.truncate(rows.len() / layers * blocks);
+        }
+        assert!(
+            answers[0].1 == answers[1].1,
+            "{name:?} {sampling:?} {by_lot}"
+        );
+    }
+}
+
+#[test]
+fn steps_in_flight_leave_what_steps_leave_that_the_host_awaits() {
+    for drafts in 1..=3 {
+        compare_in_flight(Tier::Subgroup, drafts);
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn they_do_so_in_the_tier_of_bytes_too() {
+    for drafts in 1..=3 {
+        compare_in_flight(Tier::Int8, drafts);
     }
 }

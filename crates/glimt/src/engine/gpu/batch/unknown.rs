@@ -1,0 +1,357 @@
+//! Steps with drafts of the prediction layer that are encoded before the host knows where they begin: so these stay in flight. A kernel finds the
+//! position by what the step before has left, and copies what the host wrote for that position to where the kernels of the step read it.
+
+use super::drafting::{Key, choice_words};
+use super::{BatchFlight, BatchToken, GpuBatch, Prediction, RING};
+use crate::engine::gpu::results::{RESULT, Results};
+use crate::engine::gpu::table::{records, state_of_cut, write_words};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, State};
+use crate::gpu::record::{Recording, encode_all};
+use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::accept_drafts::{self, Candidates, words_of};
+use crate::kernels::attention::{Cut, Seen};
+use crate::kernels::sampling::Sampling;
+use crate::kernels::sequences::{CHOICE, RECORD, SLICE};
+use crate::recipes::Steps;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use wgpu::{CommandBuffer, CommandEncoder};
+
+/// The most drafts of a step that is encoded so.
+pub(in crate::engine::gpu) const MOST_UNKNOWN: usize = 3;
+/// The most positions at which a step may begin: behind those of two that are on their way, and one more for each that is not.
+const POSITIONS: usize = 2 * MOST_UNKNOWN + 1;
+/// The most rows of the step in its tables: the layer's for the tokens of the step before, those of its further drafts, and its own.
+const ROWS: usize = 3 * MOST_UNKNOWN + 1;
+
+/// What steps at unknown positions need.
+pub(super) struct Unknown {
+    /// The results of the last step with drafts: these stay on the device.
+    landed: Range,
+    /// What the host writes for each position.
+    candidates: Range,
+    /// The most words of a position.
+    most: usize,
+    /// The dispatches that tell a step of so many drafts where it begins.
+    recordings: BTreeMap<usize, Recording>,
+}
+
+/// A step whose position is not known.
+pub(in crate::engine::gpu) struct Ask<'a> {
+    /// The positions at which the last token before its drafts may stand.
+    pub positions: RangeInclusive<usize>,
+    /// The drafts of the step before.
+    pub before: usize,
+    /// The drafts of that which count as accepted whatever was chosen, if a measurement says so.
+    pub fixed: Option<usize>,
+    /// Its own drafts.
+    pub drafts: usize,
+    /// How tokens and drafts are chosen.
+    pub sampling: &'a Sampling,
+}
+
+/// Such a step, encoded.
+pub(in crate::engine::gpu) struct Encoded {
+    commands: CommandBuffer,
+    candidates: Vec<u32>,
+    slot: usize,
+    number: u32,
+    drafts: usize,
+    behind: u32,
+}
+
+/// Rows of a step that have a table: the most of them, and their positions behind that of the step.
+struct Rows {
+    most: u32,
+    offsets: Vec<i64>,
+}
+
+impl Unknown {
+    /// Room for such steps of a session; `None` where it has no prediction layer.
+    pub(super) async fn new(
+        gpu: &Gpu,
+        recipes: &Steps,
+        results: &Results,
+    ) -> Result<Option<Self>, GpuError> {
+        let Some(sequences) = recipes.sequences().filter(|_| recipes.predicts() > 0) else {
+            return Ok(None);
+        };
+        let rows = sequences.table.size as usize / 4 / RECORD;
+        let slices = (sequences.work.size as usize / 4).div_ceil(rows.max(1));
+        let most = ROWS * (RECORD + slices.max(SLICE)) + (2 * MOST_UNKNOWN + 1) * CHOICE;
+        let (count, _) = results.parts(MOST_UNKNOWN.min(recipes.predicts()));
+        let unknown = Self {
+            landed: Range::words("drafts and what was chosen", 4 * count as u64),
+            candidates: Range::words("where a step may begin", words_of(POSITIONS, most) as u64),
+            most,
+            recordings: BTreeMap::new(),
+        };
+        gpu.realise(&unknown.landed.buffer).await?;
+        gpu.realise(&unknown.candidates.buffer).await?;
+        Ok(Some(unknown))
+    }
+
+    /// Encodes a copy of the results of a step with so many drafts, for the one behind it.
+    pub(super) fn keep(
+        &self,
+        encoder: &mut CommandEncoder,
+        results: &Results,
+        slot: usize,
+        drafts: usize,
+    ) {
+        if (1..=MOST_UNKNOWN).contains(&drafts) {
+            let source = results.ring[slot].buffer.made();
+            let bytes = RESULT * results.parts(drafts).0 as u64;
+            encoder.copy_buffer_to_buffer(source, 0, self.landed.buffer.made(), 0, bytes);
+        }
+    }
+}
+
+/// The key of the recordings of draft `number` of a step behind one with `before` drafts: such steps always have a table.
+fn key(recipes: &Steps, number: usize, before: usize) -> Key {
+    let rows = match number {
+        0 => before as u32 + 1,
+        _ => 2,
+    };
+    (number, [rows.next_power_of_two().min(recipes.as_one()), 1])
+}
+
+impl GpuBatch {
+    /// Whether steps with so many drafts can be encoded before their positions are known.
+    pub(in crate::engine::gpu) fn takes_unknown(&self, drafts: usize) -> bool {
+        let most = MOST_UNKNOWN.min(self.recipes.predicts());
+        self.unknown.is_some()
+            && (1..=most).contains(&drafts)
+            && self.model.answering.is_none()
+            && self.token.decode.holds_parameters()
+            && drafts < self.recipes.as_one() as usize
+    }
+
+    /// Compiles what steps with up to `drafts` drafts at unknown positions need, unless that was done.
+    pub(in crate::engine::gpu) async fn prepare_unknown(
+        &mut self,
+        drafts: usize,
+    ) -> Result<(), GpuError> {
+        for drafts in 1..=drafts {
+            self.prepare(drafts + 1, drafts + 1).await?;
+            self.prepare_draft(key(&self.recipes, 0, drafts)).await?;
+            self.prepare_draft(key(&self.recipes, drafts - 1, drafts))
+                .await?;
+            let known = |unknown: &Unknown| unknown.recordings.contains_key(&drafts);
+            if self.unknown.as_ref().is_none_or(known) {
+                continue;
+            }
+            let gpu = Arc::clone(&self.model.gpu);
+            let step = Step::of(
+                Most::token(self.sizes.n_ctx as u32),
+                self.calls_of_parts(drafts),
+            );
+            let recording = Recording::new(&gpu, &step).await?;
+            if let Some(unknown) = &mut self.unknown {
+                unknown.recordings.insert(drafts, recording);
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffers that such a step with `drafts` drafts reads: table, slices and choices of its tokens and of each draft.
+    fn told(&self, drafts: usize) -> Vec<&Range> {
+        let mut told = vec![];
+        if let (Some(own), Some(drafting)) = (self.recipes.sequences(), &self.drafting) {
+            told.extend([&own.table, &own.work, &self.choices]);
+            for number in 0..drafts {
+                let sequences = self.recipes.sequences_of_draft(number, u32::MAX);
+                told.extend(sequences.iter().flat_map(|of| [&of.table, &of.work]));
+                told.push(&drafting.choices[number]);
+            }
+        }
+        told
+    }
+
+    fn calls_of_parts(&self, drafts: usize) -> Vec<Call> {
+        let Some(Unknown {
+            landed, candidates, ..
+        }) = &self.unknown
+        else {
+            return vec![];
+        };
+        let apart = self.results.apart() as u32;
+        let parts = self.told(drafts).into_iter().enumerate();
+        let call = |(part, to)| accept_drafts::call(landed, apart, candidates, part, to);
+        parts.map(call).collect()
+    }
+
+    /// The rows of such a step that have tables: its own, and those of each draft.
+    fn rows_of_unknown(&self, ask: &Ask<'_>) -> Vec<Rows> {
+        let mut all = vec![Rows {
+            most: self.class(ask.drafts + 1),
+            offsets: (0..=ask.drafts as i64).collect(),
+        }];
+        for number in 0..ask.drafts {
+            let (_, [most, _]) = key(&self.recipes, number, ask.before);
+            let before = ask.before as i64;
+            all.push(Rows {
+                most,
+                offsets: match number {
+                    0 => [0].into_iter().chain(-before..0).collect(),
+                    _ => vec![number as i64],
+                },
+            });
+        }
+        all
+    }
+
+    /// The parts of each position that tell of such rows, and the words of their replays; `None` if positions differ in their kernels.
+    fn parts_of(&self, rows: &Rows, ask: &Ask<'_>) -> Option<(State, Vec<[Vec<u32>; 2]>)> {
+        let gpu = self.gpu();
+        let place = self.place(0);
+        let mut cuts = vec![];
+        for position in ask.positions.clone() {
+            let at = |offset: &i64| u32::try_from(position as i64 + offset).ok();
+            let positions: Option<Vec<u32>> = rows.offsets.iter().map(at).collect();
+            let token = |position| BatchToken {
+                sequence: 0,
+                position,
+            };
+            let tokens: Vec<_> = positions?.into_iter().map(|p| (token(p), place)).collect();
+            let seen = tokens.iter().map(|(token, _)| Seen {
+                sequence: 0,
+                position: token.position,
+            });
+            let seen: Vec<_> = seen.collect();
+            cuts.push((self.recipes.cut(gpu, rows.most, &seen), tokens));
+        }
+        let widest = Cut::widest(cuts.iter().map(|(cut, _)| cut))?;
+        let part = |(cut, tokens): &(Cut, Vec<_>)| {
+            let work = cut.padded(&widest);
+            [records(cut, tokens), work.into_flattened()]
+        };
+        let parts = cuts.iter().map(part).collect();
+        Some((state_of_cut(&widest, rows.offsets.len()), parts))
+    }
+
+    /// Encodes a step whose position is not known, with what the host says of each position that may be; `None` where these take different
+    /// kernels, or something is not prepared.
+    pub(in crate::engine::gpu) fn encode_unknown(&mut self, ask: &Ask<'_>) -> Option<Encoded> {
+        let (gpu, unknown) = (self.gpu(), self.unknown.as_ref()?);
+        let Ask {
+            drafts, sampling, ..
+        } = *ask;
+        let count = ask.positions.clone().count();
+        if count > POSITIONS || *ask.positions.end() + drafts >= self.sizes.n_ctx {
+            return None;
+        }
+        let number = gpu.reserve_numbers(1).number(0);
+        let slot = self.next_slot;
+        let mut states = vec![];
+        let mut positions = vec![vec![]; count];
+        for (i, rows) in self.rows_of_unknown(ask).iter().enumerate() {
+            let (state, parts) = self.parts_of(rows, ask)?;
+            states.push(State { slot, ..state });
+            let parts = positions.iter_mut().zip(ask.positions.clone()).zip(parts);
+            for ((words, position), tables) in parts {
+                words.extend(tables);
+                let first = position as u64 + 1;
+                words.push(match i.checked_sub(1) {
+                    None => choice_words(sampling, first..=first + drafts as u64, number),
+                    Some(draft) => {
+                        let place = first + draft as u64;
+                        choice_words(sampling, place..=place, 0)
+                    }
+                });
+            }
+        }
+        let candidates = Candidates {
+            least: *ask.positions.start() as u32,
+            drafts: ask.before as u32,
+            fixed: ask.fixed.map(|fixed| fixed as u32),
+            positions,
+        };
+        let candidates = candidates.words();
+        if candidates.len() > words_of(POSITIONS, unknown.most) {
+            return None;
+        }
+        let accept = (unknown.recordings.get(&drafts)?, State::default());
+        let mut all = vec![accept];
+        for draft in 0..drafts {
+            let [step, head] = self.draft_recordings(key(&self.recipes, draft, ask.before))?;
+            let state = states[draft + 1];
+            all.extend([(step, state), (head, State { tokens: 1, ..state })]);
+        }
+        let rows = drafts + 1;
+        self.steps.get(&self.class(rows))?;
+        self.heads.get(&self.head_of(rows, rows))?;
+        all.extend(self.replays(rows, rows, states[0]));
+        let commands = self.commands(&all, slot, drafts);
+        self.next_slot = (slot + 1) % RING;
+        Some(Encoded {
+            commands,
+            candidates,
+            slot,
+            number,
+            drafts,
+            behind: ask.before as u32 + 1,
+        })
+    }
+
+    /// The commands of these replays, and of the copies of their results.
+    fn commands(&self, all: &[(&Recording, State)], slot: usize, drafts: usize) -> CommandBuffer {
+        let gpu = self.gpu();
+        let replays = all.iter();
+        let replays: Vec<_> = replays
+            .map(|(recording, state)| recording.replay(gpu, state))
+            .collect();
+        let all: Vec<_> = replays.iter().collect();
+        let count = all.iter().map(|replay| replay.len()).sum();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        encode_all(&all, 0..count, &mut encoder, None);
+        let results = self.results.parts(drafts).0;
+        self.results.copy(&mut encoder, slot, results);
+        self.keep_landed(&mut encoder, slot, drafts);
+        encoder.finish()
+    }
+
+    /// Encodes what keeps the results of a step with so many drafts for a step whose position is not known.
+    pub(super) fn keep_landed(&self, encoder: &mut CommandEncoder, slot: usize, drafts: usize) {
+        if let Some(unknown) = &self.unknown {
+            unknown.keep(encoder, &self.results, slot, drafts);
+        }
+    }
+
+    /// Submits a step that was encoded so. At most `BATCHES_IN_FLIGHT` may be on their way.
+    pub(in crate::engine::gpu) fn submit_unknown(&mut self, encoded: Encoded) -> BatchFlight {
+        let gpu = self.gpu();
+        if let Some(unknown) = &self.unknown {
+            write_words(gpu, &unknown.candidates, 0, &encoded.candidates);
+        }
+        let submission = gpu.submit_numbered(encoded.commands, encoded.number);
+        let prediction = Prediction {
+            sequence: 0,
+            // Nobody reads it.
+            position: 0,
+            behind: encoded.behind,
+            drafts: encoded.drafts as u32,
+        };
+        BatchFlight {
+            slot: encoded.slot,
+            number: encoded.number,
+            drawn: encoded.drafts + 1,
+            rows: None,
+            predictions: vec![(0, prediction)],
+            position: None,
+            submission,
+        }
+    }
+}
+
+impl BatchFlight {
+    /// The same, which must have begun where the first token that it chooses stands at `position`.
+    pub(in crate::engine::gpu) fn at(self, position: usize) -> Self {
+        Self {
+            position: Some(position as u32),
+            ..self
+        }
+    }
+}
