@@ -57,9 +57,9 @@ impl Answered<'_, '_> {
         }
     }
 
-    /// Takes the tokens that a step gave.
+    /// Takes the tokens that a step gave, up to the end of the answer.
     pub(super) fn take(&mut self, ids: &[u32]) -> ControlFlow<()> {
-        for id in ids {
+        for id in ids.iter().take(self.left) {
             self.text.push(*id);
             self.left -= 1;
             (self.on_token)(*id)?;

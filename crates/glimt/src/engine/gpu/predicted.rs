@@ -77,7 +77,8 @@ impl GpuBackend {
                 _ => answered.drafter.accepted(&landing.drafts, &landing.ids),
             };
             let ids = accepted_ids(&landing, last, accepted)?;
-            answered.tell(landed.drafts, accepted);
+            // The last step may give more than the answer takes.
+            answered.tell(landed.drafts, accepted.min(answered.left - 1));
             if answered.take(ids).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
