@@ -2,7 +2,7 @@
 
 use super::ngram::Ngrams;
 use super::policy::{Policy, Way};
-use super::{DraftOptions, DraftSource, Drafter, Proposal, Verified};
+use super::{Acceptance, DraftOptions, DraftSource, Drafter, Proposal, Verified};
 
 /// The most drafts of a step where nobody says how many: the layer's become worse with each, and those of a match do not.
 pub(in crate::engine) const MOST_PREDICTED: usize = 3;
@@ -121,6 +121,10 @@ impl Drafter for Drafts {
             Some(found) if way != Way::Predicted => Proposal::Ids(found.ids[..number].to_vec()),
             _ => Proposal::Predict(number),
         }
+    }
+
+    fn acceptance(&mut self, _drafts: usize) -> Acceptance {
+        Acceptance::Chosen
     }
 
     fn verified(&mut self, step: &Verified) {

@@ -134,9 +134,10 @@ pub trait Drafter: Send {
         pairs.take_while(|(draft, chosen)| draft == chosen).count()
     }
 
-    /// The drafts that will be accepted of a further step with so many, for which nobody is asked before the step behind it is on its way.
+    /// Which drafts of a further step with so many will be accepted. It is asked once for each step. Only where it does not have to be
+    /// [told](Acceptance::Told) may the next step be on its way before this one is there.
     fn acceptance(&mut self, _drafts: usize) -> Acceptance {
-        Acceptance::Chosen
+        Acceptance::Told
     }
 
     /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.

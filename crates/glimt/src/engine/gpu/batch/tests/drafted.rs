@@ -2,7 +2,7 @@
 
 use super::as_one::{bits, way};
 use super::*;
-use crate::engine::draft::{Drafter, Proposal, Verified};
+use crate::engine::draft::{Acceptance, Drafter, Proposal, Verified};
 use crate::engine::gpu::PrecomposeChoice;
 
 /// Proposes by lot: nothing, what will come, what will come with a mistake, or anything.
@@ -36,6 +36,10 @@ impl Drafter for ByLot<'_> {
             _ => ids = (0..10).map(|_| self.rng.below(1 << 16) as u32).collect(),
         }
         Proposal::Ids(ids)
+    }
+
+    fn acceptance(&mut self, _: usize) -> Acceptance {
+        Acceptance::Chosen
     }
 
     fn verified(&mut self, step: &Verified) {
