@@ -324,7 +324,9 @@ impl Engine {
                 let brings = weights.residence != Residence::Whole;
                 let drafts = self.draft.most(brings);
                 let (weights, chunk) = (Arc::clone(weights), self.ubatch);
-                Box::new(GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?)
+                let mut backend = GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?;
+                backend.compile_drafts()?;
+                Box::new(backend)
             }
         };
         Session::new(self.clone(), backend)

@@ -82,6 +82,9 @@ pub struct GpuBatch {
     drafting: Option<Drafting>,
     /// The step that was encoded before it is known.
     ahead: Option<Ahead>,
+    /// The drafts that steps may have by now, and the work that compiles further ones.
+    pub(super) ready: ReadyDrafts,
+    compiling: Option<Compiling>,
     /// The rows from the first position on that the layer's cache has of the first sequence.
     pub(super) layer_rows: usize,
     /// Rows that the next step begins with.
@@ -264,6 +267,8 @@ impl GpuBatch {
             results,
             drafting,
             ahead: None,
+            ready: ReadyDrafts::all(sizes.drafts),
+            compiling: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -395,13 +400,7 @@ impl GpuBatch {
         }
         let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
-            let head = self.recipes.head(&gpu, most, key.1, &self.logits)?;
-            let choose = self.chosen().calls(most, key.1);
-            let most_tokens = Most {
-                tokens: key.1,
-                context: self.sizes.n_ctx as u32,
-            };
-            let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
+            let both = self.head_step(most, key.1)?;
             self.heads.insert(key, Recording::new(&gpu, &both).await?);
         }
         Ok(())
@@ -450,6 +449,7 @@ mod ahead;
 mod all_logits;
 mod biases;
 mod cache_rows;
+pub(super) mod compiled;
 mod compute;
 pub(super) mod copies;
 pub(super) mod drafting;
@@ -462,6 +462,7 @@ mod warm_up;
 
 use ahead::Ahead;
 use biases::BiasRows;
+use compiled::{Compiling, ReadyDrafts};
 use copies::Copies;
 use drafting::Drafting;
 use rows::{FlyingRows, Rows};

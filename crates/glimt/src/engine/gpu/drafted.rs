@@ -1,6 +1,7 @@
 //! Decoding with drafts: a step computes the last token and its drafts, and the host compares these with what was chosen.
 
 use super::GpuBackend;
+use super::batch::compiled::ReadyDrafts;
 use super::flight::Stretch;
 use crate::engine::backend::{BackendError, OnToken};
 use crate::engine::batch::{BatchStep, BatchToken, Prediction};
@@ -18,8 +19,8 @@ struct Answered<'a, 'b> {
     text: Vec<u32>,
     /// Tokens that may still come.
     left: usize,
-    /// The most drafts of a step.
-    most: usize,
+    /// The most drafts of a step that is compiled.
+    ready: ReadyDrafts,
     sampling: &'a Sampling,
     drafter: &'a mut dyn Drafter,
     on_token: &'a mut OnToken<'b>,
@@ -31,7 +32,7 @@ impl Answered<'_, '_> {
     /// The drafts of the step of the last token: none of which no room is left for, of ids only those below `vocab`, and at most `predicts` of the
     /// prediction layer.
     fn propose(&mut self, vocab: usize, predicts: usize) -> Proposal {
-        let most = self.most.min(self.left.saturating_sub(1));
+        let most = self.ready.most().min(self.left.saturating_sub(1));
         if most == 0 {
             return Proposal::None;
         }
@@ -98,7 +99,7 @@ impl GpuBackend {
         let mut answered = Answered {
             text: context.to_vec(),
             left: limit,
-            most: self.batch.sizes().drafts as usize,
+            ready: self.batch.ready.clone(),
             sampling,
             drafter,
             on_token,
@@ -133,6 +134,26 @@ impl GpuBackend {
             }
         }
         Ok(())
+    }
+
+    /// Compiles the steps with drafts that are given as ids beside the answers. Until they are compiled answers have fewer drafts, and none waits.
+    ///
+    /// # Errors
+    /// [`GpuError`] where such a step cannot be had.
+    pub fn compile_drafts(&mut self) -> Result<(), GpuError> {
+        if self.batch.sizes().drafts == 0 {
+            return Ok(());
+        }
+        let predicted = self.batch.recipes.predicts().min(MOST_PREDICTED);
+        self.batch.compile_given(predicted)
+    }
+
+    /// Compiles these steps now, for those who measure answers.
+    ///
+    /// # Errors
+    /// [`GpuError`] where such a step cannot be had.
+    pub async fn prepare_drafts(&mut self) -> Result<(), GpuError> {
+        self.batch.prepare_given().await
     }
 
     fn vocab(&self) -> usize {

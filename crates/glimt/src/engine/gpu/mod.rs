@@ -320,7 +320,10 @@ impl Backend for GpuBackend {
 
     fn draft_means(&self) -> DraftMeans {
         DraftMeans {
-            most: self.batch.sizes().drafts as usize,
+            most: match self.batch.recipes.several_equal_one(self.gpu()) {
+                true => self.batch.sizes().drafts as usize,
+                false => 0,
+            },
             predicts: self.batch.recipes.predicts() > 0,
             brings_experts: self.model().residence != Residence::Whole,
         }
