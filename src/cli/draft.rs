@@ -45,7 +45,7 @@ impl DraftArgs {
     /// The drafts that are asked for: who names a file of the layer wants its drafts.
     pub(super) fn options(&self) -> DraftOptions {
         let source = match (self.draft, &self.draft_model) {
-            (None | Some(DraftSource::Auto), Some(_)) => DraftSource::Mtp,
+            (None, Some(_)) => DraftSource::Mtp,
             (source, _) => source.unwrap_or_default(),
         };
         DraftOptions {

@@ -27,6 +27,7 @@ mod many;
 pub(crate) mod opened;
 mod partly;
 pub mod perplexity;
+mod predicted;
 mod processor;
 pub mod random;
 pub mod recommended;

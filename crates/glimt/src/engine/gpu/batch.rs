@@ -456,6 +456,7 @@ pub(super) mod drafting;
 mod interface;
 #[cfg(not(target_arch = "wasm32"))]
 mod measure;
+mod predict;
 mod rows;
 mod submit;
 mod warm_up;

@@ -152,7 +152,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// [`GpuError`] where such a step cannot be had.
-    pub async fn prepare_drafts(&mut self) -> Result<(), GpuError> {
+    pub async fn compile_drafts_now(&mut self) -> Result<(), GpuError> {
         self.batch.prepare_given().await
     }
 
@@ -249,7 +249,7 @@ impl GpuBackend {
     }
 
     /// The drafts of the prediction layer behind the token at `last`, with its rows that are missing: as many as there are states for.
-    fn prediction(&self, last: usize, drafts: usize) -> Prediction {
+    pub(super) fn prediction(&self, last: usize, drafts: usize) -> Prediction {
         let most = KEPT.saturating_sub(self.batch.sizes().drafts + 1).max(1);
         let behind = (last + 1).saturating_sub(self.batch.layer_rows) as u32;
         Prediction {

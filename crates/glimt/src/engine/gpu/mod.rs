@@ -18,6 +18,7 @@ mod pilot;
 pub mod plan;
 mod precompose;
 mod precomposed;
+mod predict;
 pub(super) mod prompt;
 mod proof;
 mod random;
@@ -327,6 +328,14 @@ impl Backend for GpuBackend {
             predicts: self.batch.recipes.predicts() > 0,
             brings_experts: self.model().residence != Residence::Whole,
         }
+    }
+
+    fn ready_drafts(&self) -> usize {
+        self.batch.ready.most()
+    }
+
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        Box::pin(self.predict_behind(context, number))
     }
 
     fn decode_drafted<'a>(

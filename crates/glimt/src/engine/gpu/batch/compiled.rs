@@ -159,9 +159,6 @@ impl GpuBatch {
             tokens: most,
             context: self.sizes.n_ctx as u32,
         };
-        Ok(Step::of(
-            most_tokens,
-            head.calls.into_iter().chain(choose),
-        ))
+        Ok(Step::of(most_tokens, head.calls.into_iter().chain(choose)))
     }
 }
