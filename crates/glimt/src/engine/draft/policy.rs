@@ -37,6 +37,8 @@ const NEWS: f64 = 0.25;
 /// The steps that drafts go on for, from which the costs of beginning and of ending them have to be gained: those of the layer, and of a match.
 const LONG_RUN: f64 = 16.0;
 const SHORT_RUN: f64 = 4.0;
+/// The steps in flight that come before the first one with drafts.
+const IN_FLIGHT: i32 = 2;
 /// The gain from which drafts are begun, and that to which they go on.
 const BEGIN: f64 = 1.05;
 const GO_ON: f64 = 1.0;
@@ -62,6 +64,8 @@ pub(super) struct Policy {
     switch: f64,
     /// Whether the drafts that were chosen last are the layer's; `None` if there were none.
     chosen: Option<bool>,
+    /// The source of drafts that were chosen and of whose step nothing is heard yet, if steps of one token came before.
+    begun: Option<Way>,
     /// The steps of a trial that are still to come, and their drafts.
     trial: (usize, usize),
     /// The steps with drafts that came last in a row, the drafts of these that were accepted, and those of the last one.
@@ -85,6 +89,7 @@ impl Policy {
             credit: FIRST_CREDIT,
             switch: SWITCH,
             chosen: None,
+            begun: None,
             trial: (0, 0),
             run: 0,
             accepted: 0,
@@ -99,7 +104,7 @@ impl Policy {
     /// Hears that a new answer begins: its first step comes after something else.
     pub(super) fn begin(&mut self) {
         self.end_run();
-        (self.settled, self.chosen) = (0, None);
+        (self.settled, self.chosen, self.begun) = (0, None, None);
         self.without = self.without.max(1);
     }
 
@@ -112,7 +117,22 @@ impl Policy {
                 .or_else(|| self.begin_trial(plain, offers))
         });
         self.chosen = choice.map(|(way, _)| way == Way::Predicted);
+        if self.run == 0 {
+            let begun = choice.map(|(way, _)| way);
+            if let (Some(way), None) = (std::mem::replace(&mut self.begun, begun), begun) {
+                self.vanished(way);
+            }
+        }
         choice
+    }
+
+    /// Hears that drafts which were chosen are not there any more: steps that were in flight have brought other tokens than the match. The device
+    /// has waited in vain.
+    fn vanished(&mut self, way: Way) {
+        self.pay(-2.0 * self.switch);
+        self.measured.add_drafts(way, 1, 0);
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        (self.without, self.settled) = (1, 0);
     }
 
     /// The next step of a trial that has begun.
@@ -141,6 +161,11 @@ impl Policy {
                 Way::Predicted => LONG_RUN,
                 Way::Matched(_) => SHORT_RUN,
             };
+            // A match has to go on while the steps in flight come.
+            let lasts = match way {
+                Way::Matched(_) if !goes_on => self.measured.share(way, 1).powi(IN_FLIGHT),
+                _ => 1.0,
+            };
             for drafts in numbers(way, most) {
                 let seconds = self.measured.hoped_time(way, plain, drafts);
                 let lost = match is_known {
@@ -151,7 +176,7 @@ impl Policy {
                 if wrong * (lost + switches) > may_lose {
                     break;
                 }
-                let steps = seconds / plain + switches / run;
+                let steps = seconds / plain + switches / (run * lasts);
                 let gained = self.measured.tokens(way, drafts) / steps;
                 if gained > most_gained && (in_trial || gained > least) {
                     (best, most_gained) = (Some((way, drafts)), gained);
@@ -238,6 +263,7 @@ impl Policy {
             drafted, accepted, ..
         } = *step;
         self.run += 1;
+        self.begun = None;
         self.accepted += accepted;
         let is_same = std::mem::replace(&mut self.before, drafted) == drafted;
         if let Some(plain) = self.plain.typical() {

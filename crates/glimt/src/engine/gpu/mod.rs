@@ -225,6 +225,9 @@ impl GpuBackend {
         let (n_ctx, drafts) = (self.n_ctx(), self.batch.sizes().drafts);
         let mut branch = Self::with_drafts(model, n_ctx, self.asked, drafts).await?;
         branch.unknown_history = true;
+        if self.batch.compiles_beside() {
+            branch.compile_drafts()?;
+        }
         self.batch.copy_to(&mut branch.batch, rows).await?;
         Ok(branch)
     }

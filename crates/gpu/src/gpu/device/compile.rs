@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use web_time::{Duration, Instant};
 use wgpu::{BindGroupLayout, BufferBindingType};
 
-/// Pipelines that are compiled at a time beside other work, so that it can be stopped soon.
+/// The most pipelines that are compiled at a time beside other work, so that it can be stopped soon. They take half of the threads at most.
 const BESIDE: usize = 8;
 
 impl Gpu {
@@ -49,7 +49,8 @@ impl Gpu {
         stop: &AtomicBool,
     ) -> Result<bool, GpuError> {
         let missing = self.missing(specs);
-        for few in missing.chunks(BESIDE) {
+        let at_once = (rayon::current_num_threads() / 2).clamp(1, BESIDE);
+        for few in missing.chunks(at_once) {
             if stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }

@@ -151,6 +151,11 @@ impl GpuBatch {
         Ok(())
     }
 
+    /// Whether steps with drafts are compiled beside answers.
+    pub(in crate::engine::gpu) fn compiles_beside(&self) -> bool {
+        self.compiling.is_some()
+    }
+
     /// The step from hidden states of a step of up to `of` tokens to the choices after up to `most` of them.
     pub(super) fn head_step(&self, of: u32, most: u32) -> Result<Step, GpuError> {
         let head = self.recipes.head(self.gpu(), of, most, &self.logits)?;
