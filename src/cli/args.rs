@@ -333,7 +333,7 @@ pub(super) struct ContextArgs {
     #[arg(skip)]
     pub(super) cpu_share: CpuShare,
     /// The drafts of answers, and the file of the layer that makes them, if it is not the model's.
-    #[arg(skip)]
+    #[arg(skip = DraftOptions::OFF)]
     pub(super) draft: DraftOptions,
     #[arg(skip)]
     pub(super) draft_model: Option<ModelSource>,

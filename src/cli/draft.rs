@@ -13,12 +13,7 @@ use crate::engine::draft::{DraftOptions, DraftSource};
 /// The drafts that answers take.
 #[derive(Args)]
 pub(super) struct DraftArgs {
-    /// Propose tokens ahead, and compute them in one step with the last one: mtp (by the prediction layer of the model's file), ngram (by
-    /// what followed the last tokens earlier in the text), auto (ngram where that is faster), or off [default: off]
-    ///
-    /// The text is the same with and without. The number of drafts follows the share that is accepted and the times of steps on this
-    /// device; where no number pays, there are none.
-    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = source, hide_short_help = true)]
+    #[arg(long, value_name = "auto|off|mtp|ngram", value_parser = source, help = summary(), long_help = help(), hide_short_help = true)]
     draft: Option<DraftSource>,
     /// Propose at most N tokens for a step [default: as many as pay]
     #[arg(long, value_name = "N", hide_short_help = true)]
@@ -26,6 +21,23 @@ pub(super) struct DraftArgs {
     /// Take the prediction layer from this file, which has it alone or with a model
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     draft_model: Option<PathBuf>,
+}
+
+/// The help of `--draft` in one sentence.
+fn summary() -> String {
+    format!(
+        "Propose tokens ahead, and compute them in one step with the last one: mtp (by the prediction layer of the model's file), ngram (by what \
+         followed the last tokens earlier in the text), auto (either where it is faster), or off [default: {}]",
+        DraftSource::default().name()
+    )
+}
+
+/// The long help of `--draft`.
+fn help() -> String {
+    let more = "The text is the same with and without. The number of drafts follows the share that is accepted and the times of steps on this \
+                device; where no number pays, there are none. auto leaves the prediction layer off if the rest of the model or its context would \
+                have no room beside it.";
+    format!("{}\n\n{more}", summary())
 }
 
 /// Reads a source of drafts. llama.cpp's names of the same are known.
@@ -45,7 +57,7 @@ impl DraftArgs {
     /// The drafts that are asked for: who names a file of the layer wants its drafts.
     pub(super) fn options(&self) -> DraftOptions {
         let source = match (self.draft, &self.draft_model) {
-            (None | Some(DraftSource::Auto), Some(_)) => DraftSource::Mtp,
+            (None, Some(_)) => DraftSource::Mtp,
             (source, _) => source.unwrap_or_default(),
         };
         DraftOptions {
@@ -77,5 +89,27 @@ pub(super) fn told(drafted: usize, accepted: usize) -> String {
     match drafted {
         0 => String::new(),
         _ => format!("; {accepted} of {drafted} drafts accepted"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_tell_the_default() {
+        let name = DraftSource::default().name();
+        let cli = include_str!("../../docs/cli.md");
+        let row = |source: DraftSource| {
+            let begin = format!("| `--draft {}` |", source.name());
+            let found = cli.lines().find(|line| line.starts_with(&begin));
+            found.expect("each has a row").ends_with("; the default |")
+        };
+        for source in DraftSource::ALL {
+            assert_eq!(row(source), source.name() == name, "{source:?}");
+        }
+        let serving = include_str!("../../docs/serving.md");
+        assert!(serving.contains(&format!("`--draft {name}`, the default,")));
+        assert!(help().contains(&format!("[default: {name}]")));
     }
 }

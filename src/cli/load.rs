@@ -170,6 +170,9 @@ pub(super) fn share(share: &Share) {
 /// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     opened.partly().map(partly);
+    if let Some(reason) = opened.layer_left_off() {
+        note(format_args!("{reason}"));
+    }
     let engine = with_bar("loading", |told| {
         Engine::load(opened, &mut |progress| told(progress.done, progress.total)).wait()
     })?;

@@ -10,19 +10,21 @@ const CORE: [&str; 7] = [
 /// The one file that waits for a device.
 const WAITS: &str = "gpu::wait";
 /// The files that use threads, which no browser has: they encode a token ahead, read a vocabulary beside the opening of a device, follow a
-/// grammar, touch what an idle session needs, read experts before they are asked for, and compute on the CPU.
-const THREADS: [&str; 6] = [
+/// grammar, touch what an idle session needs, read experts before they are asked for, compile beside an answer, and compute on the CPU.
+const THREADS: [&str; 7] = [
     "engine::apart",
     "engine::gpu::ahead",
+    "engine::gpu::batch::compiled",
     "engine::gpu::pilot",
     "engine::beside",
     "engine::chooser::threads",
     "engine::warm",
 ];
-/// The files that may wait for a future: those which decode or open with a second thread, measurements, comparisons of kernels, and what a
+/// The files that may wait for a future: those which decode, open or compile with a second thread, measurements, comparisons of kernels, and what a
 /// program of five lines uses.
-const WAITING: [&str; 9] = [
+const WAITING: [&str; 10] = [
     "kernels::cases::lab",
+    "engine::gpu::batch::compiled",
     "engine::gpu::pilot",
     "engine::beside",
     "engine::bandwidth",

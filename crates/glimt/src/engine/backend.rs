@@ -120,6 +120,11 @@ pub trait Backend: Send + Sync {
         DraftMeans::default()
     }
 
+    /// The most drafts of a step that begins at once: steps of more are still being compiled.
+    fn ready_drafts(&self) -> usize {
+        self.draft_means().most
+    }
+
     /// Decodes like [`decode`](Backend::decode), with the drafts that `drafter` proposes for each step. The tokens are the same, and so is what the
     /// session is left with.
     ///

@@ -27,6 +27,7 @@ mod many;
 pub(crate) mod opened;
 mod partly;
 pub mod perplexity;
+mod predicted;
 mod processor;
 pub mod random;
 pub mod recommended;
@@ -324,7 +325,9 @@ impl Engine {
                 let brings = weights.residence != Residence::Whole;
                 let drafts = self.draft.most(brings);
                 let (weights, chunk) = (Arc::clone(weights), self.ubatch);
-                Box::new(GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?)
+                let mut backend = GpuBackend::with_drafts(weights, n_ctx, chunk, drafts).await?;
+                backend.compile_drafts()?;
+                Box::new(backend)
             }
         };
         Session::new(self.clone(), backend)

@@ -7,12 +7,13 @@ use super::beside::beside;
 use super::chooser::{ChooserError, Grammar, Language, Vocabulary};
 use super::device::Device;
 use super::draft::{DraftOptions, DraftSource};
-use super::many::{self, Many};
+use super::many;
 use super::partly::Partly;
+use super::predicted::{self, Fitted, Wanted};
 use super::recommended::Recommended;
 use super::{
     CpuShare, EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving,
-    context_length, room,
+    context_length,
 };
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
@@ -44,6 +45,8 @@ pub struct Opened {
     pub(super) precompose: PrecomposeChoice,
     /// The drafts that were asked for.
     pub(super) draft: DraftOptions,
+    /// Why the prediction layer is not in use, though drafts may be.
+    layer_left_off: Option<String>,
 }
 
 impl Opened {
@@ -87,7 +90,6 @@ impl Opened {
         device: Device,
         options: &EngineOptions,
     ) -> Result<Self, EngineError> {
-        let (model, ubatch) = (file.model, options.ubatch);
         let chat_template = match options.parse_special {
             true => chat_template,
             false => chat_template
@@ -95,35 +97,25 @@ impl Opened {
         };
         let template = chat_template.as_ref().ok().and_then(Option::as_ref);
         let thinks = options.may_think && template.is_some_and(ChatTemplate::supports_thinking);
-        let place = room::Place {
-            site: room::Site::of(&device),
-            model: &*model,
-            ubatch,
-            has_flag: true,
-            may_shrink: true,
+        let wanted = Wanted {
+            options,
+            n_ctx: file.n_ctx,
+            thinks,
         };
-        let n_ctx = match file.n_ctx {
-            Some(n_ctx) => n_ctx,
-            None => place.default_context(thinks)?,
+        let layer_bytes = file.model.nextn_bytes();
+        let (fitted, model) = match file.without {
+            None => (wanted.fit(&device, &*file.model)?, file.model),
+            Some(without) => wanted.fit_auto(&device, [file.model, without])?,
         };
-        let of_one = match options.force {
-            true => None,
-            false => place.check(n_ctx)?,
+        let layer_left_off = match layer_bytes > 0 && !model.nextn() {
+            true => predicted::left_off(&device, options.serving.is_some(), layer_bytes),
+            false => None,
         };
-        let many = match &options.serving {
-            Some(serving) => {
-                let force = options.force;
-                let wanted = (*serving, options.draft);
-                Some(many::batch_sizes(
-                    &device, &*model, n_ctx, wanted, ubatch, force,
-                )?)
-            }
-            None => None,
-        };
-        let (batch_sizes, partly) = match many {
-            Some(Many { sizes, partly }) => (Some(sizes), partly),
-            None => (None, of_one),
-        };
+        let Fitted {
+            n_ctx,
+            batch_sizes,
+            partly,
+        } = fitted;
         let are_many = batch_sizes.is_some_and(|sizes| sizes.sequences > 1);
         if are_many && options.precompose != PrecomposeChoice::Off {
             let choice = options.precompose.name();
@@ -138,7 +130,8 @@ impl Opened {
             chat_template,
             vocabulary: Mutex::new(None),
             n_ctx,
-            ubatch: partly.and_then(|partly| partly.at_once).or(ubatch),
+            ubatch: partly.and_then(|partly| partly.at_once).or(options.ubatch),
+            layer_left_off,
             device,
             cpu_products: options.cpu_products,
             cpu_share: options.cpu_share,
@@ -214,6 +207,11 @@ impl Opened {
     /// Where the experts lie, if the device has no room for all of them.
     pub fn partly(&self) -> Option<&Partly> {
         self.partly.as_ref()
+    }
+
+    /// Why the file's prediction layer is not in use, where [`DraftSource::Auto`] would take it if it had room.
+    pub fn layer_left_off(&self) -> Option<&str> {
+        self.layer_left_off.as_deref()
     }
 
     /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
@@ -337,10 +335,10 @@ impl Opened {
 /// The file that gives the model its prediction layer, as `options` ask for drafts.
 fn nextn_source(options: &EngineOptions) -> Result<NextnSource, EngineError> {
     Ok(match (options.draft.source, &options.draft_model) {
-        // The layer is not used before somebody asks for it.
-        (DraftSource::Auto | DraftSource::Off | DraftSource::Ngram, _) => NextnSource::None,
+        (DraftSource::Off | DraftSource::Ngram, _) => NextnSource::None,
+        (DraftSource::Auto, None) => NextnSource::IfAny,
         (DraftSource::Mtp, None) => NextnSource::Own,
-        (DraftSource::Mtp, Some(other)) => NextnSource::Other(Arc::new(other.open()?)),
+        (_, Some(other)) => NextnSource::Other(Arc::new(other.open()?)),
     })
 }
 
@@ -350,6 +348,8 @@ type Template = Result<Option<ChatTemplate>, TokenizerError>;
 /// A model's file, of which the text is not read yet.
 struct File {
     model: Arc<dyn Model>,
+    /// The model without its prediction layer, if that is to be used only where it has room.
+    without: Option<Arc<dyn Model>>,
     /// The context that was asked for, in tokens; `None` is the default.
     n_ctx: Option<usize>,
 }
@@ -359,10 +359,19 @@ impl File {
     fn of(gguf: Gguf, options: &EngineOptions) -> Result<Self, EngineError> {
         // The model first: of an unknown architecture nothing else need be understood.
         let nextn = nextn_source(options)?;
-        let model = models::load_with_nextn(Arc::new(gguf), &nextn)?;
+        let gguf = Arc::new(gguf);
+        let model = models::load_with_nextn(Arc::clone(&gguf), &nextn)?;
+        let without = match options.draft.source == DraftSource::Auto && model.nextn() {
+            true => Some(models::load(gguf)?),
+            false => None,
+        };
         let asked = |ctx| context_length(Some(ctx), model.config().context_length);
         let n_ctx = options.ctx.map(asked).transpose()?;
-        Ok(Self { model, n_ctx })
+        Ok(Self {
+            model,
+            without,
+            n_ctx,
+        })
     }
 
     /// Reads the text.

@@ -16,7 +16,7 @@ use crate::gpu::{GpuError, Target};
 use crate::kernels::products::Products;
 use crate::kernels::sequences::PAGE;
 use crate::model::pairs::{Factors, Pair};
-use crate::model::{Config, ModelError, NextnSource};
+use crate::model::{Config, ModelError, NextnSource, Weight};
 use crate::recipes::{Placed, Residence};
 
 /// Every family that glimt runs.
@@ -102,8 +102,16 @@ pub trait Model: fmt::Debug + Send + Sync {
     /// [`has_nextn`](crate::model::has_nextn).
     fn nextn(&self) -> bool;
 
-    /// Bytes of the matrices of its prediction layer; 0 where that is not loaded. Tables that it shares with the model do not count.
-    fn nextn_bytes(&self) -> u64;
+    /// The matrices of its prediction layer; none where that is not loaded. Tables that it shares with the model do not count.
+    fn nextn_weights(&self) -> Vec<&Weight> {
+        vec![]
+    }
+
+    /// Bytes of these matrices.
+    fn nextn_bytes(&self) -> u64 {
+        let weights = self.nextn_weights().into_iter();
+        weights.map(Weight::byte_len).sum()
+    }
 
     /// Bytes that a position takes in the cache, of all layers, also of the prediction layer if that is loaded.
     fn cache_bytes_per_token(&self) -> u64;

@@ -16,7 +16,7 @@ pub use block::Block;
 pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
 pub use feed_forward::{Convert, Ffn, Mlp, Moe};
-pub use nextn::{Bytes, Nextn, NextnSource, Shared, has_nextn};
+pub use nextn::{Matrices, Nextn, NextnSource, Shared, has_nextn};
 pub use rope::{RopeConfig, Yarn, rope_table};
 pub use transformer::Transformer;
 pub use weight::Weight;

@@ -46,17 +46,17 @@ pub enum NextnSource {
     Other(Arc<Gguf>),
 }
 
-/// Counts the bytes of the matrices that it converts to nothing.
+/// Collects the matrices that it converts to nothing.
 #[derive(Default)]
-pub struct Bytes(pub u64);
+pub struct Matrices<'a>(pub Vec<&'a Weight>);
 
-impl<'a> Convert<'a, Weight, Vec<f32>> for Bytes {
+impl<'a> Convert<'a, Weight, Vec<f32>> for Matrices<'a> {
     type Weight = ();
     type Vector = ();
     type Error = Infallible;
 
     fn weight(&mut self, weight: &'a Weight) -> Result<(), Infallible> {
-        self.0 += weight.byte_len();
+        self.0.push(weight);
         Ok(())
     }
 

@@ -363,6 +363,7 @@ fn on_gpu(
             .most(weights.residence.slots().is_some());
         let weights = Arc::clone(&weights);
         let mut backend = GpuBackend::with_drafts(weights.clone(), n_ctx, chunk, drafts).wait()?;
+        backend.compile_drafts_now().wait()?;
         let row = gpu_row(options, &weights, backend.chunk(), peak);
         run_tests(options, &mut backend, &**model, &row, on_event)?;
     }

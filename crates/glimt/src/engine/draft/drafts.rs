@@ -1,5 +1,7 @@
 //! The drafts of a session's answers: from whichever source pays, as many as pay.
 
+use std::collections::VecDeque;
+
 use super::ngram::Ngrams;
 use super::policy::{Policy, Way};
 use super::{Acceptance, DraftOptions, DraftSource, Drafter, Proposal, Verified};
@@ -7,6 +9,8 @@ use super::{Acceptance, DraftOptions, DraftSource, Drafter, Proposal, Verified};
 /// The most drafts of a step where nobody says how many: the layer's become worse with each, and those of a match do not.
 pub(in crate::engine) const MOST_PREDICTED: usize = 3;
 const MOST_MATCHED: usize = 64;
+/// Proposals that are remembered: those of steps in flight, and one that became none.
+const PROPOSALS: usize = 4;
 
 /// The means that a model on a device has for drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,8 +52,8 @@ pub struct Drafts {
     /// The most drafts of a step, of the layer and of a match.
     most: [usize; 2],
     policy: Policy,
-    /// The source of the last drafts.
-    way: Way,
+    /// The sources and the numbers of the last proposals, of which nothing is heard yet.
+    ways: VecDeque<(Way, usize)>,
     /// The drafts of the answer, and how many of them were accepted.
     counts: [usize; 2],
 }
@@ -81,7 +85,7 @@ impl Drafts {
             ngrams: (source != DraftSource::Mtp).then(Ngrams::default),
             most: [MOST_PREDICTED, MOST_MATCHED].map(most),
             policy: Policy::new(),
-            way: Way::Predicted,
+            ways: VecDeque::new(),
             counts: [0; 2],
         }))
     }
@@ -90,6 +94,13 @@ impl Drafts {
     pub fn begin(&mut self) {
         self.policy.begin();
         self.counts = [0; 2];
+    }
+
+    /// The source of a step with so many drafts. Some proposals become no step, and those of later steps may be made already.
+    fn way_of(&mut self, drafted: usize) -> Way {
+        let index = self.ways.iter().position(|(_, number)| *number == drafted);
+        let found = index.and_then(|index| self.ways.drain(..=index).next_back());
+        found.map_or(Way::Predicted, |(way, _)| way)
     }
 
     /// The drafts of the answer so far.
@@ -116,7 +127,10 @@ impl Drafter for Drafts {
         let Some((way, number)) = self.policy.choose(&offers) else {
             return Proposal::None;
         };
-        self.way = way;
+        if self.ways.len() == PROPOSALS {
+            self.ways.pop_front();
+        }
+        self.ways.push_back((way, number));
         match found {
             Some(found) if way != Way::Predicted => Proposal::Ids(found.ids[..number].to_vec()),
             _ => Proposal::Predict(number),
@@ -128,7 +142,8 @@ impl Drafter for Drafts {
     }
 
     fn verified(&mut self, step: &Verified) {
-        self.policy.hear(self.way, step);
+        let way = self.way_of(step.drafted);
+        self.policy.hear(way, step);
         self.counts[0] += step.drafted;
         self.counts[1] += step.accepted;
     }
@@ -209,7 +224,7 @@ mod tests {
         drafts.begin();
         for token in 0..12 {
             let proposal = drafts.propose(&text, 64);
-            if token < 4 {
+            if token < 5 {
                 // The time of a step of one token is measured first.
                 assert_eq!(proposal, Proposal::None);
             }

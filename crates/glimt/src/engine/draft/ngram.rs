@@ -14,7 +14,7 @@ const COMPARED: usize = 16;
 pub(super) struct Found {
     /// The tokens that match, up to the longest that is compared.
     pub(super) matched: usize,
-    /// The tokens behind them: up to about twice as many.
+    /// The tokens behind them: up to twice as many, less one.
     pub(super) ids: Vec<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Ngrams {
             // The place is one of another text, which ended like this one.
             return None;
         }
-        let number = most.min(2 * matched - 2);
+        let number = most.min(2 * matched - 1);
         // A text that repeats its end goes on repeating it.
         let period = text.len() - place;
         let ids = (0..number).map(|i| text[place + i % period]);
@@ -105,9 +105,9 @@ mod tests {
     fn the_longest_match_proposes_what_followed_it() {
         let text = [9, 1, 2, 3, 4, 5, 6, 7, 2, 3, 4, 8, 8, 1, 2, 3, 4];
         // Four tokens match at the beginning, three at the later place.
-        assert_eq!(found(&text, 64), Some((4, vec![5, 6, 7, 2, 3, 4])));
+        assert_eq!(found(&text, 64), Some((4, vec![5, 6, 7, 2, 3, 4, 8])));
         assert_eq!(found(&text, 2), Some((4, vec![5, 6])));
-        assert_eq!(found(&text[..16], 64), Some((3, vec![4, 5, 6, 7])));
+        assert_eq!(found(&text[..16], 64), Some((3, vec![4, 5, 6, 7, 2])));
         assert_eq!(found(&text[..15], 64), None, "two tokens are too few");
         assert_eq!(found(&[1, 1], 64), None);
         assert_eq!(found(&[], 64), None);

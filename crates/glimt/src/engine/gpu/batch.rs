@@ -86,6 +86,9 @@ pub struct GpuBatch {
     unknown: Option<Unknown>,
     /// The step that was encoded before it is known.
     ahead: Option<Ahead>,
+    /// The drafts that steps may have by now, and the work that compiles further ones.
+    pub(super) ready: ReadyDrafts,
+    compiling: Option<Compiling>,
     /// The rows from the first position on that the layer's cache has of the first sequence.
     pub(super) layer_rows: usize,
     /// Rows that the next step begins with.
@@ -273,6 +276,8 @@ impl GpuBatch {
             drafting,
             unknown,
             ahead: None,
+            ready: ReadyDrafts::all(sizes.drafts),
+            compiling: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -404,13 +409,7 @@ impl GpuBatch {
         }
         let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
-            let head = self.recipes.head(&gpu, most, key.1, &self.logits)?;
-            let choose = self.chosen().calls(most, key.1);
-            let most_tokens = Most {
-                tokens: key.1,
-                context: self.sizes.n_ctx as u32,
-            };
-            let both = Step::of(most_tokens, head.calls.into_iter().chain(choose));
+            let both = self.head_step(most, key.1)?;
             self.heads.insert(key, Recording::new(&gpu, &both).await?);
         }
         Ok(())
@@ -459,12 +458,14 @@ mod ahead;
 mod all_logits;
 mod biases;
 mod cache_rows;
+pub(super) mod compiled;
 mod compute;
 pub(super) mod copies;
 pub(super) mod drafting;
 mod interface;
 #[cfg(not(target_arch = "wasm32"))]
 mod measure;
+mod predict;
 mod rows;
 mod submit;
 pub(super) mod unknown;
@@ -472,6 +473,7 @@ mod warm_up;
 
 use ahead::Ahead;
 use biases::BiasRows;
+use compiled::{Compiling, ReadyDrafts};
 use copies::Copies;
 use drafting::Drafting;
 use rows::{FlyingRows, Rows};

@@ -2,6 +2,7 @@
 
 use super::GpuBackend;
 use super::batch::BatchFlight;
+use super::batch::compiled::ReadyDrafts;
 use super::flight::Stretch;
 use crate::engine::backend::{BackendError, OnToken};
 use crate::engine::batch::{BatchLanding, BatchStep, BatchToken, Prediction};
@@ -19,8 +20,8 @@ pub(super) struct Answered<'a, 'b> {
     pub(super) text: Vec<u32>,
     /// Tokens that may still come.
     pub(super) left: usize,
-    /// The most drafts of a step.
-    most: usize,
+    /// The most drafts of a step that is compiled.
+    ready: ReadyDrafts,
     pub(super) sampling: &'a Sampling,
     pub(super) drafter: &'a mut dyn Drafter,
     on_token: &'a mut OnToken<'b>,
@@ -32,7 +33,7 @@ impl Answered<'_, '_> {
     /// The drafts of the step of the last token: none of which no room is left for, of ids only those below `vocab`, and at most `predicts` of the
     /// prediction layer.
     pub(super) fn propose(&mut self, vocab: usize, predicts: usize) -> Proposal {
-        let most = self.most.min(self.left.saturating_sub(1));
+        let most = self.ready.most().min(self.left.saturating_sub(1));
         if most == 0 {
             return Proposal::None;
         }
@@ -99,7 +100,7 @@ impl GpuBackend {
         let mut answered = Answered {
             text: context.to_vec(),
             left: limit,
-            most: self.batch.sizes().drafts as usize,
+            ready: self.batch.ready.clone(),
             sampling,
             drafter,
             on_token,
@@ -140,6 +141,26 @@ impl GpuBackend {
             }
         }
         Ok(())
+    }
+
+    /// Compiles the steps with drafts that are given as ids beside the answers. Until they are compiled answers have fewer drafts, and none waits.
+    ///
+    /// # Errors
+    /// [`GpuError`] where such a step cannot be had.
+    pub fn compile_drafts(&mut self) -> Result<(), GpuError> {
+        if self.batch.sizes().drafts == 0 {
+            return Ok(());
+        }
+        let predicted = self.batch.recipes.predicts().min(MOST_PREDICTED);
+        self.batch.compile_given(predicted)
+    }
+
+    /// Compiles these steps now, for those who measure answers.
+    ///
+    /// # Errors
+    /// [`GpuError`] where such a step cannot be had.
+    pub async fn compile_drafts_now(&mut self) -> Result<(), GpuError> {
+        self.batch.prepare_given().await
     }
 
     pub(super) fn vocab(&self) -> usize {
@@ -235,7 +256,7 @@ impl GpuBackend {
     }
 
     /// The drafts of the prediction layer behind the token at `last`, with its rows that are missing: as many as there are states for.
-    fn prediction(&self, last: usize, drafts: usize) -> Prediction {
+    pub(super) fn prediction(&self, last: usize, drafts: usize) -> Prediction {
         let most = KEPT.saturating_sub(self.batch.sizes().drafts + 1).max(1);
         let behind = (last + 1).saturating_sub(self.batch.layer_rows) as u32;
         Prediction {

@@ -18,6 +18,7 @@ mod pilot;
 pub mod plan;
 mod precompose;
 mod precomposed;
+mod predict;
 mod predicted;
 pub(super) mod prompt;
 mod proof;
@@ -225,6 +226,9 @@ impl GpuBackend {
         let (n_ctx, drafts) = (self.n_ctx(), self.batch.sizes().drafts);
         let mut branch = Self::with_drafts(model, n_ctx, self.asked, drafts).await?;
         branch.unknown_history = true;
+        if self.batch.compiles_beside() {
+            branch.compile_drafts()?;
+        }
         self.batch.copy_to(&mut branch.batch, rows).await?;
         Ok(branch)
     }
@@ -321,10 +325,21 @@ impl Backend for GpuBackend {
 
     fn draft_means(&self) -> DraftMeans {
         DraftMeans {
-            most: self.batch.sizes().drafts as usize,
+            most: match self.batch.recipes.several_equal_one(self.gpu()) {
+                true => self.batch.sizes().drafts as usize,
+                false => 0,
+            },
             predicts: self.batch.recipes.predicts() > 0,
             brings_experts: self.model().residence != Residence::Whole,
         }
+    }
+
+    fn ready_drafts(&self) -> usize {
+        self.batch.ready.most()
+    }
+
+    fn predict<'a>(&'a mut self, context: &'a [u32], number: usize) -> Answer<'a, Vec<u32>> {
+        Box::pin(self.predict_behind(context, number))
     }
 
     fn decode_drafted<'a>(

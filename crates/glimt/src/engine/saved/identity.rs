@@ -6,6 +6,7 @@ use twox_hash::XxHash3_64;
 use crate::engine::device::Device;
 use crate::engine::{Engine, EngineError, Opened};
 use crate::gguf::{Gguf, GgufError};
+use crate::models::Model;
 
 /// Bytes of each tensor that tell its weights from others.
 const SAMPLE: usize = 64;
@@ -25,6 +26,9 @@ pub(in crate::engine) struct Identity {
     vocabulary: (usize, String),
     /// Layers of the cache, bytes of a position in all of them, and their format. The prediction layer counts if it is in use.
     rows: (usize, u64, String),
+    /// A hash of the prediction layer that made its rows: names, types, shapes and some bytes of its matrices. `None` if it is not in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layer: Option<String>,
 }
 
 impl Identity {
@@ -49,23 +53,27 @@ impl Identity {
                 model.cache_bytes_per_token(),
                 "f16".to_owned(),
             ),
+            layer: model.nextn().then(|| layer(model)),
         })
     }
 
-    /// The identity of the same model with the prediction layer in use if it is not here, and without it if it is. `blocks` is the number of the
-    /// model's blocks.
-    pub(super) fn with_other_rows(&self, blocks: usize) -> Self {
+    /// The identity of the same model without its prediction layer.
+    fn without_layer(&self) -> Self {
         let (layers, bytes, format) = &self.rows;
-        let other = if *layers == blocks {
-            blocks + 1
-        } else {
-            blocks
-        };
-        let bytes = bytes / (*layers).max(1) as u64 * other as u64;
+        let used = layers - usize::from(self.layer.is_some());
+        let bytes = bytes / (*layers).max(1) as u64 * used as u64;
         Self {
-            rows: (other, bytes, format.clone()),
+            rows: (used, bytes, format.clone()),
+            layer: None,
             ..self.clone()
         }
+    }
+
+    /// Whether rows with this identity go with a model of the `other` one. Its prediction layer may be in use for one of them alone, but there are
+    /// no two such layers.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        let both = self.layer.as_ref().zip(other.layer.as_ref());
+        both.is_none_or(|(a, b)| a == b) && self.without_layer() == other.without_layer()
     }
 
     /// Bytes of a token's rows.
@@ -90,6 +98,10 @@ impl Identity {
                 ("hash of the configuration", of.configuration.clone()),
                 ("hash of the tensor table", of.tensors.clone()),
                 ("hash of the weights", of.weights.clone()),
+                (
+                    "hash of the prediction layer",
+                    of.layer.clone().unwrap_or_default(),
+                ),
             ]
         };
         let pairs = values(self).into_iter().zip(values(own));
@@ -108,6 +120,20 @@ fn hash(texts: impl IntoIterator<Item = impl AsRef<str>>) -> String {
         all.extend(text);
     }
     format!("{:016x}", XxHash3_64::oneshot(&all))
+}
+
+/// A hash of the prediction layer of a model.
+fn layer(model: &dyn Model) -> String {
+    let weights = model.nextn_weights().into_iter();
+    hash(weights.map(|w| {
+        let row = match w.has_data() {
+            true => w.row(0, w.rows / 2),
+            false => &[],
+        };
+        let bytes = &row[..row.len().min(SAMPLE)];
+        let shape = [w.groups, w.rows, w.cols];
+        format!("{} {:?} {shape:?} {bytes:?}", w.name, w.ty)
+    }))
 }
 
 /// A hash of bytes in the middle of each tensor.
@@ -190,5 +216,53 @@ impl Writer {
                 different.join("; ")
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::draft::{DraftOptions, DraftSource};
+    use crate::engine::testing::{small_model, small_model_with_nextn};
+    use crate::engine::{DeviceChoice, EngineOptions, GpuOptions};
+    use crate::gpu::wait::Wait;
+
+    fn identity(source: DraftSource) -> Identity {
+        let options = EngineOptions {
+            gpu: GpuOptions {
+                device: DeviceChoice::Cpu,
+                ..GpuOptions::default()
+            },
+            draft: DraftOptions { source, most: None },
+            ..EngineOptions::default()
+        };
+        let gguf = match source {
+            DraftSource::Off => small_model(),
+            _ => small_model_with_nextn(),
+        };
+        let opened = Opened::of_gguf(gguf, &options).wait().expect("it opens");
+        Identity::of(&opened).expect("it reads")
+    }
+
+    #[test]
+    fn rows_go_with_a_model_unless_another_layer_made_some_of_them() {
+        let with = identity(DraftSource::Mtp);
+        let without = identity(DraftSource::Ngram);
+        assert_eq!(with.without_layer(), without);
+        assert!(with.goes_with(&without) && without.goes_with(&with) && with.goes_with(&with));
+        let other = Identity {
+            layer: Some("another".to_owned()),
+            ..with.clone()
+        };
+        assert!(!with.goes_with(&other) && !other.goes_with(&with));
+        assert!(other.goes_with(&without) && without.goes_with(&other));
+        let (what, found, expected) = other.difference(&with).expect("they differ");
+        assert_eq!(what, "hash of the prediction layer");
+        assert_eq!(
+            [Some(found), Some(expected)],
+            [other.layer, with.layer.clone()]
+        );
+        // A file without the layer is another model.
+        assert!(!with.goes_with(&identity(DraftSource::Off)));
     }
 }

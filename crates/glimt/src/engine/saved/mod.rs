@@ -100,8 +100,7 @@ impl SessionFile {
     /// [`SessionFileError`]: no folder for it, no session file, of another model or a later version.
     pub fn check(path: &Path, opened: &Opened) -> Result<(), SessionFileError> {
         let identity = Identity::of(opened)?;
-        let blocks = opened.model().config().block_count;
-        opening::check(path, &identity, &identity.with_other_rows(blocks))
+        opening::check(path, &identity)
     }
 
     /// Opens the file at `path` for `engine`, or begins it. It is locked against other processes until it is dropped. What a process
@@ -112,9 +111,8 @@ impl SessionFile {
     /// [`SessionFileError`]: in use, no session file, of another model or a later version, damaged, or what the system says.
     pub fn open(path: &Path, engine: &Engine) -> Result<Self, SessionFileError> {
         let own = engine.identity()?.clone();
-        let other = own.with_other_rows(engine.model().config().block_count);
         let mut file = opening::open_locked(path)?;
-        let (header, identity) = opening::check_or_begin(path, &mut file, &own, &other)?;
+        let (header, identity) = opening::check_or_begin(path, &mut file, &own)?;
         let read = replay::replay(path, &mut file, header, identity.row_bytes())?;
         let writer = Writer::of(engine);
         let mut writers = read.kept.writers.iter();

@@ -69,12 +69,8 @@ fn is_there(path: &Path) -> Result<bool, SessionFileError> {
 }
 
 /// Checks what can be told of a file before the model is loaded: that it can be there, and that it begins as one of the model does.
-/// Nothing is changed. A file may also be that of `other`.
-pub(super) fn check(
-    path: &Path,
-    identity: &Identity,
-    other: &Identity,
-) -> Result<(), SessionFileError> {
+/// Nothing is changed.
+pub(super) fn check(path: &Path, identity: &Identity) -> Result<(), SessionFileError> {
     if !is_there(path)? {
         let folder = folder(path);
         if folder.is_dir() {
@@ -89,8 +85,7 @@ pub(super) fn check(
         path,
         &mut File::open(path).map_err(failed(path, "cannot open"))?,
     )?;
-    let is_other = found.starts_with(&header(other));
-    match found.starts_with(&own) || own.starts_with(&found) || is_other {
+    match own.starts_with(&found) || of_model(&found, identity).is_some() {
         true => Ok(()),
         false => Err(refusal(path, &found, identity)),
     }
@@ -178,12 +173,29 @@ fn is_still(_: &Path, _: &File) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Checks the header of a file, or writes that of a new one; returns its length and the identity there, which may also be `other`.
+/// The length of a whole header, and the identity in it.
+fn parsed(found: &[u8]) -> Option<(usize, Identity)> {
+    let (start, rest) = found.split_at_checked(START)?;
+    let length = u32::from_le_bytes(*start.last_chunk()?) as usize;
+    let (identity, sum) = rest.split_at_checked(length)?;
+    let expected = checksum(0, &found[..START + length]).to_le_bytes();
+    let is_whole = start.starts_with(MAGIC.as_bytes()) && sum.starts_with(&expected);
+    let read = serde_json::from_slice(identity).ok().filter(|_| is_whole)?;
+    Some((START + length + expected.len(), read))
+}
+
+/// The length of the header and the identity in it, if its rows go with the model.
+fn of_model(found: &[u8], own: &Identity) -> Option<(usize, Identity)> {
+    let version = found.get(MAGIC.len()..)?.first_chunk().copied();
+    let is_known = version.map(u32::from_le_bytes) == Some(VERSION);
+    parsed(found).filter(|(_, there)| is_known && there.goes_with(own))
+}
+
+/// Checks the header of a file, or writes that of a new one; returns its length and the identity there, which may differ in the prediction layer.
 pub(super) fn check_or_begin(
     path: &Path,
     file: &mut File,
     identity: &Identity,
-    other: &Identity,
 ) -> Result<(u64, Identity), SessionFileError> {
     let own = header(identity);
     let found = beginning(path, file)?;
@@ -192,13 +204,10 @@ pub(super) fn check_or_begin(
         begin(path, file, &own).map_err(failed(path, "cannot begin"))?;
         return Ok((own.len() as u64, identity.clone()));
     }
-    for there in [identity, other] {
-        let header = header(there);
-        if found.starts_with(&header) {
-            return Ok((header.len() as u64, there.clone()));
-        }
+    match of_model(&found, identity) {
+        Some((length, there)) => Ok((length as u64, there)),
+        None => Err(refusal(path, &found, identity)),
     }
-    Err(refusal(path, &found, identity))
 }
 
 /// Writes the header of a new file.
@@ -243,21 +252,17 @@ fn refusal(path: &Path, found: &[u8], own: &Identity) -> SessionFileError {
             expected: VERSION,
         };
     }
-    let Some((identity, sum)) = rest.split_at_checked(length) else {
+    if rest.len() < length {
         return damaged("a part of a header", "a whole header");
-    };
-    let expected = checksum(0, &found[..START + length]).to_le_bytes();
-    let read = serde_json::from_slice::<Identity>(identity);
-    let difference = read.ok().and_then(|read| read.difference(own));
+    }
+    let difference = parsed(found).and_then(|(_, read)| read.difference(own));
     match difference {
-        Some((what, found, expected_here)) if sum.starts_with(&expected) => {
-            SessionFileError::OtherModel {
-                path: path.to_owned(),
-                what,
-                found,
-                expected: expected_here,
-            }
-        }
-        _ => damaged("a header that does not check", "a header as it was written"),
+        Some((what, found, expected)) => SessionFileError::OtherModel {
+            path: path.to_owned(),
+            what,
+            found,
+            expected,
+        },
+        None => damaged("a header that does not check", "a header as it was written"),
     }
 }

@@ -86,7 +86,8 @@ impl Session {
             return Ok(vec![]);
         };
         let context = &choosing.context;
-        Ok(match drafts.propose(context, choosing.left() - 1) {
+        let most = (choosing.left() - 1).min(self.backend.ready_drafts());
+        Ok(match drafts.propose(context, most) {
             Proposal::None => vec![],
             Proposal::Ids(ids) => ids,
             Proposal::Predict(number) => self.backend.predict(context, number).await?,

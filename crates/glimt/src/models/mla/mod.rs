@@ -76,12 +76,12 @@ impl super::Model for Model {
         self.weights.nextn.is_some()
     }
 
-    fn nextn_bytes(&self) -> u64 {
-        let mut bytes = model::Bytes::default();
+    fn nextn_weights(&self) -> Vec<&model::Weight> {
+        let mut matrices = model::Matrices::default();
         if let Some(layer) = &self.weights.nextn {
-            let Ok(_) = layer.convert(&mut bytes, |attention, by| attention.convert(by));
+            let Ok(_) = layer.convert(&mut matrices, |attention, by| attention.convert(by));
         }
-        bytes.0
+        matrices.0
     }
 
     fn cache_bytes_per_token(&self) -> u64 {

@@ -10,10 +10,14 @@ use crate::gpu::tier::MAX_PARAMS;
 use crate::gpu::translate;
 use crate::gpu::{Gpu, GpuError, Tier};
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use web_time::{Duration, Instant};
 use wgpu::{BindGroupLayout, BufferBindingType};
+
+/// The most pipelines that are compiled at a time beside other work, so that it can be stopped soon. They take half of the threads at most.
+const BESIDE: usize = 8;
 
 impl Gpu {
     /// The pipelines of `specs`, in the same order; those not made yet are compiled in parallel.
@@ -22,44 +26,79 @@ impl Gpu {
     /// [`GpuError::Shader`] where a template is wrong or the driver refuses it.
     pub async fn pipelines(&self, specs: &[&Spec]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
         let began = Instant::now();
-        let missing: Vec<&Spec> = {
-            let made = lock(&self.pipelines.made);
-            let mut seen = std::collections::HashSet::new();
-            specs
-                .iter()
-                .copied()
-                .filter(|s| !made.contains_key(*s) && seen.insert(*s))
-                .collect()
-        };
+        let missing = self.missing(specs);
+        self.compile_all(&missing, compiling::tell).await?;
+        let made = lock(&self.pipelines.made);
+        let found = specs.iter().map(|s| made[*s].clone()).collect();
+        drop(made);
+        if !missing.is_empty() {
+            self.save_pipelines();
+            *lock(&self.pipelines.spent) += began.elapsed();
+        }
+        Ok(found)
+    }
+
+    /// Compiles those of `specs` that are not made yet beside other work, a few at a time until `stop` is set. Nobody is told, and nobody waits,
+    /// so it adds nothing to [`compile_time`](Self::compile_time). Returned is whether all are made.
+    ///
+    /// # Errors
+    /// The errors of [`pipelines`](Self::pipelines).
+    pub async fn compile_beside(
+        &self,
+        specs: &[&Spec],
+        stop: &AtomicBool,
+    ) -> Result<bool, GpuError> {
+        let missing = self.missing(specs);
+        let at_once = (rayon::current_num_threads() / 2).clamp(1, BESIDE);
+        for few in missing.chunks(at_once) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            self.compile_all(few, |_| {}).await?;
+        }
+        if !missing.is_empty() {
+            self.save_pipelines();
+        }
+        Ok(true)
+    }
+
+    /// Those of `specs` that are not made yet, each once.
+    fn missing<'a>(&self, specs: &[&'a Spec]) -> Vec<&'a Spec> {
+        let made = lock(&self.pipelines.made);
+        let mut seen = HashSet::new();
+        let specs = specs.iter().copied();
+        let missing = specs.filter(|s| !made.contains_key(*s) && seen.insert(*s));
+        missing.collect()
+    }
+
+    /// Makes these pipelines in parallel; `told` hears of each.
+    async fn compile_all(&self, missing: &[&Spec], told: fn(Compiling)) -> Result<(), GpuError> {
         let (done, of) = (AtomicUsize::new(0), missing.len());
         let compiled = missing
             .par_iter()
             .map(|spec| {
                 let compiled = self.compile(spec);
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                compiling::tell(Compiling { done, of });
+                told(Compiling { done, of });
                 compiled
             })
             .collect::<Result<Vec<_>, GpuError>>()?;
         let mut fresh = vec![];
-        for (spec, (pipeline, invalid)) in missing.into_iter().zip(compiled) {
+        for (spec, (pipeline, invalid)) in missing.iter().zip(compiled) {
             if let Some(error) = invalid.await {
                 return Err(refused(spec, error.to_string()));
             }
-            fresh.push((spec.clone(), Arc::new(pipeline)));
+            fresh.push(((*spec).clone(), Arc::new(pipeline)));
         }
-        let any = !fresh.is_empty();
-        let mut made = lock(&self.pipelines.made);
-        made.extend(fresh);
-        let found = specs.iter().map(|s| made[*s].clone()).collect();
-        drop(made);
-        if any {
-            if let Some(disk) = &self.pipelines.disk {
-                disk.save();
-            }
-            *lock(&self.pipelines.spent) += began.elapsed();
+        lock(&self.pipelines.made).extend(fresh);
+        Ok(())
+    }
+
+    /// Keeps the compiled pipelines on disk, where there is a cache.
+    fn save_pipelines(&self) {
+        if let Some(disk) = &self.pipelines.disk {
+            disk.save();
         }
-        Ok(found)
     }
 
     /// The time that compiling pipelines took so far.

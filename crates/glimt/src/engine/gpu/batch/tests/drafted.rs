@@ -170,3 +170,27 @@ fn text_with_drafts_is_that_without_in_every_way() {
         compare(&mut rng, &[PrecomposeChoice::Off, PrecomposeChoice::Both]);
     }
 }
+
+#[test]
+fn steps_with_drafts_are_compiled_beside_answers() {
+    let Some(model) = way(&mut Rng::fresh(), &[PrecomposeChoice::Off]).load() else {
+        return;
+    };
+    let made = GpuBackend::with_drafts(model, N_CTX, Some(16), 1);
+    let mut session = complete(made).expect("it fits");
+    assert_eq!(
+        session.ready_drafts(),
+        1,
+        "they are compiled when they are needed"
+    );
+    session.compile_drafts().expect("there are such steps");
+    let began = std::time::Instant::now();
+    while session.ready_drafts() < 1 {
+        assert!(began.elapsed().as_secs() < 300, "it compiles");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Nobody waited, and the first such step compiles nothing any more.
+    let waited = session.gpu().compile_time();
+    complete(session.compile_drafts_now()).expect("there are such steps");
+    assert_eq!(session.gpu().compile_time(), waited);
+}

@@ -184,6 +184,41 @@ fn drafts_have_the_logits_of_the_reference() {
 }
 
 #[test]
+fn drafts_for_choices_of_the_host_are_those_of_steps() {
+    let mut rng = Rng::fresh();
+    let made = || session(Tier::Subgroup, ModelName::TinyGlm, Recipe::Q8_0);
+    let (Some(mut by_step), Some(mut by_host)) = (made(), made()) else {
+        return;
+    };
+    let text = tokens(48);
+    let mut last = 20 + rng.below(20);
+    for session in [&mut by_step, &mut by_host] {
+        complete(session.prefill(&text[..last], 0)).expect("it computes");
+    }
+    while last + 3 < text.len() {
+        let rows = 1 + rng.below(2);
+        let drafts = rng.below(4);
+        if drafts > 0 {
+            by_step.batch.write_ids(0, last, &text[last..=last]);
+            let landing = step(&mut by_step, last, 1, drafts as u32);
+            let found = complete(by_host.predict(&text[..=last], drafts));
+            assert_eq!(found.expect("it predicts"), landing.drafts, "at {last}");
+        }
+        by_step.batch.write_ids(0, last, &text[last..last + rows]);
+        step(&mut by_step, last, rows, 0);
+        let on_row = &mut |_, _: &[f32]| ControlFlow::Continue(());
+        let next = &text[last..last + rows];
+        complete(by_host.logits(next, last, on_row)).expect("it computes");
+        last += rows;
+    }
+    assert!(
+        complete(by_host.predict(&[], 2))
+            .expect("nothing")
+            .is_empty()
+    );
+}
+
+#[test]
 #[ignore = "long: scripts/test --all"]
 fn drafts_have_them_in_every_tier() {
     for recipe in [Recipe::Q8_0, Recipe::Q4KM] {
