@@ -58,6 +58,8 @@ pub struct BatchLanding {
     pub logits: Vec<f32>,
     /// The drafts of all predictions of the step, in their order.
     pub drafts: Vec<u32>,
+    /// Whether the step has made the rows of the prediction layer's cache for its tokens. Their states are kept in any case.
+    pub layer_rows: bool,
 }
 
 /// A model on a device with the caches of several sequences, in pages of [`PAGE`](crate::kernels::sequences::PAGE) rows.

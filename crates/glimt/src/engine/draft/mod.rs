@@ -2,6 +2,7 @@
 //! the token that the model chooses at its position. So the text is what it is without drafts.
 
 mod drafts;
+mod expected;
 mod ngram;
 mod policy;
 
@@ -121,6 +122,14 @@ pub trait Drafter: Send {
     fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
         let pairs = drafts.iter().zip(chosen);
         pairs.take_while(|(draft, chosen)| draft == chosen).count()
+    }
+
+    /// Takes a text that the answer to `prompt` is expected to repeat, in which drafts are looked for as well. An empty one is none.
+    fn expect(&mut self, _prompt: &[u32], _text: &[u32]) {}
+
+    /// Whether the last drafts are of the text that is expected.
+    fn is_expected(&self) -> bool {
+        false
     }
 
     /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.

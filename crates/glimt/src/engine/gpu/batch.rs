@@ -39,6 +39,7 @@ pub struct BatchFlight {
     rows: Option<FlyingRows>,
     /// The predictions whose drafts come back, in the order of their rows, with their places in the step.
     predictions: Vec<(usize, Prediction)>,
+    layer_rows: bool,
     submission: SubmissionIndex,
 }
 
@@ -89,6 +90,8 @@ pub struct GpuBatch {
     pub(super) token: Token,
     /// The recordings from ids to hidden states, by the most tokens, of which there are several.
     steps: BTreeMap<u32, Recording>,
+    /// The recordings of what steps leave for the prediction layer, by the most tokens, without rows of its cache and with them.
+    of_layer: BTreeMap<u32, [Recording; 2]>,
     /// The recordings from hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
     /// The lists of experts that the steps leave, each once.
@@ -266,6 +269,7 @@ impl GpuBatch {
             ahead: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
+            of_layer: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
             next_slot: 0,
@@ -392,6 +396,14 @@ impl GpuBatch {
             }
             self.lists.insert(most, lists);
             self.steps.insert(most, Recording::new(&gpu, &step).await?);
+            let of_layer = |rows| self.recipes.of_layer(&gpu, most, rows);
+            if let (Some(states), Some(rows)) = (of_layer(false), of_layer(true)) {
+                let both = [
+                    Recording::new(&gpu, &states).await?,
+                    Recording::new(&gpu, &rows).await?,
+                ];
+                self.of_layer.insert(most, both);
+            }
         }
         let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
@@ -421,7 +433,7 @@ impl GpuBatch {
         for tokens in self.runs() {
             self.prepare_run(tokens).await?;
         }
-        Ok(())
+        self.prepare_all_drafts().await
     }
 
     /// The most tokens of one prompt that a step takes, where there are such steps.
