@@ -113,6 +113,10 @@ pub(super) trait Batch: Send + Sync {
     /// Submits a step.
     fn submit<'a>(&'a mut self, step: BatchStep<'a>) -> Answer<'a, ()>;
 
+    /// Has the next step encoded meanwhile, where that helps: one like the last, with about these `tokens`, after each of which one is chosen, and so
+    /// many drafts of the prediction layer. Any other may follow.
+    fn encode_ahead(&mut self, _tokens: &[BatchToken], _drafts: usize, _biased: bool) {}
+
     /// Waits for the oldest step on its way. A step of one prompt that can be broken off tells `on_prompt` meanwhile how many of its tokens are as good as
     /// computed. `None` is the landing of one that was broken off, as it also is where an earlier future of this was dropped: it has to be submitted again.
     fn land<'a>(&'a mut self, on_prompt: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>>;

@@ -1,7 +1,7 @@
 //! The drafts of a session's answers: from whichever source pays, as many as pay.
 
 use super::expected::Expected;
-use super::ngram::{Found, Ngrams};
+use super::ngram::Ngrams;
 use super::policy::{Policy, Way};
 use super::{DraftOptions, DraftSource, Drafter, Proposal, Verified};
 
@@ -48,7 +48,7 @@ pub struct Drafts {
     /// Whether drafts are looked for in every text, and not only where one is expected.
     matches: bool,
     ngrams: Ngrams,
-    /// The text that the answer is expected to repeat, and whether the last drafts are of it.
+    /// The text that the answer is expected to repeat, and whether the last match is of it.
     expected: Expected,
     is_expected: bool,
     /// The most drafts of a step, of the layer and of a match.
@@ -118,6 +118,8 @@ impl Drafter for Drafts {
         let looks = self.matches || self.expected.is_some();
         let text = self.expected.with(text);
         let found = looks.then(|| self.ngrams.find(text, matched)).flatten();
+        let place = found.as_ref().map(|found| found.place);
+        self.is_expected = place.is_some_and(|place| self.expected.has(place));
         let layer = self.predicts.then_some((Way::Predicted, predicted));
         let place = found
             .as_ref()
@@ -127,12 +129,9 @@ impl Drafter for Drafts {
             return Proposal::None;
         };
         self.way = way;
-        let found = found.filter(|_| way != Way::Predicted);
-        let is_expected = |found: &Found| self.expected.has(found.place);
-        self.is_expected = found.as_ref().is_some_and(is_expected);
         match found {
-            Some(found) => Proposal::Ids(found.ids[..number].to_vec()),
-            None => Proposal::Predict(number),
+            Some(found) if way != Way::Predicted => Proposal::Ids(found.ids[..number].to_vec()),
+            _ => Proposal::Predict(number),
         }
     }
 

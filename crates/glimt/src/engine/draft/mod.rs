@@ -127,7 +127,7 @@ pub trait Drafter: Send {
     /// Takes a text that the answer to `prompt` is expected to repeat, in which drafts are looked for as well. An empty one is none.
     fn expect(&mut self, _prompt: &[u32], _text: &[u32]) {}
 
-    /// Whether the last drafts are of the text that is expected.
+    /// Whether the last ids that were proposed are of the text that is expected.
     fn is_expected(&self) -> bool {
         false
     }

@@ -196,6 +196,7 @@ impl Many {
             choice,
             drafts,
             expected,
+            is_expected: false,
             drafter: None,
             slot,
             limit: limit.min(room),

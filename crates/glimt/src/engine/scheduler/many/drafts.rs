@@ -141,10 +141,12 @@ impl Many {
         let vocab = self.engine.model().config().vocab_size;
         let drafts = match drafter.propose(&answer.tokens, most) {
             Proposal::Ids(ids) => {
+                answer.is_expected = drafter.is_expected();
                 let known = ids.into_iter().take(most);
                 Proposal::Ids(known.take_while(|id| (*id as usize) < vocab).collect())
             }
             Proposal::Predict(count) => {
+                answer.is_expected = false;
                 Proposal::Predict(count.min(most).min(self.batch.predicts()))
             }
             Proposal::None => Proposal::None,
@@ -211,11 +213,10 @@ impl Many {
         } = step;
         sequence.answer.drafted[0] += drafted;
         sequence.answer.drafted[1] += accepted;
-        let drafter = sequence.answer.drafter.as_ref();
         let event = Event::Drafted {
             drafted,
             accepted,
-            is_expected: drafter.is_some_and(|drafter| drafter.is_expected()),
+            is_expected: sequence.answer.is_expected,
         };
         drafted == 0 || told(sequence.answer.id, event).is_continue()
     }
