@@ -99,16 +99,16 @@ impl Many {
         if !has_drafts || !plan.rows.is_empty() || plan.prompts > 0 {
             return;
         }
-        let of = |token: &BatchToken| {
-            tokens
+        let moved = |token: &BatchToken| {
+            let own = tokens
                 .iter()
-                .filter(|other| other.sequence == token.sequence)
+                .filter(|other| other.sequence == token.sequence);
+            BatchToken {
+                position: token.position + own.count() as u32,
+                ..*token
+            }
         };
-        let next = tokens.iter().map(|token| BatchToken {
-            position: token.position + of(token).count() as u32,
-            ..*token
-        });
-        let next: Vec<_> = next.collect();
+        let next: Vec<_> = tokens.iter().map(moved).collect();
         let predicted = plan.predictions.iter().map(|of| of.drafts).max();
         let biased = plan.biases.iter().any(|biases| !biases.is_empty());
         let predicted = predicted.unwrap_or(0) as usize;
