@@ -3,7 +3,7 @@
 // embedding, states and a row of ring (4 * VECTORS) -> prepared (tokens, 2 * 4 * VECTORS): [e / rms(e) * enorm; h / rms(h) * hnorm], prepared
 // for the next product (shared/token_write.wgsl), with h = s / rms(s) * state_norm. Of a draft, s is the token's own row of `states`. Otherwise
 // it is the row of the position before: that of `ring`, and zeros before position 0; for a further token of a prompt the row of the token
-// before in `states`, if both are bound.
+// before in `states`, if both are bound. With SEARCHED the tokens of a step have a table and may lie in any order.
 // Division: grid (tokens, 2), a workgroup for each half. A thread takes every WG-th vector of 4 values, LOADS in all.
 // Bound by: latency; three rows are read and two are written.
 #number WG VECTORS LOADS  // threads of a workgroup, vectors of a row, vectors of a thread
@@ -19,30 +19,38 @@
 #import token_write
 #ifdef RING
 #import ring
+#ifdef SEARCHED
+#import step_token
+#endif
 #read ring: array<vec4<f32>> @floats(STATES * 4 * VECTORS)     // (sequences, rows of one, VECTORS)
 
-// Vector i of the state of the position before.
-fn state(token: u32, i: u32) -> vec4<f32> {
+// Vector i of the state of the position before, whose token in the step is the one before number `after`, if that is not 0.
+fn state(token: u32, after: u32, i: u32) -> vec4<f32> {
 #ifdef states
-  if (token > 0u) { return states[(token - 1u) * VECTORS + i]; }
+  if (after > 0u) { return states[(after - 1u) * VECTORS + i]; }
 #endif
   return select(ring[ring_row(token, 1u) * VECTORS + i], vec4(0.0), ring_position(token) == 0u);
 }
 #else
-fn state(token: u32, i: u32) -> vec4<f32> { return states[token * VECTORS + i]; }
+fn state(token: u32, after: u32, i: u32) -> vec4<f32> { return states[token * VECTORS + i]; }
 #endif
 
-fn input(token: u32, part: u32, i: u32) -> vec4<f32> {
+fn input(token: u32, after: u32, part: u32, i: u32) -> vec4<f32> {
   if (part == 0u) { return embedding[token * VECTORS + i]; }
-  return state(token, i);
+  return state(token, after, i);
 }
 
 #main
   let token = wid.x;
   let part = wid.y;
+#ifdef SEARCHED
+  let after = token_at(token, ring_position(token) - 1u, t);
+#else
+  let after = token;
+#endif
   var squares = 0.0;
   var weighted = 0.0;
-  let x$n = input(token, part, min($nu * WG + t, VECTORS - 1u));
+  let x$n = input(token, after, part, min($nu * WG + t, VECTORS - 1u));
   let s$n = select(state_norm[min($nu * WG + t, VECTORS - 1u)], vec4(1.0), part == 0u) * x$n;
   let g$n = select(hnorm[min($nu * WG + t, VECTORS - 1u)], enorm[min($nu * WG + t, VECTORS - 1u)], part == 0u);
   squares += select(0.0, dot(x$n, x$n), $nu * WG + t < VECTORS);

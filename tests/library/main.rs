@@ -1,6 +1,7 @@
 //! The library as programs use it: whole models, sessions and their files, tokens, grammars, and the examples. Tests of one module run alone
 //! by its name, such as `cargo test --test library session::`.
 
+mod at_once;
 mod built_in;
 mod dequant_gpu;
 mod drafts;

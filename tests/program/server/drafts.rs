@@ -72,3 +72,53 @@ fn drafts_that_cannot_be_had_end_the_server_with_the_reason() {
     server.line("nextn");
     assert!(!server.child.wait().expect("it runs").success());
 }
+
+/// A request for a story.
+fn story(extra: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "Tell me a story about a fox."}]);
+    let asked = json!({"messages": messages, "temperature": 0, "max_tokens": 40});
+    with(asked, extra)
+}
+
+/// The accepted and the rejected tokens of a prediction.
+fn of_prediction(answer: &Value) -> [u64; 2] {
+    let details = &answer["usage"]["completion_tokens_details"];
+    ["accepted", "rejected"].map(|name| {
+        let count = &details[format!("{name}_prediction_tokens")];
+        count.as_u64().unwrap_or_else(|| panic!("{answer}"))
+    })
+}
+
+#[test]
+fn an_answer_that_is_predicted_takes_drafts_of_the_prediction() {
+    let path = "/v1/chat/completions";
+    let predicted = |content: Value| json!({"prediction": {"type": "content", "content": content}});
+    let server = Server::start(&["--draft", "ngram"]);
+    let expected = server.answer(path, &story(json!({})));
+    let message = &expected["choices"][0]["message"];
+    assert_eq!(of_prediction(&expected), [0, 0]);
+    let parts = json!([{"type": "text", "text": message["content"]}]);
+    for content in [message["content"].clone(), parts] {
+        let answer = server.answer(path, &story(predicted(content)));
+        assert_eq!(&answer["choices"][0]["message"], message);
+        let [accepted, _] = of_prediction(&answer);
+        assert!(accepted > 0, "{answer}");
+    }
+    // One that is wrong changes nothing, and the next answer does not know it.
+    let wrong = server.answer(path, &story(predicted(json!("Once there was no fox."))));
+    assert_eq!(&wrong["choices"][0]["message"], message);
+    let after = server.answer(path, &story(json!({})));
+    assert_eq!(of_prediction(&after), [0, 0]);
+    let response = server.post(path, &story(predicted(json!(7))));
+    assert_eq!(response.status, 400, "{}", response.body);
+    assert!(
+        response.body.contains("prediction.content"),
+        "{}",
+        response.body
+    );
+    // Where there are no drafts it is told as ignored.
+    let off = with(predicted(json!("Once")), json!({"speculative.n_max": 0}));
+    let response = server.post(path, &story(off));
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("x-glimt-ignored"), Some("prediction"));
+}

@@ -58,6 +58,8 @@ pub struct BatchLanding {
     pub logits: Vec<f32>,
     /// The drafts of all predictions of the step, in their order.
     pub drafts: Vec<u32>,
+    /// Whether the step has made the rows of the prediction layer's cache for its tokens. Their states are kept in any case.
+    pub layer_rows: bool,
 }
 
 /// A model on a device with the caches of several sequences, in pages of [`PAGE`](crate::kernels::sequences::PAGE) rows.
@@ -110,6 +112,10 @@ pub(super) trait Batch: Send + Sync {
 
     /// Submits a step.
     fn submit<'a>(&'a mut self, step: BatchStep<'a>) -> Answer<'a, ()>;
+
+    /// Has the next step encoded meanwhile, where that helps: one like the last, with about these `tokens`, after each of which one is chosen, and so
+    /// many drafts of the prediction layer. Any other may follow.
+    fn encode_ahead(&mut self, _tokens: &[BatchToken], _drafts: usize, _biased: bool) {}
 
     /// Waits for the oldest step on its way. A step of one prompt that can be broken off tells `on_prompt` meanwhile how many of its tokens are as good as
     /// computed. `None` is the landing of one that was broken off, as it also is where an earlier future of this was dropped: it has to be submitted again.

@@ -46,7 +46,8 @@ pub(super) fn few<'a>(
         }
         stream = step.feed_forward(i, &after, logits, &next)?;
         belong_to_layer(&mut step.calls, i, begin, middle);
-        if i + 1 == layers.len() {
+        // Behind other steps of several sequences that has a recording of its own.
+        if i + 1 == layers.len() && (step.as_one || !given.context.has_several()) {
             nextn::keep(given, &mut step.calls, &next.x, step.most);
         }
     }
@@ -77,7 +78,7 @@ pub(super) fn prompt(
         belong_to_layer(&mut step.calls, i, begin, middle);
     }
     if let Some(layer) = predicting {
-        layer.rows_of_prompt(&mut step, attention);
+        layer.rows_of(&mut step, attention, true);
         nextn::keep(given, &mut step.calls, &x, most);
     }
     let state = attention.state(given.context, given.target.machine, 0, most as usize);

@@ -7,7 +7,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::{GpuError, Step, Target};
 use crate::kernels::embed;
-use crate::kernels::keep_states::{self, KEPT, States};
+use crate::kernels::keep_states::{self, States};
 use crate::kernels::nextn_input::{GpuNextnInput, StatesFrom};
 use crate::kernels::sequences::Sequences;
 use crate::kernels::token::TokenInput;
@@ -27,7 +27,7 @@ pub struct Predicting {
     states: States,
     /// For each draft of a step the places of its rows, of which the first also has those of earlier tokens.
     drafts: Vec<Draft>,
-    /// The input of `eh_proj` for prompts, and the same as products take it.
+    /// The input of `eh_proj` for steps of many tokens, and the same as products take it.
     paired: RowsBuffer,
 }
 
@@ -77,10 +77,10 @@ impl Predicting {
         };
         let drafts = (0..sizes.drafts.min(MOST_PREDICTED)).map(draft).collect();
         context.kept = Some(states.clone());
-        let cols = u64::from(2 * width);
+        let (tokens, cols) = (sizes.of_several().max(sizes.chunk), u64::from(2 * width));
         Some(Self {
             drafts,
-            paired: RowsBuffer::new("paired", u64::from(sizes.chunk), cols, 1),
+            paired: RowsBuffer::new("paired", u64::from(tokens), cols, 1),
             body,
             layer,
             output_norm,
@@ -178,8 +178,29 @@ impl Predicting {
         Ok(step.done())
     }
 
-    /// Records the rows of the layer's cache for the tokens of a prompt, and nothing else. The states of these are in the chunk.
-    pub(super) fn rows_of_prompt(&self, step: &mut Prompt<'_>, attention: &dyn Attention) {
+    /// Records the rows of the layer's cache for the tokens of a step, and nothing else. Their states are in the chunk, and their embeddings too if the
+    /// step is one of many tokens.
+    pub(super) fn rows_of(&self, step: &mut Prompt<'_>, attention: &dyn Attention, is_many: bool) {
+        let sequences = step.given.context.sequences.as_ref();
+        let states = step.chunk.after_ffn.clone();
+        let from = StatesFrom::Before(sequences, &self.states, states);
+        self.rows(step, attention, (from, is_many));
+    }
+
+    /// Records the rows of the layer's cache for tokens that earlier steps have computed, whose states are kept.
+    pub(super) fn rows_of_kept(&self, step: &mut Prompt<'_>, attention: &dyn Attention) {
+        let sequences = step.given.context.sequences.as_ref();
+        let from = StatesFrom::Kept(sequences, &self.states);
+        self.rows(step, attention, (from, false));
+    }
+
+    /// Records the rows of the layer's cache for tokens with these states, and nothing else.
+    fn rows(
+        &self,
+        step: &mut Prompt<'_>,
+        attention: &dyn Attention,
+        (from, is_embedded): (StatesFrom<'_>, bool),
+    ) {
         let (chunk, most) = (step.chunk, step.max_tokens);
         let given = Given {
             body: &self.body,
@@ -187,15 +208,12 @@ impl Predicting {
         };
         let mut layer = Prompt::new(given, chunk, most);
         let sequences = given.context.sequences.as_ref();
-        // The embedding of the prompt is still there, unless the layer has another.
-        if let Some(table) = &self.layer.embed_tokens {
-            let (history, x) = (&given.context.history, &chunk.embedding);
-            layer
-                .calls
-                .extend(embed::calls(sequences, table, history, x));
+        // The embedding is still there, unless the layer has another.
+        if self.layer.embed_tokens.is_some() || !is_embedded {
+            let (table, history) = (&self.body.token_embd, &given.context.history);
+            let embed = embed::calls(sequences, table, history, &chunk.embedding);
+            layer.calls.extend(embed);
         }
-        let states = chunk.after_ffn.clone();
-        let from = StatesFrom::Before(sequences, &self.states, states);
         let pair = self.pair(given, &chunk.embedding, from);
         layer.calls.push(pair.call());
         let (eh_proj, x) = (&self.layer.eh_proj, &chunk.after_attention);
@@ -241,15 +259,17 @@ impl Predicting {
     }
 }
 
-/// Records what keeps the rows of `x`, the stream behind the last layer, of a step of up to `most` tokens, where a prediction layer goes on from
-/// them.
+/// Records the call that keeps the rows of `x`, the stream behind the last layer, of a step of up to `most` tokens, where a prediction layer goes on
+/// from them.
 pub(super) fn keep(given: Given<'_>, calls: &mut Vec<Call>, x: &Range, most: u32) {
     let context = given.context;
     let Some(states) = &context.kept else {
         return;
     };
-    // Tokens that have a table may be of one sequence in any order.
-    if !context.has_several() || most <= KEPT {
-        calls.push(keep_states::call(context.sequences.as_ref(), x, states));
-    }
+    calls.push(keep_states::call(
+        context.sequences.as_ref(),
+        x,
+        states,
+        most,
+    ));
 }

@@ -1,7 +1,8 @@
 //! The steps of one sequence or of several, with the buffers that they share.
 
 use super::few::{self, BeforeNorm, Few};
-use super::nextn::Predicting;
+use super::nextn::{self, Predicting};
+use super::prompt::Prompt;
 use super::{
     Attention, AttentionWeights, BatchSizes, Body, Chunk, ChunkSize, Context, FEW, Given, Room,
     Rooms, frame, prompt,
@@ -184,7 +185,26 @@ impl Steps {
             return frame::prompt(given, attention, (&self.chunk, None), 1, most);
         }
         let step = Few::new(given, most, self.is_as_one(target, most));
-        Ok(frame::few(step, attention, hidden, None)?.done())
+        let is_continued = self.predicting.is_some() && most > 1;
+        let floats = is_continued.then_some(self.hidden());
+        Ok(frame::few(step, attention, hidden, floats)?.done())
+    }
+
+    /// The step that leaves for the prediction layer what it needs of a step of up to `most` tokens of any sequences: their states, and before these
+    /// its rows of the cache if they are to be made. `None` where there is no such layer, or the other step is by the kernels of a decoded token: then
+    /// that one keeps the states itself, and its rows are made when drafts are.
+    pub fn of_layer(&self, target: &Target, most: u32, makes_rows: bool) -> Option<Step> {
+        let layer = self.predicting.as_ref()?;
+        if most == 1 || self.is_as_one(target, most) {
+            return None;
+        }
+        let given = self.given(target, most);
+        let mut step = Prompt::new(given, &self.chunk, most);
+        if makes_rows {
+            layer.rows_of(&mut step, &*self.attention, !is_few(target, most));
+        }
+        nextn::keep(given, &mut step.calls, self.hidden(), most);
+        Some(step.done())
     }
 
     /// The step of up to `most` tokens, of several, by the kernels of a decoded token. All such steps share their buffers.
@@ -199,6 +219,15 @@ impl Steps {
         let largest = record(self.as_one, &[])?;
         let buffers = self.of_layers.get_or_init(|| largest.made().to_vec());
         Ok(record(most, buffers)?.done())
+    }
+
+    /// The step of the prediction layer's rows of the cache for up to `most` tokens of any sequences that earlier steps have computed. `None` where there
+    /// is no such layer, or only one sequence.
+    pub fn rows_of_layer(&self, target: &Target, most: u32) -> Option<Step> {
+        let layer = self.predicting.as_ref().filter(|_| self.sizes.pages > 0)?;
+        let mut step = Prompt::new(self.given(target, most), &self.chunk, most);
+        layer.rows_of_kept(&mut step, &*self.attention);
+        Some(step.done())
     }
 
     /// Whether a step of up to `most` tokens takes the kernels of a decoded token.

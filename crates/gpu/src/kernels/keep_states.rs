@@ -40,17 +40,19 @@ impl States {
     }
 }
 
-/// The dispatch that keeps the rows of `x`, (max_tokens, width) f32, of the tokens of a step. If its tokens have a table, no sequence may have more
-/// than [`KEPT`] of them.
-pub fn call(sequences: Option<&Sequences>, x: &Range, states: &States) -> Call {
+/// The dispatch that keeps the rows of `x`, (max_tokens, width) f32, of the tokens of a step of up to `most`: of each sequence those of the last
+/// [`KEPT`] positions.
+pub fn call(sequences: Option<&Sequences>, x: &Range, states: &States, most: u32) -> Call {
     let call = Call::new("keep_states")
         .number("WG", WG)
         .number("VECTORS", states.width / 4)
         .bind("x", x)
         .grid([Extent::Tokens, Extent::N(1), Extent::N(1)]);
-    let follow = sequences.is_none_or(|sequences| sequences.alone);
-    let tokens = follow.then_some(Word::Tokens);
-    states.bind(sequences, call).word_some("tokens", tokens)
+    let has_table = sequences.is_some_and(|sequences| !sequences.alone);
+    let is_searched = has_table && most > KEPT;
+    let tokens = (!has_table || is_searched).then_some(Word::Tokens);
+    let call = states.bind(sequences, call.flag("SEARCHED", is_searched));
+    call.word_some("tokens", tokens)
 }
 
 /// Keeps rows of `x` (tokens, width) of tokens at these sequences and positions.

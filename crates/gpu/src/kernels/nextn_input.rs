@@ -5,7 +5,7 @@ use super::linear::rms_norm_rows;
 use super::sequences::Sequences;
 use super::token;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent};
+use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::machine::workgroups::NEXTN_INPUT as WG;
 use crate::quant::activation::Activation;
 
@@ -16,7 +16,8 @@ pub enum StatesFrom<'a> {
     Own(Range),
     /// Those of the positions before, which were kept, for tokens at these places.
     Kept(Option<&'a Sequences>, &'a States),
-    /// That of the first token as it was kept, and for each other one the row of the token before: (max_tokens, width) f32.
+    /// The row of the token before in the same step, (max_tokens, width) f32, and where there is none the state as it was kept. Tokens that have a
+    /// table may lie in any order.
     Before(Option<&'a Sequences>, &'a States, Range),
 }
 
@@ -63,7 +64,10 @@ impl GpuNextnInput<'_> {
             StatesFrom::Own(states) => call.bind("states", states),
             StatesFrom::Kept(sequences, kept) => kept.bind(*sequences, call.flag("RING", true)),
             StatesFrom::Before(sequences, kept, states) => {
-                let call = call.flag("RING", true).bind("states", states);
+                let has_table = sequences.is_some_and(|sequences| !sequences.alone);
+                let call = call.flag("RING", true).flag("SEARCHED", has_table);
+                let tokens = has_table.then_some(Word::Tokens);
+                let call = call.bind("states", states).word_some("tokens", tokens);
                 kept.bind(*sequences, call)
             }
         }

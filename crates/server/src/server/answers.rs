@@ -45,6 +45,8 @@ pub(super) struct Usage {
     pub(super) thoughts: usize,
     /// Drafts of the answers, and those that were accepted.
     pub(super) drafts: [usize; 2],
+    /// Drafts of the text that the answers were expected to repeat, and those of them that were accepted.
+    pub(super) expected: [usize; 2],
     /// Time since the request came.
     pub(super) whole: Duration,
     /// Time from the beginning of the first prompt to the first token.
@@ -88,6 +90,8 @@ pub(super) struct Answers<'a> {
     cached: usize,
     /// Drafts of the answers, and those that were accepted.
     drafts: [usize; 2],
+    /// Those of the text that the answers are expected to repeat.
+    expected: [usize; 2],
     timeout: Option<Duration>,
     until: Option<Instant>,
     /// When the computation of the first prompt began.
@@ -123,6 +127,7 @@ impl<'a> Answers<'a> {
             each,
             cached: 0,
             drafts: [0; 2],
+            expected: [0; 2],
             begun: None,
             first: None,
             timeout,
@@ -177,9 +182,19 @@ impl<'a> Answers<'a> {
                     self.record.begun(cached);
                 }
             }
-            Told::Event(Event::Drafted { drafted, accepted }) => {
-                self.drafts[0] += drafted;
-                self.drafts[1] += accepted;
+            Told::Event(Event::Drafted {
+                drafted,
+                accepted,
+                is_expected,
+            }) => {
+                let kinds = [
+                    Some(&mut self.drafts),
+                    is_expected.then_some(&mut self.expected),
+                ];
+                for counts in kinds.into_iter().flatten() {
+                    counts[0] += drafted;
+                    counts[1] += accepted;
+                }
             }
             Told::Event(Event::Token(token)) => return Ok(Some(self.token(choice, token))),
             Told::Event(Event::Ended(stats)) => return Ok(Some(self.ended(choice, stats.stop))),
@@ -254,6 +269,7 @@ impl<'a> Answers<'a> {
             generated: self.choices.iter().map(|choice| choice.generated).sum(),
             thoughts: thoughts.sum(),
             drafts: self.drafts,
+            expected: self.expected,
             whole: now - self.record.began,
             of_prompt: first - self.begun.unwrap_or(first),
             of_answer: now - first,

@@ -11,7 +11,7 @@ use super::orders::{Order, Wish};
 use super::{known, sampling};
 use crate::engine::EngineError;
 use crate::engine::chooser::{ChainSettings, Language};
-use crate::engine::draft::DraftOptions;
+use crate::engine::draft::{DraftOptions, DraftSource};
 use crate::tokenizer::TokenizerError;
 
 /// The most texts that may end an answer.
@@ -42,6 +42,8 @@ pub(super) struct Ask {
     /// The slot that the conversation is kept in; `None` is any.
     slot: Option<usize>,
     drafts: DraftOptions,
+    /// The text that answers are expected to repeat.
+    pub(super) expected: Vec<u32>,
     pub(super) chain: ChainSettings,
     /// The field that asks for a form of the answer, and the form as a language.
     form: Option<(&'static str, Language)>,
@@ -97,9 +99,17 @@ impl Ask {
             limit,
             slot: slot(fields, model)?,
             drafts: drafts(fields, model)?,
+            expected: vec![],
             chain: sampling::read(fields, defaults, seed, penalty, tokenizer)?,
             form: sampling::form(fields)?,
         })
+    }
+
+    /// Whether the answers can have drafts.
+    pub(super) fn has_drafts(&self, model: &Model) -> bool {
+        let sizes = model.engine.batch_sizes();
+        let has_room = sizes.is_some_and(|sizes| sizes.drafts > 0);
+        has_room && self.drafts.source != DraftSource::Off && self.drafts.most != Some(0)
     }
 
     /// Demands a form that the request itself does not name.
@@ -155,6 +165,7 @@ impl Ask {
             limit: self.limit,
             slot: self.slot,
             drafts: self.drafts,
+            expected: self.expected.clone(),
         });
         let order = |prompt: &Vec<u32>| Order {
             prompt: prompt.as_slice().into(),

@@ -16,6 +16,7 @@ use super::kept::Kept;
 use super::messages;
 use super::model::Model;
 use super::openai::{self, Choices};
+use super::prediction;
 use super::probabilities;
 use super::reader::Reader;
 use super::sse::Framing;
@@ -200,6 +201,7 @@ impl Form for Chat {
         let rendered = render(fields, model)?;
         let mut ask = Ask::read(fields, model, rendered.no_thoughts, log_probs)?;
         check_prompt("messages", &rendered.prompt, model)?;
+        ask.expected = prediction::read(fields, model, &ask)?;
         match &rendered.tools {
             Some((format, tools)) if tools.forced => {
                 let form = forced(*format, tools, model.engine.tokenizer());

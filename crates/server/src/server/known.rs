@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 
 /// Fields that change no answer of this server.
-const SILENT: [&str; 29] = [
+const SILENT: [&str; 28] = [
     // OpenAI: who asks, and what is kept.
     "user",
     "metadata",
@@ -16,7 +16,6 @@ const SILENT: [&str; 29] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "prediction",
     // vLLM: which request goes first, and how it is computed.
     "priority",
     "request_id",

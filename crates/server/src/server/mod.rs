@@ -46,6 +46,7 @@ mod patient;
 mod peer;
 mod places;
 mod pool;
+mod prediction;
 mod probabilities;
 mod reader;
 mod reading;

@@ -35,12 +35,17 @@ fn around(form: &impl Choices, head: &Head, choices: Vec<Value>) -> Value {
 
 /// The tokens of answers.
 fn usage(usage: &Usage) -> Value {
+    let [expected, accepted] = usage.expected;
     json!({
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.generated,
         "total_tokens": usage.prompt + usage.generated,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": usage.thoughts},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.thoughts,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": expected - accepted,
+        },
     })
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Wish {
     /// The slot that the conversation is kept in; `None` is any.
     pub(super) slot: Option<usize>,
     pub(super) drafts: DraftOptions,
+    /// A text that answers are expected to repeat, if there is one.
+    pub(super) expected: Vec<u32>,
 }
 
 impl Wish {
@@ -122,5 +124,6 @@ pub(super) fn request(
         owner,
         slot: wish.slot,
         drafts: wish.drafts,
+        expected: wish.expected.clone(),
     }
 }

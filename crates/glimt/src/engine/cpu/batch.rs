@@ -118,6 +118,7 @@ impl Work {
         if step.choices.is_empty() {
             return Some(BatchLanding {
                 drafts,
+                layer_rows: true,
                 ..BatchLanding::default()
             });
         }
@@ -129,6 +130,7 @@ impl Work {
         let hidden: Vec<f32> = (0..step.choices.len()).flat_map(hidden).copied().collect();
         Some(BatchLanding {
             drafts,
+            layer_rows: true,
             ..self.choose(step, self.reference.head(&hidden))
         })
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::expected::Expected;
 use super::ngram::Ngrams;
 use super::policy::{Policy, Way};
 use super::{Acceptance, DraftOptions, DraftSource, Drafter, Proposal, Verified};
@@ -48,7 +49,12 @@ pub enum DraftError {
 #[derive(Debug)]
 pub struct Drafts {
     predicts: bool,
-    ngrams: Option<Ngrams>,
+    /// Whether drafts are looked for in every text, and not only where one is expected.
+    matches: bool,
+    ngrams: Ngrams,
+    /// The text that the answer is expected to repeat, and whether the last match is of it.
+    expected: Expected,
+    is_expected: bool,
     /// The most drafts of a step, of the layer and of a match.
     most: [usize; 2],
     policy: Policy,
@@ -82,7 +88,10 @@ impl Drafts {
         let most = |usual: usize| options.most.unwrap_or(usual).min(means.most);
         Ok(Some(Self {
             predicts: means.predicts && source != DraftSource::Ngram,
-            ngrams: (source != DraftSource::Mtp).then(Ngrams::default),
+            matches: source != DraftSource::Mtp,
+            ngrams: Ngrams::default(),
+            expected: Expected::default(),
+            is_expected: false,
             most: [MOST_PREDICTED, MOST_MATCHED].map(most),
             policy: Policy::new(),
             ways: VecDeque::new(),
@@ -117,8 +126,11 @@ impl Drafts {
 impl Drafter for Drafts {
     fn propose(&mut self, text: &[u32], most: usize) -> Proposal {
         let [predicted, matched] = self.most.map(|own| own.min(most));
-        let found = self.ngrams.as_mut().map(|index| index.find(text, matched));
-        let found = found.flatten();
+        let looks = self.matches || self.expected.is_some();
+        let text = self.expected.with(text);
+        let found = looks.then(|| self.ngrams.find(text, matched)).flatten();
+        let place = found.as_ref().map(|found| found.place);
+        self.is_expected = place.is_some_and(|place| self.expected.has(place));
         let layer = self.predicts.then_some((Way::Predicted, predicted));
         let place = found
             .as_ref()
@@ -139,6 +151,17 @@ impl Drafter for Drafts {
 
     fn acceptance(&mut self, _drafts: usize) -> Acceptance {
         Acceptance::Chosen
+    }
+
+    fn expect(&mut self, prompt: &[u32], text: &[u32]) {
+        self.expected = match text {
+            [] => Expected::default(),
+            _ => Expected::new(prompt, text),
+        };
+    }
+
+    fn is_expected(&self) -> bool {
+        self.is_expected
     }
 
     fn verified(&mut self, step: &Verified) {
@@ -243,6 +266,49 @@ mod tests {
         assert_eq!(drafts.propose(&text, 0), Proposal::None);
         drafts.begin();
         assert_eq!(drafts.drafted(), 0);
+    }
+
+    #[test]
+    fn an_expected_text_is_proposed_from_its_beginning() {
+        for source in [DraftSource::Auto, DraftSource::Ngram, DraftSource::Mtp] {
+            let means = DraftMeans {
+                predicts: true,
+                ..CPU
+            };
+            let drafts = Drafts::new(&options(source), &means).expect("it is there");
+            let mut drafts = drafts.expect("they are on");
+            drafts.predicts = false;
+            let prompt: Vec<u32> = (100..130).collect();
+            // The prompt has the same text, too.
+            let text: Vec<u32> = (0..60).collect();
+            let prompt = [&text[..], &prompt].concat();
+            drafts.expect(&prompt, &text);
+            let (mut answer, mut taken) = (prompt.clone(), 0);
+            while answer.len() < prompt.len() + 60 {
+                let next = answer.len() - prompt.len();
+                let proposal = drafts.propose(&answer, 7.min(text.len() - next - 1));
+                if let Proposal::Ids(ids) = &proposal {
+                    assert!(drafts.is_expected(), "{source:?}");
+                    assert_eq!(ids[..], text[next..][..ids.len()]);
+                }
+                let drafted = proposal.count();
+                taken += drafted;
+                drafts.verified(&Verified {
+                    drafted,
+                    accepted: drafted,
+                    took: Duration::from_millis(10),
+                });
+                answer.extend_from_slice(&text[next..=next + drafted]);
+            }
+            assert!(taken > 20, "{source:?}: {taken}");
+            // The next answer expects nothing.
+            drafts.expect(&prompt, &[]);
+            let found = drafts.propose(&answer[..prompt.len() + 30], 7);
+            assert!(!drafts.is_expected() || found == Proposal::None);
+            if source == DraftSource::Mtp {
+                assert_eq!(found, Proposal::None);
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! the token that the model chooses at its position. So the text is what it is without drafts.
 
 mod drafts;
+mod expected;
 mod ngram;
 mod policy;
 
@@ -138,6 +139,14 @@ pub trait Drafter: Send {
     /// [told](Acceptance::Told) may the next step be on its way before this one is there.
     fn acceptance(&mut self, _drafts: usize) -> Acceptance {
         Acceptance::Told
+    }
+
+    /// Takes a text that the answer to `prompt` is expected to repeat, in which drafts are looked for as well. An empty one is none.
+    fn expect(&mut self, _prompt: &[u32], _text: &[u32]) {}
+
+    /// Whether the last ids that were proposed are of the text that is expected.
+    fn is_expected(&self) -> bool {
+        false
     }
 
     /// Hears what became of a step, in order. Steps that were proposed for meanwhile may still be on their way.

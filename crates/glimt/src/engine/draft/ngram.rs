@@ -16,6 +16,8 @@ pub(super) struct Found {
     pub(super) matched: usize,
     /// The tokens behind them: up to twice as many, less one.
     pub(super) ids: Vec<u32>,
+    /// Their place in the text.
+    pub(super) place: usize,
 }
 
 /// An index of a text that grows. A token costs it one entry.
@@ -57,6 +59,7 @@ impl Ngrams {
         Some(Found {
             matched,
             ids: ids.collect(),
+            place,
         })
     }
 

@@ -41,6 +41,7 @@ pub struct BatchFlight {
     predictions: Vec<(usize, Prediction)>,
     /// The position of the first token that is chosen, where the device alone knew it when the step was encoded.
     position: Option<u32>,
+    layer_rows: bool,
     submission: SubmissionIndex,
 }
 
@@ -96,6 +97,8 @@ pub struct GpuBatch {
     pub(super) token: Token,
     /// The recordings from ids to hidden states, by the most tokens, of which there are several.
     steps: BTreeMap<u32, Recording>,
+    /// The recordings of what steps leave for the prediction layer, by the most tokens, without rows of its cache and with them.
+    of_layer: BTreeMap<u32, [Recording; 2]>,
     /// The recordings from hidden states to chosen tokens, by the step that left these, and by the most tokens.
     heads: BTreeMap<(After, u32), Recording>,
     /// The lists of experts that the steps leave, each once.
@@ -280,6 +283,7 @@ impl GpuBatch {
             compiling: None,
             layer_rows: 0,
             steps: BTreeMap::new(),
+            of_layer: BTreeMap::new(),
             heads: BTreeMap::new(),
             lists: BTreeMap::new(),
             next_slot: 0,
@@ -406,6 +410,14 @@ impl GpuBatch {
             }
             self.lists.insert(most, lists);
             self.steps.insert(most, Recording::new(&gpu, &step).await?);
+            let of_layer = |rows| self.recipes.of_layer(&gpu, most, rows);
+            if let (Some(states), Some(rows)) = (of_layer(false), of_layer(true)) {
+                let both = [
+                    Recording::new(&gpu, &states).await?,
+                    Recording::new(&gpu, &rows).await?,
+                ];
+                self.of_layer.insert(most, both);
+            }
         }
         let key = self.head_of(tokens, drawn);
         if drawn > 0 && !self.heads.contains_key(&key) {
@@ -429,7 +441,7 @@ impl GpuBatch {
         for tokens in self.runs() {
             self.prepare_run(tokens).await?;
         }
-        Ok(())
+        self.prepare_all_drafts().await
     }
 
     /// The most tokens of one prompt that a step takes, where there are such steps.

@@ -120,6 +120,8 @@ impl Plan {
         let mut kinds = HashSet::new();
         for class in classes(sizes, &recipes) {
             steps.push(("step", recipes.step(target, class)?));
+            let of_layer = recipes.of_layer(target, class, true);
+            steps.extend(of_layer.map(|step| ("rows of the prediction layer", step)));
             for most in head_classes(sizes) {
                 if most <= class && kinds.insert((After::of(target, sizes, class), most)) {
                     let head = recipes.head(target, class, most, &logits)?;

@@ -182,6 +182,7 @@ impl Many {
             owner,
             slot,
             drafts,
+            expected,
         } = request;
         self.engine.check_cache(prompt.len())?;
         self.check_drafts(&drafts)?;
@@ -194,6 +195,8 @@ impl Many {
             tokens: prompt,
             choice,
             drafts,
+            expected,
+            is_expected: false,
             drafter: None,
             slot,
             limit: limit.min(room),

@@ -21,6 +21,8 @@ pub struct Request {
     pub slot: Option<usize>,
     /// The drafts that the answer may take.
     pub drafts: DraftOptions,
+    /// A text that the answer is expected to repeat, in which drafts are looked for; empty if there is none.
+    pub expected: Vec<u32>,
 }
 
 /// How the tokens of an answer are chosen.
@@ -53,6 +55,8 @@ pub enum Event {
         drafted: usize,
         /// The number of drafts that were accepted.
         accepted: usize,
+        /// Whether they are of the text that the answer is [expected](Request::expected) to repeat.
+        is_expected: bool,
     },
     /// The next token of the answer. Stop tokens are not told.
     Token(u32),

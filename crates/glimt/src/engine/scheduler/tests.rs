@@ -50,6 +50,7 @@ fn greedy(prompt: &[u32], limit: usize) -> Request {
         owner: Owner::default(),
         slot: None,
         drafts: DraftOptions::OFF,
+        expected: vec![],
     }
 }
 

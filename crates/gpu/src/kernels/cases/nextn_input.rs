@@ -1,7 +1,7 @@
 //! Cases of the input of the prediction layer.
 
 use super::Case;
-use super::keep_states::states;
+use super::keep_states::{in_any_order, states};
 use super::lab::{Compared, Lab, state};
 use super::places::Pages;
 use super::prepared::EPS;
@@ -97,6 +97,35 @@ fn of_prompt(lab: &Lab<'_>, [tokens, width, pos]: [usize; 3]) -> Result<Vec<Comp
     given.compare(lab, (from, &rows), Activation::Floats, state(tokens, pos))
 }
 
+/// Tokens of the prompts of several sequences in a random order, of which one begins.
+fn of_prompts(lab: &Lab<'_>, width: usize) -> Result<Vec<Compared>, GpuError> {
+    let pages = in_any_order(lab, &[1, 40, 65, 9], &[1, 1, 39, 9]);
+    let given = Given::new(lab, pages.tokens(), width);
+    let (kept, states) = states(lab, [4, pages.n_ctx, width]);
+    let own = lab.normals(pages.tokens() * width);
+    let places = || pages.of.iter().zip(&pages.positions);
+    let row = |(sequence, position): (&usize, &u32)| {
+        let Some(before) = position.checked_sub(1) else {
+            return vec![0.0; width];
+        };
+        let is_before = |place: (&usize, &u32)| place == (sequence, &before);
+        let (rows, at) = match places().position(is_before) {
+            Some(token) => (&own, token),
+            None => (&kept, (*sequence as u32 * KEPT + before % KEPT) as usize),
+        };
+        rows[at * width..][..width].to_vec()
+    };
+    let rows: Vec<f32> = places().flat_map(row).collect();
+    let sequences = pages.without_slices(lab);
+    let from = StatesFrom::Before(Some(&sequences), &states, lab.given(&own));
+    given.compare(
+        lab,
+        (from, &rows),
+        Activation::Floats,
+        state(pages.tokens(), 0),
+    )
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let drafts = |(tokens, width)| {
         let name = format!("{tokens} drafts of {width}");
@@ -111,5 +140,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend([[9, 2048, 33], [5, 160, 0], [1, 64, 70]].map(prompts));
     let several = Case::new("several sequences", |lab| of_several(lab, 2048));
     all.push(several.verified());
+    let prompts = Case::new("prompts of several", |lab| of_prompts(lab, 160));
+    all.push(prompts.verified());
     all
 }

@@ -1,11 +1,12 @@
 //! The drafts that the prediction layer makes at the beginning of a step: the recordings, what the host writes for them, and what comes back.
 
 use super::{BatchToken, Chosen, GpuBatch, Prediction};
-use crate::engine::gpu::table::{write_table_of, write_words};
+use crate::engine::gpu::table::{write_table, write_table_of, write_words};
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::record::Recording;
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::keep_states::KEPT;
 use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::CHOICE;
@@ -22,6 +23,8 @@ pub(super) struct Drafting {
     pub(super) choices: Vec<Range>,
     /// The recordings of each draft by its number, the most rows and the most of them that get a draft: the step, and its head with the choice.
     recordings: BTreeMap<Key, [Recording; 2]>,
+    /// The recording of rows that were not made with their tokens, where there are several sequences.
+    missing: Option<Recording>,
 }
 
 /// The number of a draft, the most rows of its step, and the most of them that get a draft.
@@ -80,6 +83,7 @@ impl Drafting {
             logits: logits(vocab, sizes),
             choices,
             recordings: BTreeMap::new(),
+            missing: None,
         }))
     }
 }
@@ -166,6 +170,9 @@ impl GpuBatch {
     async fn catch_up(&mut self, predictions: &mut [(usize, Prediction)]) -> Result<(), GpuError> {
         let room = self.recipes.as_one() / predictions.len().max(1) as u32;
         let room = room.max(1);
+        if self.sizes.pages > 0 {
+            return self.make_missing(predictions, room).await;
+        }
         for (_, prediction) in predictions.iter_mut() {
             while prediction.behind > room {
                 let rows = (prediction.behind - room).min(self.recipes.as_one());
@@ -190,6 +197,79 @@ impl GpuBatch {
             }
         }
         Ok(())
+    }
+
+    /// Makes all rows of the layer but the last `room` of each sequence. Nothing but the rows is computed.
+    async fn make_missing(
+        &mut self,
+        predictions: &mut [(usize, Prediction)],
+        room: u32,
+    ) -> Result<(), GpuError> {
+        let mut rows = vec![];
+        for (_, of) in predictions.iter_mut().filter(|(_, of)| of.behind > room) {
+            let (sequence, place) = (of.sequence, self.place(of.sequence));
+            let positions = of.position + 1 - of.behind..of.position + 1 - room;
+            rows.extend(positions.map(|position| (BatchToken { sequence, position }, place)));
+            of.behind = room;
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.prepare_missing().await?;
+        let missing = self.drafting.as_ref().and_then(|of| of.missing.as_ref());
+        let Some(missing) = missing else {
+            return Ok(());
+        };
+        let most = self.most_missing();
+        for rows in rows.chunks(most as usize) {
+            let state = write_table(self.gpu(), &self.recipes, most, rows);
+            let replay = missing.replay(self.gpu(), &state);
+            let number = self.gpu().reserve_numbers(1).number(0);
+            self.model.run(&[&replay], number, |_| {}).await?;
+        }
+        Ok(())
+    }
+
+    /// The most rows of a step of such that were not made with their tokens.
+    fn most_missing(&self) -> u32 {
+        KEPT.min(self.sizes.tokens)
+    }
+
+    /// Compiles the step of rows that were not made with their tokens, unless that was done.
+    async fn prepare_missing(&mut self) -> Result<(), GpuError> {
+        let gpu = Arc::clone(&self.model.gpu);
+        let most = self.most_missing();
+        let Some(drafting) = self.drafting.as_mut().filter(|of| of.missing.is_none()) else {
+            return Ok(());
+        };
+        if let Some(step) = self.recipes.rows_of_layer(&gpu, most) {
+            drafting.missing = Some(Recording::new(&gpu, &step).await?);
+        }
+        Ok(())
+    }
+
+    /// Compiles all steps of drafts that the sequences may need.
+    pub(super) async fn prepare_all_drafts(&mut self) -> Result<(), GpuError> {
+        let as_one = self.recipes.as_one();
+        let powers = || {
+            (0..u32::BITS)
+                .map(|power| 1 << power)
+                .take_while(|power| *power <= as_one)
+        };
+        for number in 0..self.recipes.predicts() {
+            // A sequence that has such a draft has a row for its last token and for each of its drafts.
+            let all_drawn = powers().filter(|drawn| drawn * (number as u32 + 2) <= as_one);
+            for drawn in all_drawn {
+                let rows = powers().filter(|rows| match number {
+                    0 => *rows >= drawn,
+                    _ => *rows == drawn,
+                });
+                for rows in rows {
+                    self.prepare_draft((number, [rows, drawn])).await?;
+                }
+            }
+        }
+        self.prepare_missing().await
     }
 
     /// Compiles the recordings of a draft, unless that was done.

@@ -5,7 +5,7 @@ use web_time::Duration;
 
 use super::{BATCHES_IN_FLIGHT, GpuBatch};
 use crate::engine::backend::{Answer, OnPrompt, Touch};
-use crate::engine::batch::{Batch, BatchLanding, BatchStep};
+use crate::engine::batch::{Batch, BatchLanding, BatchStep, BatchToken};
 use crate::recipes::BatchSizes;
 
 impl Batch for GpuBatch {
@@ -69,6 +69,10 @@ impl Batch for GpuBatch {
             self.flights.push_back(flight);
             Ok(())
         })
+    }
+
+    fn encode_ahead(&mut self, tokens: &[BatchToken], drafts: usize, biased: bool) {
+        GpuBatch::encode_ahead(self, tokens, drafts, biased);
     }
 
     fn land<'a>(&'a mut self, _: &'a mut OnPrompt<'_>) -> Answer<'a, Option<BatchLanding>> {

@@ -15,6 +15,12 @@ use crate::kernels::sequences::CHOICE;
 use std::sync::Arc;
 use wgpu::{CommandEncoder, SubmissionIndex};
 
+/// Whether a step has tokens of prompts, so that it makes their rows of the prediction layer with those of all its tokens. Other rows are made when
+/// drafts are.
+fn makes_rows(tokens: usize, drawn: usize) -> bool {
+    tokens > drawn
+}
+
 /// What is known of a step before it is submitted.
 struct Known {
     /// Whether it is a part of one prompt.
@@ -99,6 +105,7 @@ impl GpuBatch {
             rows,
             predictions,
             position: None,
+            layer_rows: self.makes_layer_rows(tokens.len(), drawn, run.is_some()),
             submission,
         })
     }
@@ -210,8 +217,18 @@ impl GpuBatch {
         };
         let head = self.heads.get(&self.head_of(tokens, drawn));
         let head = head.filter(|_| drawn > 0).map(|head| (head, of_head));
-        let step = (&self.steps[&self.class(tokens)], state);
-        [step].into_iter().chain(head).collect()
+        let class = self.class(tokens);
+        let of_layer = self.of_layer.get(&class);
+        let rows = usize::from(makes_rows(tokens, drawn));
+        let of_layer = of_layer.map(|recordings| (&recordings[rows], state));
+        let step = [(&self.steps[&class], state)];
+        step.into_iter().chain(of_layer).chain(head).collect()
+    }
+
+    /// Whether a step makes the rows of the prediction layer for its tokens.
+    fn makes_layer_rows(&self, tokens: usize, drawn: usize, is_run: bool) -> bool {
+        let has_recording = self.of_layer.contains_key(&self.class(tokens));
+        is_run || makes_rows(tokens, drawn) && has_recording
     }
 
     /// Bytes of a row of logits.
@@ -254,7 +271,10 @@ impl GpuBatch {
     /// [`GpuError::WorkLost`], or what the device reports.
     pub async fn land(&mut self, flight: BatchFlight) -> Result<BatchLanding, GpuError> {
         let gpu = &self.model.gpu;
-        let mut landing = BatchLanding::default();
+        let mut landing = BatchLanding {
+            layer_rows: flight.layer_rows,
+            ..BatchLanding::default()
+        };
         let submission = Some(flight.submission.clone());
         let results = self.results_of(flight.drawn, &flight.predictions);
         if results > 0 {

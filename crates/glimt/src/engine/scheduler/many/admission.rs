@@ -156,6 +156,9 @@ impl Many {
         };
         if answer.drafter.is_none() {
             answer.drafter = self.drafter(&answer.drafts);
+            if let Some(drafter) = &mut answer.drafter {
+                drafter.expect(&answer.tokens[..answer.prompt], &answer.expected);
+            }
         }
         self.batch.write_ids(seat, 0, &answer.tokens);
         self.batch.write_pages(seat, 0, &table.pages);

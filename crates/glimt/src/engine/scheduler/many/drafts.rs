@@ -103,7 +103,8 @@ impl Many {
         if self.running.iter().any(|s| s.is_ready() && s.left() > 1) {
             return 0;
         }
-        (1 + self.draft_means().most).saturating_sub(decoding)
+        let rows = self.batch.sizes().most_drawn() as usize;
+        rows.min(self.batch.as_one()).saturating_sub(decoding)
     }
 
     /// The drafts of each of the sequences that decode in the next step. Those go that have to wait until their last token is known here.
@@ -126,6 +127,7 @@ impl Many {
 
     /// Up to `most` drafts behind the last known token of a sequence. Nobody is taken back for them.
     fn propose(&mut self, run: u64, most: usize) -> Proposal {
+        let most = most.min(self.draft_means().most);
         let Some(index) = self.find(run) else {
             return Proposal::None;
         };
@@ -139,10 +141,12 @@ impl Many {
         let vocab = self.engine.model().config().vocab_size;
         let drafts = match drafter.propose(&answer.tokens, most) {
             Proposal::Ids(ids) => {
+                answer.is_expected = drafter.is_expected();
                 let known = ids.into_iter().take(most);
                 Proposal::Ids(known.take_while(|id| (*id as usize) < vocab).collect())
             }
             Proposal::Predict(count) => {
+                answer.is_expected = false;
                 Proposal::Predict(count.min(most).min(self.batch.predicts()))
             }
             Proposal::None => Proposal::None,
@@ -209,7 +213,11 @@ impl Many {
         } = step;
         sequence.answer.drafted[0] += drafted;
         sequence.answer.drafted[1] += accepted;
-        let event = Event::Drafted { drafted, accepted };
+        let event = Event::Drafted {
+            drafted,
+            accepted,
+            is_expected: sequence.answer.is_expected,
+        };
         drafted == 0 || told(sequence.answer.id, event).is_continue()
     }
 

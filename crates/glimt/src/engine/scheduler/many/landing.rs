@@ -107,12 +107,12 @@ impl Many {
         mut landing: BatchLanding,
         told: &mut Told<'_>,
     ) {
-        let predicts = flight.filled.is_run || self.is_slow();
         for (run, end) in &flight.parts {
             if let Some(index) = self.find(*run) {
-                if predicts {
-                    // Such a step makes the rows of the prediction layer as well.
-                    self.running[index].predicted = *end;
+                let sequence = &mut self.running[index];
+                // Behind rows that are missing these are made again.
+                if landing.layer_rows && sequence.predicted >= sequence.landed {
+                    sequence.predicted = *end;
                 }
                 self.computed(index, *end, told);
             }

@@ -77,6 +77,7 @@ impl Many {
             predictions: &plan.predictions,
         });
         submitted.await?;
+        self.encode_ahead(&plan, &tokens);
         if let Some((token, id)) = restored {
             let position = token.position as usize + 1;
             self.batch.write_ids(token.sequence, position, &[id]);
@@ -90,6 +91,28 @@ impl Many {
             watched: plan.watched,
         });
         Ok(true)
+    }
+
+    /// Has the next step encoded while one with drafts computes: mostly it has as many drafts.
+    fn encode_ahead(&mut self, plan: &Plan, tokens: &[BatchToken]) {
+        let has_drafts = plan.draws.iter().any(|draw| draw.drafts.count() > 0);
+        if !has_drafts || !plan.rows.is_empty() || plan.prompts > 0 {
+            return;
+        }
+        let moved = |token: &BatchToken| {
+            let own = tokens
+                .iter()
+                .filter(|other| other.sequence == token.sequence);
+            BatchToken {
+                position: token.position + own.count() as u32,
+                ..*token
+            }
+        };
+        let next: Vec<_> = tokens.iter().map(moved).collect();
+        let predicted = plan.predictions.iter().map(|of| of.drafts).max();
+        let biased = plan.biases.iter().any(|biases| !biases.is_empty());
+        let predicted = predicted.unwrap_or(0) as usize;
+        self.batch.encode_ahead(&next, predicted, biased);
     }
 
     /// The id behind a token of a prompt.

@@ -19,6 +19,9 @@ pub(super) struct Answer {
     pub(super) choice: Choice,
     /// The drafts that it may have.
     pub(super) drafts: DraftOptions,
+    /// A text that it is expected to repeat, and whether its last drafts are of that.
+    pub(super) expected: Vec<u32>,
+    pub(super) is_expected: bool,
     /// Proposes them while it is answered.
     pub(super) drafter: Option<Box<dyn Drafter>>,
     /// The slot that it is kept in, if the request names one or it has begun.

@@ -142,6 +142,7 @@ impl Job {
             owner: self.owner,
             slot: None,
             drafts: DraftOptions::OFF,
+            expected: vec![],
         }
     }
 }
@@ -240,8 +241,14 @@ fn run(many: &mut Many, jobs: &[Job]) -> Vec<Vec<Event>> {
         .collect()
 }
 
-/// No page is in the hands of two that may write to it.
+/// No page is in the hands of two that may write to it, and steps with drafts are those that leave each row what it is alone.
 fn check(many: &Many) {
+    for flight in &many.flights {
+        if flight.draws.iter().any(|draw| draw.drafts.count() > 0) {
+            assert!(flight.filled.tokens <= many.batch.as_one());
+            assert_eq!(flight.filled.prompts, 0, "no prompt is beside drafts");
+        }
+    }
     let mut writers = HashMap::new();
     for sequence in &many.running {
         for page in &sequence.table.pages[sequence.landed / ROWS..] {
@@ -264,7 +271,9 @@ fn text(events: &[Event]) -> Vec<u32> {
                 cached_at = *done + 1;
             }
             Event::Token(token) => tokens.push(*token),
-            Event::Drafted { drafted, accepted } => assert!(accepted <= drafted),
+            Event::Drafted {
+                drafted, accepted, ..
+            } => assert!(accepted <= drafted),
             Event::Ended(stats) => {
                 assert_eq!(i + 1, events.len(), "nothing follows");
                 assert_eq!(stats.generated, tokens.len());

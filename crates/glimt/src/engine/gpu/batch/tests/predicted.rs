@@ -65,6 +65,12 @@ fn part(tokens: usize, pos: usize) -> Part<'static> {
 
 /// A session with room for drafts, and its model.
 fn session(tier: Tier, name: ModelName, recipe: Recipe) -> Option<GpuBackend> {
+    let model = model(tier, name, recipe)?;
+    Some(complete(GpuBackend::with_drafts(model, N_CTX, Some(32), 3)).expect("it fits"))
+}
+
+/// A model with a prediction layer.
+fn model(tier: Tier, name: ModelName, recipe: Recipe) -> Option<Arc<GpuModel>> {
     let options = GpuOptions {
         tier: Some(tier),
         serial_passes: Some(false),
@@ -85,8 +91,7 @@ fn session(tier: Tier, name: ModelName, recipe: Recipe) -> Option<GpuBackend> {
     let model = models::load_with_nextn(Arc::new(gguf), &NextnSource::Own);
     let model = model.expect("it is supported");
     let model = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {}).wait();
-    let model = Arc::new(model.expect("it fits"));
-    Some(complete(GpuBackend::with_drafts(model, N_CTX, Some(32), 3)).expect("it fits"))
+    Some(Arc::new(model.expect("it fits")))
 }
 
 /// A step over rows from the one at `last` on, with `drafts` of the layer.
@@ -159,15 +164,7 @@ fn compare(tier: Tier, limit: f64, recipe: Recipe) {
             let near = row[best as usize] - row[*draft as usize];
             assert!(near < 0.3, "{draft} for {best}, {near} below");
         }
-        let drafting = session.batch.drafting.as_ref().expect("it drafts");
-        let found = &drafting.logits;
-        let found = session
-            .batch
-            .gpu()
-            .read(&found.buffer, found.offset, found.size);
-        let found: Vec<f32> = found.wait().expect("it reads");
-        let exact: Vec<f64> = logits[drafts - 1].iter().map(|v| f64::from(*v)).collect();
-        errors.push(nmse(&found, &exact));
+        errors.push(error(&session.batch, &logits[drafts - 1]));
         let same = landing.drafts.iter().zip(&text[last + 1..]);
         last += 1 + same.take_while(|(draft, id)| draft == id).count();
         session.batch.write_ids(0, last, &text[last..=last]);
@@ -176,6 +173,148 @@ fn compare(tier: Tier, limit: f64, recipe: Recipe) {
     // Rounding may turn a near tie of experts.
     let middle = errors[errors.len() / 2];
     assert!(middle < limit, "{name:?} {recipe:?} {tier:?}: {errors:?}");
+}
+
+/// The error of the logits of the last draft of a step with one sequence.
+fn error(batch: &GpuBatch, exact: &[f32]) -> f64 {
+    let drafting = batch.drafting.as_ref().expect("it drafts");
+    let Range { buffer, offset, .. } = &drafting.logits;
+    let bytes = size_of_val(exact) as u64;
+    let found: Vec<f32> = (batch.gpu().read(buffer, *offset, bytes))
+        .wait()
+        .expect("it reads");
+    let exact: Vec<f64> = exact.iter().map(|v| f64::from(*v)).collect();
+    nmse(&found, &exact)
+}
+
+/// A sequence of a batch whose tokens are all known.
+struct Known {
+    text: Vec<u32>,
+    /// The tokens that are computed, and those that have rows of the layer.
+    done: usize,
+    rows: usize,
+}
+
+/// Computes tokens of the sequences, so many of each, and chooses one behind the last of each, which is put back.
+fn compute(batch: &mut GpuBatch, all: &mut [Known], counts: &[usize]) {
+    let (mut drawn, mut others) = (vec![], vec![]);
+    for (sequence, (known, count)) in all.iter().zip(counts).enumerate() {
+        let token = |position: usize| BatchToken {
+            sequence: sequence as u32,
+            position: position as u32,
+        };
+        let mut tokens: Vec<_> = (known.done..known.done + count).map(token).collect();
+        drawn.extend(tokens.pop());
+        others.extend(tokens);
+    }
+    let flight = complete(batch.submit(BatchStep {
+        tokens: &[&drawn[..], &others].concat(),
+        choices: &vec![Sampling::GREEDY; drawn.len()],
+        biases: &[],
+        logits: &[],
+        predictions: &[],
+    }));
+    let landing = complete(batch.land(flight.expect("it runs"))).expect("it lands");
+    for (sequence, (known, count)) in all.iter_mut().zip(counts).enumerate() {
+        let is_behind = known.rows < known.done;
+        known.done += count;
+        if landing.layer_rows && !is_behind {
+            known.rows = known.done;
+        }
+        if *count > 0 {
+            let next = &known.text[known.done..=known.done];
+            batch.write_ids(sequence as u32, known.done, next);
+        }
+    }
+}
+
+/// Computes the prompts of several sequences beside each other, and compares the first draft of each.
+fn compare_mixed(tier: Tier, limit: f64, recipe: Recipe) {
+    let mut rng = Rng::fresh();
+    let name = [ModelName::Tiny, ModelName::TinyGlm][rng.below(2)];
+    let Some(model) = model(tier, name, recipe) else {
+        return;
+    };
+    let lengths = [30, 50, 3, 15, 25, 6].map(|length| length + rng.below(10));
+    let per_sequence = N_CTX.div_ceil(PAGE as usize) as u32;
+    let sizes = BatchSizes {
+        n_ctx: N_CTX,
+        pages: lengths.len() as u32 * per_sequence,
+        sequences: lengths.len() as u32,
+        tokens: 128,
+        chunk: 160,
+        drafts: 3,
+    };
+    let mut batch = complete(GpuBatch::new(Arc::clone(&model), sizes)).expect("it fits");
+    let mut all: Vec<Known> = vec![];
+    for (sequence, length) in lengths.iter().enumerate() {
+        let (sequence, text) = (sequence as u32, tokens(length + 10).to_vec());
+        batch.write_ids(sequence, 0, &text);
+        let first = sequence * per_sequence;
+        let pages: Vec<u32> = (first..first + per_sequence).collect();
+        batch.write_pages(sequence, 0, &pages);
+        let (done, rows) = (0, 0);
+        all.push(Known { text, done, rows });
+    }
+    // By the kernels of many tokens, then of few, and the rest.
+    for sum in [100, 14, usize::MAX] {
+        let mut counts = vec![0; all.len()];
+        let is_whole =
+            |counts: &[usize], which: usize| all[which].done + counts[which] == lengths[which];
+        while counts.iter().sum::<usize>() < sum {
+            let left: Vec<usize> = (0..all.len())
+                .filter(|which| !is_whole(&counts, *which))
+                .collect();
+            let Some(last) = left.len().checked_sub(1) else {
+                break;
+            };
+            counts[left[rng.below(last + 1)]] += 1;
+        }
+        compute(&mut batch, &mut all, &counts);
+    }
+    // Then they decode, all at once or some of them.
+    for _ in 0..9 {
+        let counts: Vec<usize> = (0..all.len()).map(|_| rng.below(2)).collect();
+        if counts.contains(&1) {
+            compute(&mut batch, &mut all, &counts);
+        }
+    }
+    let mut errors = vec![];
+    for (sequence, known) in all.iter().enumerate().take(3) {
+        let token = |position| BatchToken {
+            sequence: sequence as u32,
+            position: (known.done + position) as u32,
+        };
+        let prediction = Prediction {
+            sequence: sequence as u32,
+            position: known.done as u32,
+            behind: (known.done + 1 - known.rows) as u32,
+            drafts: 1,
+        };
+        assert!(prediction.behind <= 10, "{prediction:?}: {lengths:?}");
+        let flight = complete(batch.submit(BatchStep {
+            tokens: &[token(0), token(1)],
+            choices: &[Sampling::GREEDY; 2],
+            biases: &[],
+            logits: &[],
+            predictions: &[prediction],
+        }));
+        let landing = complete(batch.land(flight.expect("it runs"))).expect("it lands");
+        let mut exact = Exact::new(Arc::clone(&model.model), &known.text);
+        let logits = exact.logits(&known.text, known.done + 1, &landing.drafts);
+        errors.push(error(&batch, &logits[0]));
+    }
+    errors.sort_by(f64::total_cmp);
+    // Rounding may turn a near tie of experts.
+    assert!(
+        errors[errors.len() / 2] < limit,
+        "{name:?} {recipe:?} {tier:?}: {errors:?}"
+    );
+}
+
+#[test]
+fn prompts_beside_others_have_rows_of_the_layer() {
+    compare_mixed(Tier::Subgroup, 1e-4, Recipe::Q8_0);
 }
 
 #[test]
@@ -224,6 +363,8 @@ fn drafts_have_them_in_every_tier() {
     for recipe in [Recipe::Q8_0, Recipe::Q4KM] {
         compare(Tier::Subgroup, 1e-4, recipe);
         compare(Tier::Int8, 2e-3, recipe);
+        compare_mixed(Tier::Subgroup, 1e-4, recipe);
+        compare_mixed(Tier::Int8, 2e-3, recipe);
     }
 }
 
