@@ -165,7 +165,10 @@ pub fn partly_of_many(
         chunk: 0,
         drafts: 0,
     };
-    let sought = Sought::new(gpu, model, sizes, Some(pages as usize))?;
+    let sought = Sought {
+        may_shrink: true,
+        ..Sought::new(gpu, model, sizes, Some(pages as usize))?
+    };
     Ok(sought.partly()?.and_then(|many| many.partly))
 }
 

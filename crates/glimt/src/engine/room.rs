@@ -330,7 +330,8 @@ fn wired_limit_mb(target: &Target, memory: Memory, needed: u64) -> Option<u64> {
     (is_mac && needed <= most).then(|| needed.div_ceil(1 << 20))
 }
 
-/// Where the experts of `model` lie on a GPU with prompts in chunks as usual, for commands that have no flag for the context.
+/// Where the experts of `model` lie on a GPU, for commands that have no flag for the context. Prompts are computed in chunks of `ubatch` tokens, or
+/// as usual where `None`, or in smaller ones if only these have room.
 ///
 /// # Errors
 /// The errors of [`Place::check`].
@@ -339,19 +340,20 @@ pub fn check_gpu(
     gpu: &Gpu,
     model: &dyn Model,
     n_ctx: usize,
+    ubatch: Option<u32>,
 ) -> Result<Option<Partly>, EngineError> {
     let place = Place {
         site: Site::Gpu(gpu, Memory::of(gpu)),
         model,
-        ubatch: None,
+        ubatch,
         has_flag: false,
-        may_shrink: false,
+        may_shrink: true,
     };
     place.check(n_ctx)
 }
 
 /// Like [`check_gpu`], the residence of the experts: on the device with all else where that is to be forced. `told` hears of one that is not
-/// whole.
+/// whole. Behind it is the number of tokens of a chunk; `None` is the usual one.
 ///
 /// # Errors
 /// The errors of [`Place::check`].
@@ -359,16 +361,17 @@ pub fn check_gpu(
 pub fn residence(
     gpu: &Gpu,
     model: &dyn Model,
-    n_ctx: usize,
+    (n_ctx, ubatch): (usize, Option<u32>),
     force: bool,
     told: &mut dyn FnMut(&Partly),
-) -> Result<Residence, EngineError> {
+) -> Result<(Residence, Option<u32>), EngineError> {
     if force {
-        return Ok(Residence::Whole);
+        return Ok((Residence::Whole, ubatch));
     }
-    let partly = check_gpu(gpu, model, n_ctx)?;
+    let partly = check_gpu(gpu, model, n_ctx, ubatch)?;
     partly.as_ref().map(told);
-    Ok(Partly::residence_of(partly.as_ref()))
+    let at_once = partly.and_then(|partly| partly.at_once);
+    Ok((Partly::residence_of(partly.as_ref()), at_once.or(ubatch)))
 }
 
 /// The advice to take a context of `tokens` tokens, by the flag if there is one.

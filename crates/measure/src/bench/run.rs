@@ -314,10 +314,12 @@ fn on_gpu(
         },
     )?;
     let (mut flow, mut seconds) = (Ok(()), None);
-    let residence = residence(&gpu, &**model, n_ctx, options.force, &mut |partly| {
+    let largest = options.chunks.iter().max().copied();
+    let told = &mut |partly: &Partly| {
         seconds = Some(1.0 / partly.tokens_per_s);
         flow = tell(on_event, Event::Partly(partly));
-    })?;
+    };
+    let (residence, chunk) = residence(&gpu, &**model, (n_ctx, largest), options.force, told)?;
     flow?;
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
@@ -353,7 +355,7 @@ fn on_gpu(
         tell(on_event, Event::Precomposed(precomposed))?;
     }
     let chunks = match options.chunks.as_slice() {
-        [] => vec![None],
+        [] => vec![chunk],
         asked => asked.iter().map(|n| Some(*n)).collect(),
     };
     for chunk in chunks {
