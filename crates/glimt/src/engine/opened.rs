@@ -100,7 +100,6 @@ impl Opened {
             model: &*model,
             ubatch,
             has_flag: true,
-            may_shrink: true,
         };
         let n_ctx = match file.n_ctx {
             Some(n_ctx) => n_ctx,

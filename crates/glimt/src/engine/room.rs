@@ -62,19 +62,17 @@ impl<'a> Site<'a> {
     }
 }
 
-/// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
+/// A model and where it is to run.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The device on which it is to run.
     pub site: Site<'a>,
     /// The model.
     pub model: &'a dyn Model,
-    /// Tokens of a chunk, if asked for.
+    /// Tokens of a prompt that are computed at once, if asked for. Else there are fewer than usual if experts from the file have no room otherwise.
     pub ubatch: Option<u32>,
     /// Whether `-c` says how long the context is.
     pub has_flag: bool,
-    /// Whether fewer tokens of a prompt than usual may be computed at once, if experts from the file have no room otherwise.
-    pub may_shrink: bool,
 }
 
 /// The memory that a model and a context take.
@@ -134,9 +132,9 @@ impl Place<'_> {
             return none(String::new());
         };
         let plan = |residence, at_once| self.plan_at(residence, n_ctx, at_once);
-        let tried = match self.may_shrink && self.ubatch.is_none() {
-            true => FEWER,
-            false => &FEWER[..1],
+        let tried = match self.ubatch {
+            None => FEWER,
+            Some(_) => &FEWER[..1],
         };
         Ok(match Elsewhere::find(target, memory, (has, tried), &plan) {
             Elsewhere::At(way, _, at_once) => Room::Partly {
@@ -347,7 +345,6 @@ pub fn check_gpu(
         model,
         ubatch,
         has_flag: false,
-        may_shrink: true,
     };
     place.check(n_ctx)
 }
