@@ -93,7 +93,8 @@ pub(super) struct Bench {
     /// Have decoded tokens choose experts by this trace: an array (tokens, layers, used) of bytes, as numpy.save writes it
     ///
     /// Random weights choose experts as if by dice. The choices of a real router repeat more, and then slots of --gpu-memory hold
-    /// more of them. Layers of the trace repeat, each time later in the text.
+    /// more of them. Layers of the trace repeat, each time later in the text. Prompts choose experts themselves, and so would steps of
+    /// several tokens: --parallel and --draft are refused with it.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     routing: Option<PathBuf>,
     /// Repetitions of each test

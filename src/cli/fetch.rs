@@ -131,7 +131,6 @@ fn verdict(gguf: Gguf) -> Option<Verdict> {
         model: &*model,
         ubatch: None,
         has_flag: true,
-        may_shrink: true,
     };
     let n_ctx = engine::context_length(None, model.config().context_length).ok()?;
     Some(match place.check(n_ctx) {

@@ -199,7 +199,6 @@ impl<'a> Subject<'a> {
             model: self.model,
             ubatch,
             has_flag: true,
-            may_shrink: true,
         }
     }
 

@@ -67,7 +67,6 @@ fn planned(known: &Known, model: &dyn Model) -> Result<Planned, String> {
     };
     let place = Place {
         has_flag: true,
-        may_shrink: true,
         site: Site::Gpu(&target, memory),
         model,
         ubatch: None,

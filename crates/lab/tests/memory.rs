@@ -71,7 +71,6 @@ fn found(name: &str, memory: Memory, model: &dyn Model) -> Found {
         model,
         ubatch: None,
         has_flag: true,
-        may_shrink: true,
     };
     match place.check(N_CTX) {
         Err(_) => Found::Not,

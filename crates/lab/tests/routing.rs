@@ -123,6 +123,14 @@ fn recent(steps: &Steps, slots: usize) -> Share {
     })
 }
 
+/// The hits if the expert is forgotten that was chosen least often.
+fn frequent(steps: &Steps, slots: usize) -> Share {
+    let uses = uses(steps);
+    hits(steps, slots, |now, expert| {
+        usize::MAX - uses[expert].partition_point(|step| *step < now)
+    })
+}
+
 /// The hits if the expert is forgotten that is not chosen for longest: no rule has more (Belady).
 fn best(steps: &Steps, slots: usize) -> Share {
     let uses = uses(steps);
@@ -145,8 +153,8 @@ fn kept(steps: &Steps, slots: usize) -> Share {
 }
 
 /// The share of hits in all layers by each rule.
-fn shares(layers: &[Steps], slots: usize) -> [f64; 3] {
-    [recent, kept, best].map(|rule| {
+fn shares(layers: &[Steps], slots: usize) -> [f64; 4] {
+    [recent, frequent, kept, best].map(|rule| {
         let of_layers = layers.iter().map(|steps| rule(steps, slots));
         let [hits, all] = of_layers.fold([0; 2], |sum, found| [0, 1].map(|i| sum[i] + found[i]));
         hits as f64 / all as f64
@@ -168,11 +176,11 @@ fn slots_keep_what_a_real_router_chooses_again() {
         .collect();
     let mut table = HEAD.to_owned();
     for (slots, row) in SLOTS.iter().zip(found.chunks(columns.len())) {
-        let cell = |shares: &[f64; 3]| shares.map(|share| format!("{share:.3}")).join(", ");
+        let cell = |shares: &[f64; 4]| shares.map(|share| format!("{share:.3}")).join(", ");
         let cells: Vec<_> = row.iter().map(cell).collect();
         table += &format!("| {slots} | {} |\n", cells.join(" | "));
     }
-    for ((slots, _), [recent, kept, best]) in cells.iter().zip(&found) {
+    for ((slots, _), [recent, _, kept, best]) in cells.iter().zip(&found) {
         assert!(*kept >= recent - BELOW_RECENT, "{slots} slots: {table}");
         assert!(
             *kept >= best - BELOW_BEST && kept <= best,

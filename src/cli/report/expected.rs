@@ -150,7 +150,7 @@ enum Planned {
 /// The error with which loading it would end.
 fn planned(gpu: &Arc<Gpu>, model: &dyn Model) -> Result<Planned, EngineError> {
     let n_ctx = model.config().context_length.min(N_CTX);
-    if let Some(partly) = check_gpu(gpu, model, n_ctx)? {
+    if let Some(partly) = check_gpu(gpu, model, n_ctx, None)? {
         return Ok(Planned::Partly(partly));
     }
     let plan = Plan::of_one(&gpu.target, model, Residence::Whole, n_ctx, None)?;

@@ -122,7 +122,11 @@ impl fmt::Display for Disk {
         };
         write!(f, "{:.1} GB/s{told}", self.gb_per_s)?;
         match self.in_memory {
-            Some(share) => write!(f, "; {:.0}% of what was read was in memory", 100.0 * share),
+            Some(share) => write!(
+                f,
+                "; {:.0}% of what was read had been in memory before",
+                100.0 * share
+            ),
             None => Ok(()),
         }
     }
@@ -174,7 +178,7 @@ mod tests {
         };
         assert_eq!(
             measured.to_string(),
-            "2.0 GB/s, measured on the disk; 25% of what was read was in memory"
+            "2.0 GB/s, measured on the disk; 25% of what was read had been in memory before"
         );
         assert_eq!(Disk::measured(&[]), Disk::ASSUMED);
         assert_eq!(Disk::ASSUMED.to_string(), "3.0 GB/s, assumed");

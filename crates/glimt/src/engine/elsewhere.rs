@@ -182,9 +182,11 @@ impl Elsewhere {
                 },
             };
         }
-        match in_host {
-            Self::Nowhere(None, why) if why.is_empty() => Self::Nowhere(but.0, but.1),
-            nowhere => nowhere,
+        match (in_host, but) {
+            // Experts from the file need the least memory of the device.
+            (_, (Some(least), but)) => Self::Nowhere(Some(least), but),
+            (Self::Nowhere(None, why), (None, but)) if why.is_empty() => Self::Nowhere(None, but),
+            (nowhere, _) => nowhere,
         }
     }
 }

@@ -165,7 +165,10 @@ pub fn partly_of_many(
         chunk: 0,
         drafts: 0,
     };
-    let sought = Sought::new(gpu, model, sizes, Some(pages as usize))?;
+    let sought = Sought {
+        may_shrink: true,
+        ..Sought::new(gpu, model, sizes, Some(pages as usize))?
+    };
     Ok(sought.partly()?.and_then(|many| many.partly))
 }
 
@@ -279,6 +282,13 @@ impl<'a> Sought<'a> {
             Elsewhere::Nowhere(None, _) => return Ok(None),
             Elsewhere::Nowhere(Some(least), but) => {
                 let most = self.beside(&least, has);
+                let but = match least.file {
+                    0 => but,
+                    _ => format!(
+                        "{but} in steps of {} tokens, the fewest of a server (generate and chat can compute token by token)",
+                        self.of_tokens(needed, tried[tried.len() - 1]).tokens
+                    ),
+                };
                 return Err(self.refusal(needed, &self.whole, most, but));
             }
         };
@@ -324,6 +334,7 @@ impl<'a> Sought<'a> {
             has: size(self.memory.has().unwrap_or(bound)),
             but,
             advice: match most {
+                0 if self.sizes.sequences == 1 => "a smaller -c takes less".to_owned(),
                 0 => "a smaller --parallel or -c takes less".to_owned(),
                 _ => format!("--cache-tokens {} fits", most * PAGE as usize),
             },
@@ -406,16 +417,21 @@ mod tests {
         };
         let [usual, least] =
             [of_pages(4), few].map(|sizes| from_file(sizes).expect("it fits").total());
-        for (memory, expected) in [
-            (usual, Some(of_pages(4))),
-            (least, Some(few)),
-            (least - 1, None),
-        ] {
+        let of_file = |memory| {
             let mut gpu = (*open(Some(memory))).clone();
             gpu.experts = ExpertsFrom::File;
-            let found = found(&Arc::new(gpu), None);
-            assert_eq!(found.ok(), expected, "{memory} of {usual} and {least}");
+            found(&Arc::new(gpu), None)
+        };
+        for (memory, expected) in [(usual, of_pages(4)), (least, few)] {
+            let found = of_file(memory).expect("it fits");
+            assert_eq!(found, expected, "{memory} of {usual} and {least}");
         }
+        let refused = of_file(least - 1).expect_err("there is a byte too little");
+        let expected = format!(
+            "{} are needed there without any expert in steps of 64 tokens, the fewest of a server (generate and chat can compute token by token)",
+            size(least)
+        );
+        assert!(refused.to_string().contains(&expected), "{refused}");
     }
 
     #[test]

@@ -62,19 +62,17 @@ impl<'a> Site<'a> {
     }
 }
 
-/// A model and where it is to run, with prompts in chunks of `ubatch` tokens.
+/// A model and where it is to run.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The device on which it is to run.
     pub site: Site<'a>,
     /// The model.
     pub model: &'a dyn Model,
-    /// Tokens of a chunk, if asked for.
+    /// Tokens of a prompt that are computed at once, if asked for. Else there are fewer than usual if experts from the file have no room otherwise.
     pub ubatch: Option<u32>,
     /// Whether `-c` says how long the context is.
     pub has_flag: bool,
-    /// Whether fewer tokens of a prompt than usual may be computed at once, if experts from the file have no room otherwise.
-    pub may_shrink: bool,
 }
 
 /// The memory that a model and a context take.
@@ -134,9 +132,9 @@ impl Place<'_> {
             return none(String::new());
         };
         let plan = |residence, at_once| self.plan_at(residence, n_ctx, at_once);
-        let tried = match self.may_shrink && self.ubatch.is_none() {
-            true => FEWER,
-            false => &FEWER[..1],
+        let tried = match self.ubatch {
+            None => FEWER,
+            Some(_) => &FEWER[..1],
         };
         Ok(match Elsewhere::find(target, memory, (has, tried), &plan) {
             Elsewhere::At(way, _, at_once) => Room::Partly {
@@ -330,7 +328,8 @@ fn wired_limit_mb(target: &Target, memory: Memory, needed: u64) -> Option<u64> {
     (is_mac && needed <= most).then(|| needed.div_ceil(1 << 20))
 }
 
-/// Where the experts of `model` lie on a GPU with prompts in chunks as usual, for commands that have no flag for the context.
+/// Where the experts of `model` lie on a GPU, for commands that have no flag for the context. Prompts are computed in chunks of `ubatch` tokens, or
+/// as usual where `None`, or in smaller ones if only these have room.
 ///
 /// # Errors
 /// The errors of [`Place::check`].
@@ -339,19 +338,19 @@ pub fn check_gpu(
     gpu: &Gpu,
     model: &dyn Model,
     n_ctx: usize,
+    ubatch: Option<u32>,
 ) -> Result<Option<Partly>, EngineError> {
     let place = Place {
         site: Site::Gpu(gpu, Memory::of(gpu)),
         model,
-        ubatch: None,
+        ubatch,
         has_flag: false,
-        may_shrink: false,
     };
     place.check(n_ctx)
 }
 
 /// Like [`check_gpu`], the residence of the experts: on the device with all else where that is to be forced. `told` hears of one that is not
-/// whole.
+/// whole. Behind it is the number of tokens of a chunk; `None` is the usual one.
 ///
 /// # Errors
 /// The errors of [`Place::check`].
@@ -359,16 +358,17 @@ pub fn check_gpu(
 pub fn residence(
     gpu: &Gpu,
     model: &dyn Model,
-    n_ctx: usize,
+    (n_ctx, ubatch): (usize, Option<u32>),
     force: bool,
     told: &mut dyn FnMut(&Partly),
-) -> Result<Residence, EngineError> {
+) -> Result<(Residence, Option<u32>), EngineError> {
     if force {
-        return Ok(Residence::Whole);
+        return Ok((Residence::Whole, ubatch));
     }
-    let partly = check_gpu(gpu, model, n_ctx)?;
+    let partly = check_gpu(gpu, model, n_ctx, ubatch)?;
     partly.as_ref().map(told);
-    Ok(Partly::residence_of(partly.as_ref()))
+    let at_once = partly.and_then(|partly| partly.at_once);
+    Ok((Partly::residence_of(partly.as_ref()), at_once.or(ubatch)))
 }
 
 /// The advice to take a context of `tokens` tokens, by the flag if there is one.

@@ -158,8 +158,10 @@ impl Place {
 pub struct Few<'a> {
     /// The input of the recipe.
     pub given: Given<'a>,
-    /// The most tokens.
+    /// The most tokens that its kernels and buffers are for.
     pub most: u32,
+    /// The most tokens of a replay.
+    live: u32,
     /// Whether the step takes the kernels of a decoded token, with more of their workgroups if there are more tokens.
     pub as_one: bool,
     /// The format of what products leave for each other.
@@ -181,12 +183,18 @@ impl<'a> Few<'a> {
         Self {
             given,
             most,
+            live: most,
             as_one,
             activation: given.target.activation(),
             calls: vec![],
             questions: vec![],
             buffers: Buffers::new(own),
         }
+    }
+
+    /// The step with no more than `live` tokens, by the kernels of more.
+    pub(super) fn of_up_to(self, live: u32) -> Self {
+        Self { live, ..self }
     }
 
     /// The step in the buffers of another one, which has more tokens and is the same otherwise.
@@ -198,7 +206,7 @@ impl<'a> Few<'a> {
     }
 
     pub(super) fn done(self) -> Step {
-        Step::of(self.given.context.most(self.most), self.calls).asking(self.questions)
+        Step::of(self.given.context.most(self.live), self.calls).asking(self.questions)
     }
 
     /// The buffers that were made for the step so far, in order.

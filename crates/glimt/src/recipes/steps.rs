@@ -35,6 +35,8 @@ pub struct Steps {
     sizes: BatchSizes,
     /// The most tokens of a step of several by the kernels of a decoded token.
     as_one: u32,
+    /// The most tokens of a step of several whose experts surely have slots; 0 if there is none.
+    with_slots: u32,
     /// The buffers of such steps, which all of them share.
     of_layers: OnceLock<Vec<Range>>,
     /// The prediction layer, if it makes drafts.
@@ -75,6 +77,8 @@ impl Steps {
             tokens: sizes.of_several().max(sizes.chunk),
         };
         let few = target.machine.tuned.few_of_batch.min(sizes.tokens);
+        let with_slots = most_with_slots(body);
+        let kept = with_slots <= as_one || sizes.class(with_slots) <= few;
         let hidden = |tokens| few::hidden(target, body, tokens);
         Ok(Self {
             hidden: hidden(few.max(sizes.most_drawn()).max(as_one)),
@@ -86,6 +90,7 @@ impl Steps {
             body: body.clone(),
             sizes,
             as_one,
+            with_slots: if kept { with_slots } else { 0 },
             of_layers: OnceLock::new(),
             predicting,
         })
@@ -108,8 +113,8 @@ impl Steps {
         self.as_one > 1 && !target.machine.serial_passes
     }
 
-    /// The most tokens of a step that suits `tokens`, where `class` suits all numbers: fewer if the experts of so many surely have slots, and the step
-    /// takes the kernels of a decoded token, whose results do not depend on its size.
+    /// The most tokens of a step that suits `tokens`, where `class` suits all numbers: fewer if the experts of so many surely have slots. Its kernels
+    /// are those of the class, so that its results are, too.
     pub fn class_with_slots(&self, tokens: u32, class: u32) -> u32 {
         let most = self.most_with_slots();
         match (tokens..class).contains(&most) {
@@ -118,20 +123,9 @@ impl Steps {
         }
     }
 
-    /// The most tokens of a step of several whose experts surely have slots, if it takes the kernels of a decoded token; 0 if there is none.
+    /// The most tokens of a step of several whose experts surely have slots; 0 if there is none.
     pub fn most_with_slots(&self) -> u32 {
-        let used = self
-            .body
-            .config
-            .experts
-            .as_ref()
-            .map_or(1, |e| e.used as u32);
-        let tables = self.body.rooms.iter().flatten().filter_map(Rooms::table);
-        let slots = tables.map(|table| table.slots).min().unwrap_or(0);
-        match slots / used.max(1) {
-            most if (2..=self.as_one).contains(&most) => most,
-            _ => 0,
-        }
+        self.with_slots
     }
 
     /// The input of recipes for steps of up to `most` tokens of any sequences, or for one token or others of one sequence.
@@ -184,7 +178,11 @@ impl Steps {
         if !is_few(target, most) {
             return frame::prompt(given, attention, (&self.chunk, None), 1, most);
         }
-        let step = Few::new(given, most, self.is_as_one(target, most));
+        let class = match most == self.with_slots {
+            true => self.sizes.class(most).max(most),
+            false => most,
+        };
+        let step = Few::new(given, class, self.is_as_one(target, most)).of_up_to(most);
         let is_continued = self.predicting.is_some() && most > 1;
         let floats = is_continued.then_some(self.hidden());
         Ok(frame::few(step, attention, hidden, floats)?.done())
@@ -370,6 +368,17 @@ fn as_one(target: &Target, sizes: BatchSizes) -> u32 {
         (most @ 2.., 0) => most,
         (most @ 2.., _) => most.min(sizes.tokens),
         _ => 0,
+    }
+}
+
+/// The most tokens, several, whose experts surely have slots; 0 if there are none.
+fn most_with_slots(body: &Body) -> u32 {
+    let used = body.config.experts.as_ref().map_or(1, |e| e.used as u32);
+    let tables = body.rooms.iter().flatten().filter_map(Rooms::table);
+    let slots = tables.map(|table| table.slots).min().unwrap_or(0);
+    match slots / used.max(1) {
+        0 | 1 => 0,
+        most => most,
     }
 }
 

@@ -168,7 +168,7 @@ pub enum GpuError {
         found: &'static str,
     },
     /// The file's weights cannot be read.
-    #[error("cannot load the weights: {reason}")]
+    #[error("cannot read the weights: {reason}")]
     ReadWeights {
         /// The tensor, its file, and the system's words.
         reason: String,

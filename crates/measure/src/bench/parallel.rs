@@ -120,10 +120,12 @@ fn on_gpu(
     );
     let pages = sequences * n_ctx.div_ceil(PAGE as usize);
     let mut partly = None;
-    if !options.force && check_gpu(&gpu, &*model, pages * PAGE as usize)?.is_some() {
+    if !options.force && check_gpu(&gpu, &*model, pages * PAGE as usize, None)?.is_some() {
         partly = partly_of_many(&gpu, &*model, n_ctx, sequences as u32, pages as u32)?;
     }
     partly.as_ref().map(options.on_partly);
+    let at_once = partly.as_ref().and_then(|partly| partly.at_once);
+    let most_at_once = at_once.unwrap_or(u32::MAX);
     let loaded = GpuModel::load_for(
         gpu,
         Arc::clone(&model),
@@ -137,7 +139,7 @@ fn on_gpu(
         n_ctx,
         pages: pages as u32,
         sequences: sequences as u32,
-        tokens: weights.batch_tokens(Serving::MOST),
+        tokens: weights.batch_tokens(Serving::MOST).min(most_at_once),
         chunk: 0,
         drafts: 0,
     };

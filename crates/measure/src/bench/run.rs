@@ -15,6 +15,7 @@ use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::read_bandwidth;
 use crate::engine::cpu::CpuBackend;
 use crate::engine::device::check_cpu;
+use crate::engine::draft::DraftSource;
 use crate::engine::gpu::{ExpertTraffic, GpuBackend, GpuModel};
 use crate::engine::random::random_tokens;
 use crate::engine::{
@@ -159,6 +160,11 @@ fn tell(on_event: &mut OnEvent<'_>, event: Event<'_>) -> Result<(), Ended> {
 /// # Errors
 /// Any [`BenchError`]. Tests that need more context than the model has are refused before anything is loaded.
 pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), BenchError> {
+    if options.routing.is_some() && options.draft.options.source != DraftSource::Off {
+        let several =
+            "it is for steps of one token, and drafts make steps of several; give --draft off";
+        return Err(BenchError::Routing(several.to_owned()));
+    }
     let model = options.source.load_with_nextn(&options.draft.layer()?)?;
     let suits_cpu = suits_cpu(options, &*model);
     let on_gpus_alone = suits_cpu.is_err();
@@ -314,10 +320,12 @@ fn on_gpu(
         },
     )?;
     let (mut flow, mut seconds) = (Ok(()), None);
-    let residence = residence(&gpu, &**model, n_ctx, options.force, &mut |partly| {
+    let largest = options.chunks.iter().max().copied();
+    let told = &mut |partly: &Partly| {
         seconds = Some(1.0 / partly.tokens_per_s);
         flow = tell(on_event, Event::Partly(partly));
-    })?;
+    };
+    let (residence, chunk) = residence(&gpu, &**model, (n_ctx, largest), options.force, told)?;
     flow?;
     // Before the weights take the room.
     let peak = read_bandwidth(&gpu)?;
@@ -353,7 +361,7 @@ fn on_gpu(
         tell(on_event, Event::Precomposed(precomposed))?;
     }
     let chunks = match options.chunks.as_slice() {
-        [] => vec![None],
+        [] => vec![chunk],
         asked => asked.iter().map(|n| Some(*n)).collect(),
     };
     for chunk in chunks {

@@ -78,12 +78,13 @@ pub struct ProfileOptions {
     pub passes: bool,
 }
 
-/// Opens the GPU, if it has room for the model, and decides where the experts lie. Tells the seconds of a token, if they are computed.
+/// Opens the GPU, if it has room for the model, and decides where the experts lie and how many tokens of a prompt a chunk has. Tells the seconds of a
+/// token, if they are computed.
 fn open(
     options: &ProfileOptions,
     model: &dyn Model,
     n_ctx: usize,
-) -> Result<(Arc<Gpu>, Residence, Option<f64>), BenchError> {
+) -> Result<(Arc<Gpu>, (Residence, Option<u32>), Option<f64>), BenchError> {
     let gpu = Arc::new(
         Gpu::open(&GpuOptions {
             tuned: true,
@@ -96,8 +97,18 @@ fn open(
         seconds = Some(1.0 / partly.tokens_per_s);
         (options.on_partly)(partly);
     };
-    let residence = residence(&gpu, model, n_ctx, options.force, told)?;
-    Ok((gpu, residence, seconds))
+    // A token has a chunk of its own, but its experts lie where they lie with the usual chunk of a prompt.
+    let asked = match options.subject {
+        Subject::Tokens(_) => None,
+        Subject::Prompt { chunk, .. } => chunk,
+    };
+    let (residence, chunk) = residence(&gpu, model, (n_ctx, asked), options.force, told)?;
+    let chunk = match options.subject {
+        // No prompt is computed: the cache is filled.
+        Subject::Tokens(_) => Some(1),
+        Subject::Prompt { .. } => chunk,
+    };
+    Ok((gpu, (residence, chunk), seconds))
 }
 
 /// Times the dispatches of decoded tokens or of a prompt; `on_load` is told the bytes of weights done and in all.
@@ -116,9 +127,9 @@ fn on_gpu(
     on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     let model = options.source.load()?;
-    let (test, chunk) = test(options);
+    let test = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
-    let (gpu, residence, seconds) = open(options, &*model, n_ctx)?;
+    let (gpu, (residence, chunk), seconds) = open(options, &*model, n_ctx)?;
     let empty_pass = match Stamps::empty_pass(&gpu).wait() {
         Err(error) if error.is_of_clock() => 0.0,
         told => told?,
@@ -187,19 +198,17 @@ fn on_gpu(
     Ok(Profile::new(head, measured, dense))
 }
 
-/// The test that is also timed without timestamps, and the tokens that are computed at once, where they are not the usual ones.
-fn test(options: &ProfileOptions) -> (Test, Option<u32>) {
-    let (prompt, generate, chunk) = match options.subject {
-        // No prompt is computed: the cache is filled.
-        Subject::Tokens(tokens) => (0, tokens, Some(1)),
-        Subject::Prompt { tokens, chunk, .. } => (tokens, 0, chunk),
+/// The test that is also timed without timestamps.
+fn test(options: &ProfileOptions) -> Test {
+    let (prompt, generate) = match options.subject {
+        Subject::Tokens(tokens) => (0, tokens),
+        Subject::Prompt { tokens, .. } => (tokens, 0),
     };
-    let test = Test {
+    Test {
         prompt,
         generate,
         depth: options.depth,
-    };
-    (test, chunk)
+    }
 }
 
 /// Does `work` so many `times`. The experts that were brought meanwhile stand beside what comes of it, where they lie in host memory.

@@ -229,11 +229,10 @@ impl Bench {
             .context_length
             .min(DEPTHS[DEPTHS.len() - 1] + 1);
         let mut flow = ControlFlow::Continue(());
-        let residence = residence(&gpu, &*model, n_ctx, options.force, &mut |partly| {
-            flow = on_event(Event::Partly(partly));
-        });
-        let residence = residence.map_err(BenchError::from);
-        let residence = residence.map_err(BenchError::of_gpus_alone)?;
+        let told = &mut |partly: &_| flow = on_event(Event::Partly(partly));
+        let found = residence(&gpu, &*model, (n_ctx, None), options.force, told);
+        let found = found.map_err(BenchError::from);
+        let (residence, chunk) = found.map_err(BenchError::of_gpus_alone)?;
         let told = &mut |done, total| {
             if flow.is_continue() {
                 flow = on_event(Event::Loading(done, total));
@@ -244,7 +243,7 @@ impl Bench {
         // In the tier that loading settled for.
         let gpu = Arc::clone(&weights.gpu);
         flow = on_event(Event::Loaded(weights.tier_trial.as_ref()));
-        let mut backend = GpuBackend::new(weights, n_ctx).wait()?;
+        let mut backend = GpuBackend::with_chunk(weights, n_ctx, chunk).wait()?;
         let filled = backend.fill_cache(n_ctx).wait().map_err(BenchError::from);
         filled.map_err(BenchError::of_gpus_alone)?;
         let bench = Self {

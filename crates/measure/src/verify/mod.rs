@@ -260,6 +260,7 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
         Err(error) => return vec![check(Way::Tokens, Residence::Whole, reference, Err(error))],
     };
     for residence in residences {
+        let (residence, chunk) = residence;
         let (gpu, model) = (Arc::clone(gpu), Arc::clone(&subject.model));
         let loaded = GpuModel::load_for(gpu, model, residence, 1, &mut |_, _| {}).wait();
         let loaded = match loaded {
@@ -270,9 +271,9 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
             }
         };
         for way in Way::ALL {
-            let rows = on_gpu(&loaded, &subject.tokens, way);
+            let rows = on_gpu(&loaded, &subject.tokens, (way, chunk));
             if subject.is_built_in && way == Way::Chunk {
-                let against = on_gpu(&loaded, &golden.tokens, way);
+                let against = on_gpu(&loaded, &golden.tokens, (way, chunk));
                 let difference = against.map(|rows| golden.difference(&rows));
                 let mut check = check(way, residence, "llama.cpp", difference);
                 check.limit = check.limit.max(golden::LIMIT_OF_REFERENCE);
@@ -286,25 +287,29 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
 }
 
 /// Where the experts of a model lie in its comparisons: where there is room for them, and those of one model besides in host memory with slots for
-/// half of them, as those of a model lie that is too large for the device.
+/// half of them, as those of a model lie that is too large for the device. Behind each is the number of tokens of a chunk; `None` is the usual one.
 ///
 /// # Errors
 /// The error with which loading it would end.
-fn residences(gpu: &Gpu, subject: &Subject) -> Result<Vec<Residence>, BenchError> {
+fn residences(gpu: &Gpu, subject: &Subject) -> Result<Vec<(Residence, Option<u32>)>, BenchError> {
     let (model, n_ctx) = (&*subject.model, subject.tokens.len());
-    let mut all = vec![residence(gpu, model, n_ctx, false, &mut |_| {})?];
+    let mut all = vec![residence(gpu, model, (n_ctx, None), false, &mut |_| {})?];
     if let Some(experts) = &model.config().experts
         && subject.is_also_partly
         && gpu.check_reads_host().is_ok()
     {
-        all.push(Residence::Slots(experts.count as u32 / 2));
+        all.push((Residence::Slots(experts.count as u32 / 2), None));
         all.dedup();
     }
     Ok(all)
 }
 
-fn on_gpu(model: &Arc<GpuModel>, tokens: &[u32], way: Way) -> Result<Vec<Vec<f32>>, BenchError> {
-    let mut backend = GpuBackend::new(Arc::clone(model), tokens.len()).wait()?;
+fn on_gpu(
+    model: &Arc<GpuModel>,
+    tokens: &[u32],
+    (way, chunk): (Way, Option<u32>),
+) -> Result<Vec<Vec<f32>>, BenchError> {
+    let mut backend = GpuBackend::with_chunk(Arc::clone(model), tokens.len(), chunk).wait()?;
     Ok(logits(&mut backend, tokens, way.at_once())?)
 }
 

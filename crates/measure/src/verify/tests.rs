@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use super::golden::Golden;
 use super::rows::Difference;
 use super::*;
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::testing::gpus;
 use crate::gpu::wait::Wait;
 use crate::kernels::testing::Rng;
@@ -79,6 +80,35 @@ fn a_wrong_weight_on_the_device_fails_every_way() {
     assert!(against("CPU reference").all(|check| !check.passed()));
     assert!(against("llama.cpp").all(Check::passed), "{checks:?}");
     assert!(!gpus().is_empty());
+}
+
+#[test]
+fn a_model_whose_prompts_have_room_token_by_token_alone_passes() {
+    let golden = Golden::read();
+    let subject = models::built_in().expect("it is in the program");
+    let options = GpuOptions {
+        tier: Some(Tier::Subgroup),
+        ..GpuOptions::default()
+    };
+    let mut gpu = match Gpu::open(&options).wait() {
+        Ok(gpu) => gpu,
+        Err(GpuError::TierUnsupported { .. }) => return eprintln!("skipped: no tier for slots"),
+        Err(error) => panic!("these tests need a GPU adapter: {error}"),
+    };
+    gpu.experts = ExpertsFrom::File;
+    let found = (8..64).find_map(|mib| {
+        gpu.memory = Some(mib << 20);
+        let residences = residences(&gpu, &subject).ok()?;
+        Some((gpu.clone(), residences))
+    });
+    let (gpu, residences) = found.expect("the least memory with which it runs");
+    assert!(
+        matches!(residences[..], [(Residence::OneByOne(_), Some(1))]),
+        "{residences:?}"
+    );
+    let checks = checks_of(&Arc::new(gpu), &subject, &golden);
+    assert_eq!(checks.len(), 1 + Way::ALL.len());
+    assert!(checks.iter().all(Check::passed), "{checks:?}");
 }
 
 #[test]

@@ -36,7 +36,6 @@ fn a_model_that_thinks_gets_what_has_room() {
         model: &*model,
         ubatch: None,
         has_flag: true,
-        may_shrink: true,
     };
     let context = |thinks| place.default_context(thinks).expect("it has room");
     // The built-in model was made for no more.
@@ -103,7 +102,6 @@ fn place<'a>(
         model,
         ubatch: None,
         has_flag: true,
-        may_shrink: false,
     }
 }
 
@@ -291,7 +289,7 @@ fn experts_come_from_the_file_where_they_have_no_other_room() {
     }
     let told = refused(&at(device, Behind::Unified, host, ExpertsFrom::Host, 3.0));
     assert!(!told.contains("file"), "{told}");
-    let told = refused(&at(least.total() - 1, CARD, scarce, ExpertsFrom::Auto, 3.0));
+    let told = refused(&at(1 << 20, CARD, scarce, ExpertsFrom::Auto, 3.0));
     assert!(told.contains("without any expert"), "{told}");
     // A disk that gives one token in a second is of use, and a slower one only to whoever asks for it.
     let slots = f64::from(found(&at(device, CARD, host, ExpertsFrom::File, 3.0)).slots);
@@ -310,33 +308,30 @@ fn experts_come_from_the_file_where_they_have_no_other_room() {
 fn fewer_tokens_of_a_prompt_at_once_leave_room_for_experts_from_the_file() {
     let (model, target) = (tiny(), Target::h200());
     let host = Host::of(64 << 30);
-    let at = |device, may_shrink| {
+    let of_experts = |device, experts| {
         let mut place = place(&*model, &target, device, CARD, host);
         if let Site::Gpu(_, memory) = &mut place.site {
-            memory.experts = ExpertsFrom::File;
+            memory.experts = experts;
         }
-        Place {
-            may_shrink,
-            ..place
-        }
+        place
     };
+    let at = |device| of_experts(device, ExpertsFrom::File);
     let of = |residence, at_once| {
-        let plan = at(0, true).plan_at(residence, N_CTX, at_once);
+        let plan = at(0).plan_at(residence, N_CTX, at_once);
         plan.expect("it is planned").total()
     };
     let found = |device| {
-        let found = at(device, true).check(N_CTX).expect("it fits partly");
+        let found = at(device).check(N_CTX).expect("it fits partly");
         found.expect("it is not whole")
     };
     let usual = of(Residence::File(0), None);
     assert_eq!(found(usual).at_once, None);
     let refused = |place: Place<'_>| place.check(N_CTX).expect_err("it has no room").to_string();
-    assert!(refused(at(usual - 1, false)).contains("without any expert"));
     let ubatch = Some(N_CTX as u32);
     assert!(
         refused(Place {
             ubatch,
-            ..at(usual - 1, true)
+            ..at(usual - 1)
         })
         .contains("without any expert")
     );
@@ -357,8 +352,10 @@ fn fewer_tokens_of_a_prompt_at_once_leave_room_for_experts_from_the_file() {
     let slots = found(few - 1).slots;
     let used = model.config().experts.as_ref().map_or(0, |e| e.used as u32);
     assert!(slots == 0 || slots >= used, "{slots}");
-    let told = refused(at(one - 1, true));
-    assert!(told.contains(&size(one)), "{}: {told}", size(one));
+    for experts in [ExpertsFrom::File, ExpertsFrom::Auto] {
+        let told = refused(of_experts(one - 1, experts));
+        assert!(told.contains(&size(one)), "{}: {told}", size(one));
+    }
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Few<'_> {
         let (config, target) = (self.given.experts(), self.given.target);
         let used = config.used as u32;
         // The places of the experts that the products read.
-        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.live));
         let (shared, beside) = match self.as_one {
             true => (moe.shared.as_ref(), None),
             false => (None, moe.shared.as_ref()),
@@ -299,7 +299,7 @@ impl Few<'_> {
         }
         let brought = match fills {
             Some(fills) => rooms.fill_of_token(host, config, &fills),
-            None => rooms.fill_of_few(host, config, ChosenBy::Ids(router.ids.clone()), self.most),
+            None => rooms.fill_of_few(host, config, ChosenBy::Ids(router.ids.clone()), self.live),
         };
         brought.record(&mut self.calls, &mut self.questions);
         Ok(())
@@ -348,7 +348,7 @@ impl Few<'_> {
     ) -> Result<Stream, GpuError> {
         let target = self.given.target;
         let config = self.given.experts();
-        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.most));
+        let experts = rooms.map_or(&moe.experts, |rooms| rooms.read_by(config, self.live));
         let used = config.used as u32;
         let asks = rooms.is_some_and(Rooms::asks_for_experts);
         let shared = moe.shared.as_ref();
@@ -358,7 +358,7 @@ impl Few<'_> {
         if let Some(rooms) = rooms {
             let chosen = ChosenBy::Tiles(by_slot.list.clone(), by_slot.places);
             let config = self.given.experts();
-            let fills = rooms.fill_of_few(&moe.experts, config, chosen, self.most);
+            let fills = rooms.fill_of_few(&moe.experts, config, chosen, self.live);
             fills.record(&mut self.calls, &mut self.questions);
         }
         let mut residual = None;

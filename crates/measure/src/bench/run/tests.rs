@@ -3,10 +3,9 @@
 use super::*;
 use crate::gpu::stamps::lies::{self, Lie};
 
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
-    let options = BenchOptions {
+/// A generation of 4 tokens.
+fn options() -> BenchOptions {
+    BenchOptions {
         source: "tiny:q4_0".parse().unwrap(),
         tests: vec![Test {
             prompt: 0,
@@ -24,7 +23,13 @@ fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         routing: None,
         force: false,
         repetitions: 1,
-    };
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
+    let options = options();
     for (lie, clock) in [(None, "gpu"), (Some(Lie::Backwards), "host")] {
         let mut rows = vec![];
         let mut measure = || {
@@ -49,6 +54,21 @@ fn where_the_clock_lies_rows_say_that_the_hosts_told_times() {
         assert!(row.peak_gb_per_s.unwrap() > 0.0);
         assert!((0.0..1.0).contains(&row.gpu_idle.unwrap()), "{row:?}");
     }
+}
+
+#[test]
+fn a_trace_for_steps_of_one_token_is_refused_with_drafts() {
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1), }\n";
+    let length = (header.len() as u16).to_le_bytes();
+    let file = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), &[0]].concat();
+    let mut asked = options();
+    asked.routing = Some(Arc::new(Routing::from_npy(&file).unwrap()));
+    asked.draft.options.source = DraftSource::Ngram;
+    let refused = run(&asked, &mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(
+        refused.to_string().contains("give --draft off"),
+        "{refused}"
+    );
 }
 
 #[test]

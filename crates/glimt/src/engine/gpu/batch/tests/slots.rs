@@ -189,6 +189,7 @@ fn sequences(model: &Arc<GpuModel>, rng: &mut Rng) -> Vec<u32> {
         [48, 1, 1, 0],
         [1; 4],
         [1, 1, 0, 0],
+        [1, 0, 1, 1],
     ] {
         step(counts);
     }
@@ -203,9 +204,9 @@ fn ways() -> Vec<Way> {
         (ModelName::TinyDs2, 3, 8),
         (ModelName::TinyGlm, 4, 64),
     ] {
-        // Any number, and those at which something changes: as many as two tokens choose, and as many as four do.
+        // Any number, and those at which something changes: as many as two tokens choose, three or four.
         let any = Rng::fresh().below(count as usize) as u32;
-        let few = [used - 1, used, used + 1, 2 * used, 4 * used];
+        let few = [used - 1, used, used + 1, 2 * used, 3 * used, 4 * used];
         let all_slots = [0, any, count / 2, count - 1, count + 1];
         for slots in all_slots.into_iter().chain(few) {
             for tier in [Tier::Subgroup, Tier::Int8] {
@@ -227,6 +228,46 @@ fn ways() -> Vec<Way> {
         }
     }
     all
+}
+
+#[test]
+fn a_step_of_as_many_tokens_as_slots_suffice_for_keeps_its_experts() {
+    // A token has 2 experts. By powers of 2 the step of 3 tokens is that of 4.
+    for (slots, apart, kept) in [
+        (6, false, [true, true, false]),
+        (6, true, [true, true, false]),
+        (5, false, [true, false, false]),
+    ] {
+        let way = Way {
+            model: ModelName::Tiny,
+            recipe: Recipe::Q4KM,
+            tier: Tier::Subgroup,
+            slots,
+            from_file: false,
+            repeats: false,
+            apart,
+            file: true,
+        };
+        let Some([_, model]) = way.models() else {
+            return eprintln!("skipped: {way:?}");
+        };
+        let run = Run::new(
+            &mut Rng::fresh(),
+            &model,
+            &[1, 1, 1, 1].map(|n| tokens(n)[..].to_vec()),
+            64,
+        );
+        let keeps = [2, 3, 4].map(|tokens| {
+            let class = run.batch.class(tokens);
+            let step = run
+                .batch
+                .recipes
+                .step(&model.gpu, class)
+                .expect("it is a step");
+            step.calls.iter().any(|call| call.kernel == "expert_places")
+        });
+        assert_eq!(keeps, kept, "{way:?}");
+    }
 }
 
 #[test]
