@@ -460,6 +460,9 @@ mod rows;
 mod submit;
 mod warm_up;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub use measure::DraftedPart;
+
 use ahead::Ahead;
 use biases::BiasRows;
 use copies::Copies;
