@@ -1,13 +1,10 @@
-//! Protects the prediction layer on the CPU: its logits are llama.cpp's, and as many of its drafts are accepted.
+//! Protects the prediction layer on the CPU: its logits are llama.cpp's.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::golden::{Golden, GoldenPrompt, deviation, fixture, in_repository, load_with_nextn};
-use crate::texts::{MODEL, Text, some_texts, texts};
+use crate::golden::{Golden, GoldenPrompt, deviation, in_repository};
 use glimt::engine::Products;
-use glimt::model::NextnSource;
 use glimt::models::mla::{Model, Reference};
 use glimt::models::{Part, Reference as _};
 
@@ -125,19 +122,9 @@ fn the_layer_gives_llama_cpps_logits() {
     check(chained, &rows, "chained rows");
 }
 
-/// Drafted and accepted.
-type Counts = [usize; 2];
-
-/// Drafted and accepted here and by llama.cpp.
-type Both = [Counts; 2];
-
-/// The drafts along llama.cpp's greedy text, at most `most` in a step, and how many of them are accepted.
-fn counted(
-    layer: &mut Layer,
-    text: &[u32],
-    states: &[f32],
-    (first, most): (usize, usize),
-) -> Counts {
+/// The drafts behind the token at `first` along a text, at most `most` in a step, and how many of them are accepted.
+pub fn along(model: &Arc<Model>, text: &[u32], first: usize, most: usize) -> [usize; 2] {
+    let (mut layer, states) = Layer::new(model, Products::Quick, text);
     let (mut last, mut counts) = (first, [0; 2]);
     while last + 1 < text.len() {
         let drafts = most.min(text.len() - last - 1);
@@ -147,56 +134,4 @@ fn counted(
         last += accepted + 1;
     }
     counts
-}
-
-fn share([drafted, accepted]: Counts) -> f64 {
-    100.0 * accepted as f64 / drafted.max(1) as f64
-}
-
-/// Holds the shares that are accepted of drafts along `texts` against llama.cpp's, with one draft in a step and up to three: those of all texts of a
-/// kind where all are there, else those of texts that llama.cpp's drafts left as they were, which alone are comparable one by one.
-fn check_acceptance(texts: &[Text], points: f64) {
-    let Some(model) = fixture(MODEL) else {
-        return;
-    };
-    let model = load_with_nextn(&model, &NextnSource::Own);
-    let is_whole = texts.len() == crate::texts::texts().len();
-    let mut sums: BTreeMap<(&str, usize), Both> = BTreeMap::new();
-    for text in texts {
-        let all = [&text.prompt[..], &text.greedy].concat();
-        let (mut layer, states) = Layer::new(&model, Products::Quick, &all);
-        for (most, theirs, stayed) in [(1, text.n1, text.same1), (3, text.n3, text.same3)] {
-            let ours = counted(&mut layer, &all, &states, (text.prompt.len(), most));
-            eprintln!(
-                "{:?}, up to {most}: {ours:?}, llama.cpp {theirs:?}, the same text: {stayed}",
-                text.name
-            );
-            if stayed || is_whole {
-                let sum = sums.entry((&text.name.0, most)).or_default();
-                for (sum, counts) in sum.iter_mut().zip([ours, theirs]) {
-                    *sum = [sum[0] + counts[0], sum[1] + counts[1]];
-                }
-            }
-        }
-    }
-    for ((kind, most), [ours, theirs]) in sums {
-        let line = format!(
-            "{kind}, up to {most}: {ours:?} {:.1}%, llama.cpp {theirs:?} {:.1}%",
-            share(ours),
-            share(theirs)
-        );
-        eprintln!("{line}");
-        assert!((share(ours) - share(theirs)).abs() <= points, "{line}");
-    }
-}
-
-#[test]
-fn as_many_drafts_are_accepted_as_in_llama_cpp() {
-    check_acceptance(&some_texts(1), 3.0);
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn as_many_drafts_of_all_texts_are_accepted_as_in_llama_cpp() {
-    check_acceptance(&texts(), 3.0);
 }

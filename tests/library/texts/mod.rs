@@ -2,6 +2,7 @@
 //! many drafts are accepted as in llama.cpp. A test draws its texts from all of the fixture; the long ones take all of them on the CPU, and with
 //! `GLIMT_TEST_MORE=10` also on the adapter.
 
+mod along;
 mod decoded;
 mod sessions;
 

@@ -235,11 +235,38 @@ impl GpuBackend {
         self.next = 0;
         let (mut ids, mut logits) = (vec![], vec![]);
         for number in 1..=drafts.min(self.most_predicted()) {
-            let (all, row) = self.batch.predicted(last, number).wait()?;
+            let (all, row) = self.batch.predicted(last, number, 0).wait()?;
             ids = all;
             logits.push(row);
         }
         Ok((ids, logits))
+    }
+
+    /// Goes along `text` behind the token at `first` as if its tokens were those that are chosen, in steps with up to `most` drafts of the prediction layer:
+    /// the drafts, and how many of them are accepted.
+    ///
+    /// # Errors
+    /// The errors of [`predicted`](Self::predicted).
+    pub fn follow(
+        &mut self,
+        text: &[u32],
+        first: usize,
+        most: usize,
+    ) -> Result<[usize; 2], BackendError> {
+        check_rows(text.len(), self.n_ctx())?;
+        self.prefill(&text[..first], 0).wait()?;
+        self.next = 0;
+        let (mut last, mut counts) = (first, [0; 2]);
+        while last + 1 < text.len() {
+            self.batch.write_ids(0, last, &text[last..=last]);
+            let number = most.min(text.len() - last - 1).min(self.most_predicted());
+            let (drafts, _) = self.batch.predicted(last, number, number).wait()?;
+            let pairs = drafts.iter().zip(&text[last + 1..]);
+            let accepted = pairs.take_while(|(draft, id)| draft == id).count();
+            counts = [counts[0] + drafts.len(), counts[1] + accepted];
+            last += accepted + 1;
+        }
+        Ok(counts)
     }
 
     fn stamp_dispatches(

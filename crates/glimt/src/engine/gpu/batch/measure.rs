@@ -67,8 +67,8 @@ impl GpuBatch {
             .collect())
     }
 
-    /// The drafts that the prediction layer makes behind the token at `last`, the best ones, and the logits of the last of them. The layer's rows
-    /// up to that token are made if they are missing.
+    /// The drafts that the prediction layer makes behind the token at `last`, the best ones, and the logits of the last of them, in a step that
+    /// computes this token and so many of the drafts. The layer's rows up to that token are made if they are missing.
     ///
     /// # Errors
     /// The errors of [`submit`](Self::submit) and of [`land`](Self::land).
@@ -76,20 +76,22 @@ impl GpuBatch {
         &mut self,
         last: usize,
         drafts: usize,
+        computed: usize,
     ) -> Result<(Vec<u32>, Vec<f32>), GpuError> {
-        let token = BatchToken {
+        let token = |position: usize| BatchToken {
+            sequence: 0,
+            position: position as u32,
+        };
+        let tokens: Vec<_> = (last..=last + computed).map(token).collect();
+        let prediction = Prediction {
             sequence: 0,
             position: last as u32,
-        };
-        let prediction = Prediction {
-            sequence: token.sequence,
-            position: token.position,
             behind: (last + 1).saturating_sub(self.layer_rows).max(1) as u32,
             drafts: drafts as u32,
         };
         let step = BatchStep {
-            tokens: &[token],
-            choices: &[Sampling::GREEDY],
+            tokens: &tokens,
+            choices: &vec![Sampling::GREEDY; tokens.len()],
             biases: &[],
             logits: &[],
             predictions: &[prediction],
