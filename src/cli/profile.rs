@@ -1,14 +1,17 @@
-//! `glimt profile`: where the time of a token or of a prompt goes.
+//! `glimt profile`: where the time of a token, of a step with drafts or of a prompt goes.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
 use super::args::{EngineArgs, MeasuredArgs, ShareArgs};
+use super::draft::DraftArgs;
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
 use super::picture::Picture;
+use crate::bench::Drafting;
+use crate::engine::draft::DraftSource;
 use crate::plural::count;
 use crate::profile::{self, ProfileOptions, Subject};
 use crate::recipes::MAX_CHUNK;
@@ -19,6 +22,7 @@ Examples:
   glimt profile --synthetic glm-4.7-flash:q4_0 -d 4096 --svg token.svg
   glimt profile -m GLM-4.7-Flash-Q4_K_M.gguf -o json > profile.json
   glimt profile --synthetic glm-4.7-flash:q4_0 --prompt 2048 -d 4096
+  glimt profile --synthetic glm-4.7-flash:q4_k_m --draft mtp --draft-max 2
 
 Real decode steps, or with --prompt the computation of a prompt, are timed on the GPU, with a timestamp between any \
 two dispatches where the adapter allows that, else (and with --passes) with a pass for each dispatch, from which the \
@@ -31,7 +35,9 @@ what a dispatch costs that waits for the one before, both measured at the start.
 
 Bytes are those of weights and cache that must be read; GB/s are 10^9 bytes, and peak is that plain read. TFLOP/s, of \
 prompts, are 10^12 floating-point operations: two for each weight used and token, and in attention those of the rows \
-that a token sees. What is repeated for each block of the context counts, and is timed, as often.";
+that a token sees. What is repeated for each block of the context counts, and is timed, as often.
+
+With --draft mtp or ngram, steps of a token and --draft-max drafts behind it (3 where nothing is said) are timed instead, all of which are taken as accepted, and a table tells what each part of such a step takes.";
 
 /// Time every kernel of a decoded token or of a prompt on the GPU
 #[derive(Args)]
@@ -43,11 +49,13 @@ pub(super) struct Profile {
     engine: EngineArgs,
     #[command(flatten)]
     share: ShareArgs,
-    /// Tokens to time; medians are over them
+    #[command(flatten)]
+    draft: DraftArgs,
+    /// Tokens to time, or with --draft steps; medians are over them
     #[arg(short = 'n', long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
     tokens: u16,
     /// Instead of decoded tokens, time the computation of a prompt of so many random tokens
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["tokens", "svg"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["tokens", "svg", "draft", "draft_max", "draft_model"])]
     prompt: Option<u32>,
     /// Times that the prompt is computed; medians are over them
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000), requires = "prompt")]
@@ -82,10 +90,14 @@ impl Profile {
     fn measures(&self) -> String {
         let depth = self.depth;
         match self.prompt {
-            None => format!(
-                "timing the kernels of {} at a depth of {depth}",
-                count(usize::from(self.tokens), "decoded token")
-            ),
+            None => {
+                let what = match self.draft.options().source {
+                    DraftSource::Off => "decoded token",
+                    _ => "step",
+                };
+                let what = count(usize::from(self.tokens), what);
+                format!("timing the kernels of {what} at a depth of {depth}")
+            }
             Some(tokens) => format!(
                 "timing the kernels of a prompt of {} at a depth of {depth}, {}",
                 count(tokens as usize, "token"),
@@ -102,6 +114,11 @@ impl Profile {
             cpu_share: self.share.asked(),
             force: self.model.force,
             on_partly: load::partly,
+            draft: Drafting {
+                options: self.draft.options(),
+                model: self.draft.model()?,
+                ..Drafting::default()
+            },
             subject: match self.prompt {
                 None => Subject::Tokens(usize::from(self.tokens)),
                 Some(tokens) => Subject::Prompt {

@@ -1,15 +1,12 @@
-//! Protects the prediction layer on the CPU: its logits are llama.cpp's, and as many of its drafts are accepted.
+//! Protects the prediction layer on the CPU: its logits are llama.cpp's.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::golden::{Golden, GoldenPrompt, deviation, fixture, in_repository, load_with_nextn};
+use crate::golden::{Golden, GoldenPrompt, deviation, in_repository};
 use glimt::engine::Products;
-use glimt::model::NextnSource;
 use glimt::models::mla::{Model, Reference};
 use glimt::models::{Part, Reference as _};
-use serde::Deserialize;
 
 /// The limits of the CPU reference for whole models hold here, too.
 const NMSE: f64 = 1e-7;
@@ -125,85 +122,16 @@ fn the_layer_gives_llama_cpps_logits() {
     check(chained, &rows, "chained rows");
 }
 
-/// A text of the fixture, and what llama.cpp drafted and accepted of it.
-#[derive(Deserialize)]
-struct Text {
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
-    n1: [usize; 2],
-    n3: [usize; 2],
-    same1: bool,
-    same3: bool,
-}
-
-impl Text {
-    /// Whether drafts changed nothing in llama.cpp.
-    fn stayed(&self) -> bool {
-        self.same1 && self.same3
+/// The drafts behind the token at `first` along a text, at most `most` in a step, and how many of them are accepted.
+pub fn along(model: &Arc<Model>, text: &[u32], first: usize, most: usize) -> [usize; 2] {
+    let (mut layer, states) = Layer::new(model, Products::Quick, text);
+    let (mut last, mut counts) = (first, [0; 2]);
+    while last + 1 < text.len() {
+        let drafts = most.min(text.len() - last - 1);
+        let state = &states[last * layer.width..][..layer.width];
+        let accepted = layer.accepted(text, last, drafts, state);
+        counts = [counts[0] + drafts, counts[1] + accepted];
+        last += accepted + 1;
     }
-}
-
-/// Drafted and accepted, with one draft and with three.
-type Counts = [[usize; 2]; 2];
-
-/// The drafts of a text and how many of them are accepted.
-fn counted(model: &Arc<Model>, text: &Text) -> Counts {
-    let all = [&text.prompt[..], &text.greedy].concat();
-    let (mut layer, states) = Layer::new(model, Products::Quick, &all);
-    [1, 3].map(|most| {
-        let (mut last, mut counts) = (text.prompt.len(), [0; 2]);
-        while last + 1 < all.len() {
-            let drafts = most.min(all.len() - last - 1);
-            let state = &states[last * layer.width..][..layer.width];
-            let accepted = layer.accepted(&all, last, drafts, state);
-            counts = [counts[0] + drafts, counts[1] + accepted];
-            last += accepted + 1;
-        }
-        counts
-    })
-}
-
-/// Holds the accepted shares of the texts that are `taken`, at most `count` of each kind, against llama.cpp's.
-fn check_acceptance(count: usize, points: f64, taken: impl Fn(&Text) -> bool) {
-    let (Some(model), Some(texts)) = (
-        fixture("tales64/tales64-Q4_0.gguf"),
-        fixture("tales64/acceptance.json"),
-    ) else {
-        return;
-    };
-    let model = load_with_nextn(&model, &NextnSource::Own);
-    let texts = std::fs::read_to_string(texts).expect("it is there");
-    let texts: BTreeMap<String, Vec<Text>> = serde_json::from_str(&texts).expect("it is valid");
-    for (kind, texts) in &texts {
-        let (mut found, mut expected) = (Counts::default(), Counts::default());
-        for text in texts.iter().filter(|text| taken(text)).take(count) {
-            let both = counted(&model, text).into_iter().zip([text.n1, text.n3]);
-            for (i, (ours, theirs)) in both.enumerate() {
-                for j in 0..2 {
-                    found[i][j] += ours[j];
-                    expected[i][j] += theirs[j];
-                }
-            }
-        }
-        for (most, found, expected) in [(1, found[0], expected[0]), (3, found[1], expected[1])] {
-            let share = |[drafted, accepted]: [usize; 2]| 100.0 * accepted as f64 / drafted as f64;
-            let (ours, theirs) = (share(found), share(expected));
-            let line = format!(
-                "{kind}, up to {most}: {found:?} {ours:.1}%, llama.cpp {expected:?} {theirs:.1}%"
-            );
-            eprintln!("{line}");
-            assert!((ours - theirs).abs() <= points, "{line}");
-        }
-    }
-}
-
-#[test]
-fn as_many_drafts_are_accepted_as_in_llama_cpp() {
-    check_acceptance(1, 3.0, Text::stayed);
-}
-
-#[test]
-#[ignore = "long: scripts/test --all"]
-fn as_many_drafts_of_all_texts_are_accepted_as_in_llama_cpp() {
-    check_acceptance(30, 3.0, |_| true);
+    counts
 }

@@ -19,4 +19,5 @@ mod synth;
 #[path = "../../crates/formats/src/testing.rs"]
 #[allow(dead_code, reason = "other tests use its other parts")]
 mod testing;
+mod texts;
 mod tokenizer;

@@ -7,7 +7,7 @@ use log::LevelFilter;
 
 use super::made::{Generated, Made};
 use super::subject::Subject;
-use crate::bench::{self, BenchError, BenchOptions, Columns, Format, Row, Where};
+use crate::bench::{self, BenchError, BenchOptions, Columns, Drafting, Format, Row, Where};
 use crate::cli::bench::Shown;
 use crate::cli::error::CliError;
 use crate::cli::load;
@@ -136,6 +136,7 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
         cpu_share: Default::default(),
         force: subject.force,
         on_partly: load::partly,
+        draft: Drafting::default(),
         subject: what,
         depth: 0,
         passes: false,

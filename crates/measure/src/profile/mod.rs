@@ -1,19 +1,20 @@
-//! Where the time of a decoded token or of a prompt goes: each dispatch of a real step timed on the GPU.
+//! Where the time of a decoded token, of a step with drafts or of a prompt goes: each dispatch of a real step timed on the GPU.
 //!
 //! Timestamps cost something and keep neighbours apart, so every profile tells what the same takes without them.
 
+mod drafted;
 mod report;
 mod summary;
 mod timeline;
 
 pub use report::markdown;
-pub use summary::{ByCpu, FromHost, Kernel, LayerTime, Profile, Work};
+pub use summary::{ByCpu, FromHost, Kernel, LayerTime, PartTime, Profile, Work};
 pub use timeline::svg;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::bench::{BenchError, Source, Test, build, measure, n_ctx, tokens_of};
+use crate::bench::{BenchError, Drafting, Source, Test, build, measure, n_ctx, tokens_of};
 use crate::bench::{backend_name, describe, driver};
 use crate::engine::backend::{Backend, BackendError};
 use crate::engine::bandwidth::{dependent_dispatch, read_bandwidth};
@@ -42,7 +43,7 @@ const ALONE_ROUNDS: usize = 5;
 /// The subject of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// The number of decoded tokens; medians are over them.
+    /// The number of decoded tokens, or of steps with drafts; medians are over them.
     Tokens(usize),
     /// A prompt.
     Prompt {
@@ -70,6 +71,8 @@ pub struct ProfileOptions {
     pub force: bool,
     /// Hears of a model whose experts have no room on the GPU.
     pub on_partly: fn(&Partly),
+    /// The drafts of steps, none for those of a token.
+    pub draft: Drafting,
     /// The tokens or the prompt that are timed.
     pub subject: Subject,
     /// Cache rows before them.
@@ -126,7 +129,8 @@ fn on_gpu(
     options: &ProfileOptions,
     on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
-    let model = options.source.load()?;
+    let layer = options.draft.layer()?;
+    let model = options.source.load_with_nextn(&layer)?;
     let test = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
     let (gpu, (residence, chunk), seconds) = open(options, &*model, n_ctx)?;
@@ -149,16 +153,22 @@ fn on_gpu(
         Arc::clone(&weights.gpu),
         weights.tier_trial.map(|trial| trial.to_string()),
     );
-    let mut backend = GpuBackend::with_chunk(Arc::new(weights), n_ctx, chunk).wait()?;
+    let drafts = drafted::most(&options.draft);
+    let weights = Arc::new(weights);
+    let mut backend = GpuBackend::with_drafts(weights, n_ctx, chunk, drafts as u32).wait()?;
+    let drafts = drafted::of(&options.draft, &backend)?;
     backend.fill_cache(options.depth).wait()?;
     let separation = match Separation::best(&gpu) {
         Separation::Stamps if options.passes => Separation::Passes,
         best => best,
     };
     let vocab = model.config().vocab_size;
-    let measured = match options.subject {
-        Subject::Tokens(_) => tokens(&mut backend, &test, vocab, separation)?,
-        Subject::Prompt { repetitions, .. } => {
+    let measured = match (options.subject, drafts) {
+        (Subject::Tokens(steps), Some(drafts)) => {
+            drafted::steps(&mut backend, (options.depth, steps), drafts, separation)?
+        }
+        (Subject::Tokens(_), None) => tokens(&mut backend, &test, vocab, separation)?,
+        (Subject::Prompt { repetitions, .. }, _) => {
             prompt(&mut backend, &test, vocab, separation, repetitions)?
         }
     };
@@ -201,7 +211,7 @@ fn on_gpu(
 /// The test that is also timed without timestamps.
 fn test(options: &ProfileOptions) -> Test {
     let (prompt, generate) = match options.subject {
-        Subject::Tokens(tokens) => (0, tokens),
+        Subject::Tokens(steps) => (0, steps * (1 + drafted::most(&options.draft))),
         Subject::Prompt { tokens, .. } => (tokens, 0),
     };
     Test {
@@ -318,6 +328,7 @@ fn tokens(
         times,
         alone,
         traffic,
+        parts: vec![],
     })
 }
 
@@ -353,6 +364,7 @@ fn prompt(
         times,
         alone: BTreeMap::new(),
         traffic,
+        parts: vec![],
     })
 }
 
@@ -382,6 +394,7 @@ mod tests {
                 gpu: GpuOptions::default(),
                 precompose: PrecomposeChoice::Off,
                 cpu_share: CpuShare::Off,
+                draft: Drafting::default(),
                 subject,
                 depth: 3,
                 passes: false,

@@ -7,7 +7,13 @@ use crate::plural::count;
 
 /// Head, kernels and layers in Markdown.
 pub fn markdown(profile: &Profile) -> String {
-    [head(profile), kernels(profile), layers(profile)].concat()
+    [
+        head(profile),
+        parts(profile),
+        kernels(profile),
+        layers(profile),
+    ]
+    .concat()
 }
 
 fn head(profile: &Profile) -> String {
@@ -25,6 +31,7 @@ fn head(profile: &Profile) -> String {
     if let Some(from_host) = &profile.from_host {
         let what = match profile.work {
             Work::Token { .. } => "token",
+            Work::Drafted { .. } => "step",
             Work::Prompt { .. } => "prompt",
         };
         text += &experts(from_host, what);
@@ -42,7 +49,7 @@ fn head(profile: &Profile) -> String {
         Work::Token { .. } => {
             ". Alone: all of a kernel's calls of a token with nothing between them, so that none waits unless they write the same buffer.\n\n"
         }
-        Work::Prompt { .. } => {
+        Work::Drafted { .. } | Work::Prompt { .. } => {
             ", of experts all in a product of several tokens; operations are two for each weight used and token.\n\n"
         }
     };
@@ -122,6 +129,19 @@ fn work(profile: &Profile) -> String {
                 "medians over {tokens}, {dispatches} each, {dependent_dispatches} of them dependent.\n{times}\n"
             )
         }
+        Work::Drafted {
+            steps,
+            draft,
+            drafts,
+            step_us,
+            token_us,
+        } => format!(
+            "steps with {} by {draft}, all taken as accepted, medians over {}, {dispatches} each.\n\
+             By the host's clock a step takes {step_us:.1} us while generating, {:.2} times a token without drafts ({token_us:.1} us).\n",
+            count(drafts, "draft"),
+            count(steps, "step"),
+            step_us / token_us.max(1e-3)
+        ),
         Work::Prompt {
             n_prompt,
             piece,
@@ -141,6 +161,32 @@ fn work(profile: &Profile) -> String {
     }
 }
 
+/// The parts of a step with drafts.
+fn parts(profile: &Profile) -> String {
+    if profile.parts.is_empty() {
+        return String::new();
+    }
+    let width = profile.parts.iter().map(|part| part.part.len()).max();
+    let width = width.unwrap_or(0).max("part of a step".len());
+    let mut text = format!(
+        "| {:width$} | dispatches |      us |  share |       MB |\n\
+         | {} | ---------: | ------: | -----: | -------: |\n",
+        "part of a step",
+        "-".repeat(width)
+    );
+    for part in &profile.parts {
+        text += &format!(
+            "| {:width$} | {:>10} | {:>7.1} | {:>5.1}% | {:>8.2} |\n",
+            part.part,
+            part.dispatches,
+            part.us,
+            100.0 * part.us / profile.sum_us.max(1e-3),
+            part.bytes as f64 / 1e6
+        );
+    }
+    text + "\n"
+}
+
 fn kernels(profile: &Profile) -> String {
     let width = profile.kernels.iter().map(|k| k.label.len()).max();
     let width = width.unwrap_or(0).max("kernel".len());
@@ -153,6 +199,7 @@ fn kernels(profile: &Profile) -> String {
                 " -------: | ----: | ------: |",
             ],
         ),
+        Work::Drafted { .. } => ("us/step", [" TFLOP/s |", " ------: |"]),
         Work::Prompt { .. } => ("us/prompt", [" TFLOP/s |", " ------: |"]),
     };
     let all_width = all.len();
@@ -175,7 +222,7 @@ fn kernels(profile: &Profile) -> String {
                 or_dash(k.alone_gb_per_s.map(rate)),
                 or_dash(k.alone_of_peak.map(of_peak)),
             ),
-            Work::Prompt { .. } => format!(" {:>7} |", or_dash(k.tflop_per_s.map(rate))),
+            _ => format!(" {:>7} |", or_dash(k.tflop_per_s.map(rate))),
         };
         text += &format!(
             "| {:width$} | {:>5} | {:>7.2} | {:>8.2} | {:>all_width$.1} | {:>5.1}% | {:>8} | {:>5} | {:>7} |{last}\n",
@@ -220,7 +267,7 @@ fn layers(profile: &Profile) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::summary::tests::{example, example_prompt};
+    use super::super::summary::tests::{example, example_drafted, example_prompt};
     use super::*;
 
     #[test]
@@ -277,6 +324,32 @@ in a product of several tokens; operations are two for each weight used and toke
         assert_eq!(value["tokens_per_s"], 3.5e6);
         assert_eq!(value["kernels"][0]["tflop_per_s"], 0.004);
         assert!(value.get("step_us").is_none());
+    }
+
+    #[test]
+    fn a_step_with_drafts_is_told_by_its_parts() {
+        let expected = "\
+a model on a GPU (, tier plain; driver ), depth 0, steps with 2 drafts by mtp, all taken as accepted, medians over 3 steps, 6 dispatches each.
+By the host's clock a step takes 20.0 us while generating, 1.25 times a token without drafts (16.0 us).
+";
+        let text = markdown(&example_drafted());
+        assert!(text.starts_with(expected), "{text}");
+        let expected = "
+| part of a step      | dispatches |      us |  share |       MB |
+| ------------------- | ---------: | ------: | -----: | -------: |
+| rows of the layer   |          2 |     5.0 |  20.8% |     0.00 |
+| 3 rows of the model |          4 |    19.0 |  79.2% |     0.02 |
+
+| kernel              | calls | us/call | floor us | us/step |";
+        assert!(text.contains(expected), "{text}");
+        let value: serde_json::Value = serde_json::to_value(example_drafted()).unwrap();
+        assert_eq!(
+            (&value["drafts"], &value["token_us"]),
+            (&2.into(), &16.0.into())
+        );
+        assert_eq!(value["parts"][1]["us"], 19.0);
+        let value: serde_json::Value = serde_json::to_value(example(None)).unwrap();
+        assert!(value.get("parts").is_none());
     }
 
     #[test]

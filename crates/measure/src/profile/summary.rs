@@ -65,6 +65,19 @@ pub enum Work {
         /// Dispatches of a token that wait for the one before: others run beside them.
         dependent_dispatches: usize,
     },
+    /// Steps with drafts, all of which are taken as accepted.
+    Drafted {
+        /// The number of steps, which medians are over.
+        steps: usize,
+        /// The source of the drafts: `mtp` or `ngram`.
+        draft: &'static str,
+        /// Drafts of each step.
+        drafts: usize,
+        /// A step while generating, by the host's clock, without timestamps.
+        step_us: f64,
+        /// A token while generating without drafts, by the same clock.
+        token_us: f64,
+    },
     /// A prompt.
     Prompt {
         /// The tokens of the prompt.
@@ -86,7 +99,7 @@ impl Work {
     /// The time that the sum of the dispatches is to be held against, in microseconds: less where dispatches are kept apart.
     pub(super) fn without_us(&self) -> f64 {
         match *self {
-            Self::Token { step_us, .. } => step_us,
+            Self::Token { step_us, .. } | Self::Drafted { step_us, .. } => step_us,
             Self::Prompt { prompt_us, .. } => prompt_us,
         }
     }
@@ -182,6 +195,19 @@ pub struct LayerTime {
     pub feed_forward_us: f64,
 }
 
+/// A part of a step with drafts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartTime {
+    /// The name of the part.
+    pub part: String,
+    /// Its dispatches.
+    pub dispatches: usize,
+    /// Microseconds of all of them, the median.
+    pub us: f64,
+    /// Bytes that they read at least.
+    pub bytes: u64,
+}
+
 /// A dispatch on the timeline of one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
@@ -209,6 +235,9 @@ pub struct Profile {
     pub sum_us: f64,
     /// Dispatches per token or prompt.
     pub dispatches: usize,
+    /// The parts of a step with drafts, in order; empty for anything else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartTime>,
     /// The kernels by name and shape, the longest first.
     pub kernels: Vec<Kernel>,
     /// Every layer.
@@ -217,7 +246,7 @@ pub struct Profile {
     pub first_moe: Option<LayerTime>,
     /// The layer whose time is the median of the more frequent kind of layer.
     pub typical: Option<LayerTime>,
-    /// The token whose time is the median; empty for a prompt.
+    /// The token or step whose time is the median; empty for a prompt.
     #[serde(skip)]
     pub timeline: Vec<Bar>,
 }
@@ -250,6 +279,8 @@ pub(super) struct Measured {
     pub(super) alone: BTreeMap<String, f64>,
     /// The experts that were brought meanwhile, where they lie in host memory.
     pub(super) traffic: Option<Traffic>,
+    /// The parts of a step with drafts: the name of each, and the dispatches before its end.
+    pub(super) parts: Vec<(String, usize)>,
 }
 
 /// The experts that were brought while dispatches were timed.
@@ -317,6 +348,7 @@ impl Profile {
             times,
             alone,
             traffic,
+            parts,
         }: Measured,
         dense: usize,
     ) -> Self {
@@ -337,13 +369,14 @@ impl Profile {
             from_host: traffic.map(|traffic| traffic.of_work(&work, step, fills_us)),
             sum_us: spans.sum_of(|_| true),
             dispatches: step.len(),
+            parts: part_times(parts, step, &spans),
             kernels: kernels(&head, step, &spans, &alone),
             first_moe: layers.iter().copied().find(|l| l.moe),
             typical: typical(&layers),
             layers,
             timeline: match work {
-                Work::Token { .. } => timeline(step, times, &spans.0, head.empty_pass_us.is_some()),
                 Work::Prompt { .. } => vec![],
+                _ => timeline(step, times, &spans.0, head.empty_pass_us.is_some()),
             },
             head,
             work,
@@ -370,6 +403,21 @@ impl Spans {
         };
         median(self.0.iter().map(sum).collect())
     }
+}
+
+/// The times of the parts of a step.
+fn part_times(parts: Vec<(String, usize)>, step: &[Taken], spans: &Spans) -> Vec<PartTime> {
+    let mut begin = 0;
+    let times = parts.into_iter().map(|(part, end)| {
+        let own = std::mem::replace(&mut begin, end)..end;
+        PartTime {
+            part,
+            dispatches: own.len(),
+            us: spans.sum_of(|i| own.contains(&i)),
+            bytes: step[own.clone()].iter().map(|taken| taken.bytes).sum(),
+        }
+    });
+    times.collect()
 }
 
 /// The dispatches by kernel and shape, the longest first.

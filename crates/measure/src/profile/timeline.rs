@@ -1,6 +1,6 @@
 //! One token as a picture: a bar per dispatch, in lines of equal time.
 
-use super::summary::{Bar, Profile};
+use super::summary::{Bar, Profile, Work};
 use crate::pictures::svg::{self, Anchor, GREY, Svg};
 use crate::plural::count;
 
@@ -28,8 +28,12 @@ pub fn svg(profile: &Profile) -> String {
     let kernels = kernels(profile);
     let height = TOP + lines as f64 * LINE + 30.0 + 20.0 * kernels.len() as f64;
     let h = &profile.head;
+    let what = match profile.work {
+        Work::Drafted { drafts, .. } => format!("a step with {}", count(drafts, "draft")),
+        _ => "one token".to_owned(),
+    };
     let title = format!(
-        "{} on {} (tier {}), depth {}: one token, {}, {total:.1} us",
+        "{} on {} (tier {}), depth {}: {what}, {}, {total:.1} us",
         h.model_type,
         h.gpu_info,
         h.tier,

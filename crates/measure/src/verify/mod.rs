@@ -3,8 +3,9 @@
 //!
 //! The CPU reference is composed of the kernels' twins. So wherever a kernel is wrong on a device, the logits of a model that uses it
 //! differ from the reference's by more than rounding, and the kernel's own row tells which it is. Each model is computed in the ways
-//! that have kernels of their own.
+//! that have kernels of their own. Steps with drafts are compared with steps of one token, to the bit, and the prediction layer with its twin.
 
+mod drafts;
 mod golden;
 mod kernels;
 mod models;
@@ -40,9 +41,14 @@ enum Way {
     Few,
     /// All at once, as a prompt is.
     Chunk,
+    /// In steps of several tokens, as drafts are verified.
+    Drafted,
+    /// By the prediction layer, which proposes tokens behind the beginning of the text.
+    Predicted,
 }
 
 impl Way {
+    /// Those whose logits are compared with the reference's.
     const ALL: [Self; 3] = [Self::Tokens, Self::Few, Self::Chunk];
 
     const fn name(self) -> &'static str {
@@ -50,6 +56,8 @@ impl Way {
             Self::Tokens => "token by token",
             Self::Few => "a few at once",
             Self::Chunk => "all at once",
+            Self::Drafted => "in steps with drafts",
+            Self::Predicted => "drafts of the layer",
         }
     }
 
@@ -58,7 +66,7 @@ impl Way {
         match self {
             Self::Tokens => 1,
             Self::Few => 5,
-            Self::Chunk => usize::MAX,
+            _ => usize::MAX,
         }
     }
 }
@@ -282,6 +290,16 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
             let difference = rows.map(|rows| Difference::of(&rows, &subject.rows));
             checks.push(check(way, residence, reference, difference));
         }
+        let (rows, layer) = (drafts::of_rows, drafts::of_layer);
+        let alone = "each token alone";
+        let of_drafts = [
+            (Way::Drafted, alone, rows(&loaded, &subject.tokens)),
+            (Way::Predicted, reference, layer(&loaded, &subject.tokens)),
+        ];
+        for (way, against, found) in of_drafts {
+            let found = found.transpose();
+            checks.extend(found.map(|found| check(way, residence, against, found)));
+        }
     }
     checks
 }
@@ -322,8 +340,9 @@ fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, Bench
 /// are computed by cooperative matrices of halves where the device has them. The limits are at least twice the errors that were seen with
 /// the models of the tests.
 fn limit(gpu: &Gpu, way: Way) -> f64 {
-    let by_matrices = way == Way::Chunk && gpu.coop.is_some();
+    let by_matrices = matches!(way, Way::Chunk | Way::Predicted) && gpu.coop.is_some();
     match gpu.tier {
+        _ if way == Way::Drafted => 0.0,
         Tier::Int8 => 2e-3,
         _ if by_matrices => 2e-3,
         Tier::Subgroup if gpu.packed_halves => 2e-5,

@@ -6,11 +6,12 @@ use super::on_cpu;
 use crate::bench::BenchError;
 use crate::engine::ModelSource;
 use crate::gguf::Gguf;
+use crate::model::NextnSource;
 use crate::models::{self, Model};
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
 /// Each family in small, with mixes of types that the built-in model does not have, and how many layers of it: all types of a mix are in
-/// these.
+/// these. The first has a prediction layer.
 const SYNTHETIC: [(ModelName, Recipe, usize); 4] = [
     (ModelName::TinyGlm, Recipe::Q4_0, 3),
     (ModelName::TinyDs2, Recipe::Q5KM, 4),
@@ -35,7 +36,7 @@ pub(super) struct Subject {
 
 impl Subject {
     fn new(name: String, is_built_in: bool, gguf: Gguf) -> Result<Self, BenchError> {
-        let model = models::load(Arc::new(gguf))?;
+        let model = models::load_with_nextn(Arc::new(gguf), &NextnSource::IfAny)?;
         let vocab = model.config().vocab_size as u32;
         let tokens: Vec<u32> = (0..TOKENS).map(|i| (37 * i + 11) % vocab).collect();
         let rows = on_cpu(&model, &tokens)?;
@@ -62,6 +63,7 @@ pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
         let name = format!("{model}:{recipe}");
         let options = SynthOptions {
             layers: Some(layers),
+            nextn: model == ModelName::TinyGlm,
             ..SynthOptions::default()
         };
         let bytes = synth::in_memory(model, recipe, &options)?;

@@ -11,14 +11,30 @@ pub(super) fn logits(
     tokens: &[u32],
     at_once: usize,
 ) -> Result<Vec<Vec<f32>>, BackendError> {
+    logits_in(backend, tokens, &[at_once])
+}
+
+/// The logits (tokens, vocab) of a text from its beginning, in calls of so many tokens in turn.
+pub(super) fn logits_in(
+    backend: &mut dyn Backend,
+    tokens: &[u32],
+    calls: &[usize],
+) -> Result<Vec<Vec<f32>>, BackendError> {
     let mut rows: Vec<Vec<f32>> = vec![];
-    for piece in tokens.chunks(at_once.min(tokens.len()).max(1)) {
+    let mut calls = calls.iter().cycle();
+    while rows.len() < tokens.len() {
         let pos = rows.len();
+        let left = &tokens[pos..];
+        let at_once = calls.next().map_or(1, |call| *call);
+        let piece = &left[..at_once.clamp(1, left.len())];
         let on_row = &mut |_: usize, row: &[f32]| {
             rows.push(row.to_vec());
             ControlFlow::Continue(())
         };
         backend.logits(piece, pos, on_row).wait()?;
+        if rows.len() == pos {
+            break;
+        }
     }
     Ok(rows)
 }
@@ -38,6 +54,14 @@ impl Difference {
         }
         let pairs = found.iter().zip(exact);
         Self::of_errors(pairs.map(|(found, exact)| nmse(found, exact)).collect())
+    }
+
+    /// The difference that counts where every position has to be right: the worst one is that of all.
+    pub(super) fn at_worst(self) -> Self {
+        Self {
+            median: self.worst,
+            ..self
+        }
     }
 
     /// The difference that the errors of positions make. One that is no number counts as infinite.

@@ -1,5 +1,6 @@
 //! Measurements for `bench` and `profile`: what a step reads, and when its parts ran.
 
+use super::batch::DraftedPart;
 use super::pace::{Kind, Pace, Took};
 use super::prompt::Piece;
 use super::{GpuBackend, HostTime};
@@ -155,6 +156,117 @@ impl GpuBackend {
         Ok((0..runs.min(HOST_RUNS))
             .map(run)
             .collect::<Result<_, _>>()?)
+    }
+
+    /// The most drafts that the prediction layer makes for a step, 0 without one.
+    pub fn most_predicted(&self) -> usize {
+        self.batch.recipes.predicts()
+    }
+
+    /// Computes the token at `last` and `drafts` drafts behind it once, which the prediction layer makes where they are `predicted`, and tells of each
+    /// dispatch, in order, its part of the step, what it is and when it began and ended, in nanoseconds.
+    ///
+    /// The cache must hold rows up to `last`; tokens are whatever the history holds. Where timestamps are missing or turn out to be wrong it is
+    /// done as with [`Separation::Host`].
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], or what the device reports.
+    pub fn time_drafted(
+        &mut self,
+        last: usize,
+        drafts: usize,
+        predicted: bool,
+        separation: Separation,
+    ) -> Result<Vec<(DraftedPart, Taken, [f64; 2])>, BackendError> {
+        check_rows(last + drafts + 1, self.n_ctx())?;
+        self.next = 0;
+        self.model().distrust_slots();
+        let gpu = Arc::clone(&self.batch.model.gpu);
+        let parts = self.batch.parts_of_drafted(last, drafts, predicted);
+        let parts = parts.wait()?;
+        let stamped = || {
+            let submitted = parts
+                .iter()
+                .map(|(_, recording, state)| Timed::submit(&gpu, recording, state, separation));
+            let submitted = submitted.collect::<Result<Vec<_>, _>>()?;
+            let times = submitted.iter().map(|timed| timed.read(&gpu));
+            times.collect::<Result<Vec<_>, GpuError>>()
+        };
+        let stamped = match separation {
+            Separation::Host => None,
+            _ => match stamped() {
+                Err(error) if error.is_of_clock() => None,
+                told => Some(told?),
+            },
+        };
+        let by_host = |(_, recording, state): &(_, &Recording, State)| {
+            let whole = &mut || {
+                recording.submit(&gpu, state);
+                Ok(())
+            };
+            by_host(&gpu, recording, state, whole)
+        };
+        let times = match stamped {
+            Some(times) => times,
+            None => parts.iter().map(by_host).collect::<Result<_, _>>()?,
+        };
+        let all = parts
+            .iter()
+            .zip(times)
+            .flat_map(|((part, recording, state), times)| {
+                let taken = recording.step(state).into_iter().zip(times);
+                taken.map(|(taken, times)| (*part, taken, times))
+            });
+        Ok(all.collect())
+    }
+
+    /// The drafts that the prediction layer makes behind `context`, the best ones, and the logits of each.
+    ///
+    /// # Errors
+    /// [`BackendError::ContextOverflow`], [`BackendError::NoTokens`], or what the device reports.
+    pub fn predicted(
+        &mut self,
+        context: &[u32],
+        drafts: usize,
+    ) -> Result<(Vec<u32>, Vec<Vec<f32>>), BackendError> {
+        let last = context.len().checked_sub(1).ok_or(BackendError::NoTokens)?;
+        check_rows(context.len() + drafts, self.n_ctx())?;
+        self.prefill(context, 0).wait()?;
+        self.next = 0;
+        let (mut ids, mut logits) = (vec![], vec![]);
+        for number in 1..=drafts.min(self.most_predicted()) {
+            let (all, row) = self.batch.predicted(last, number, 0).wait()?;
+            ids = all;
+            logits.push(row);
+        }
+        Ok((ids, logits))
+    }
+
+    /// Goes along `text` behind the token at `first` as if its tokens were those that are chosen, in steps with up to `most` drafts of the prediction layer:
+    /// the drafts, and how many of them are accepted.
+    ///
+    /// # Errors
+    /// The errors of [`predicted`](Self::predicted).
+    pub fn follow(
+        &mut self,
+        text: &[u32],
+        first: usize,
+        most: usize,
+    ) -> Result<[usize; 2], BackendError> {
+        check_rows(text.len(), self.n_ctx())?;
+        self.prefill(&text[..first], 0).wait()?;
+        self.next = 0;
+        let (mut last, mut counts) = (first, [0; 2]);
+        while last + 1 < text.len() {
+            self.batch.write_ids(0, last, &text[last..=last]);
+            let number = most.min(text.len() - last - 1).min(self.most_predicted());
+            let (drafts, _) = self.batch.predicted(last, number, number).wait()?;
+            let pairs = drafts.iter().zip(&text[last + 1..]);
+            let accepted = pairs.take_while(|(draft, id)| draft == id).count();
+            counts = [counts[0] + drafts.len(), counts[1] + accepted];
+            last += accepted + 1;
+        }
+        Ok(counts)
     }
 
     fn stamp_dispatches(

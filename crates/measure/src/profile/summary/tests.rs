@@ -42,6 +42,18 @@ pub(in crate::profile) fn example_prompt() -> Profile {
     example_of(work, None)
 }
 
+/// The profile of `example` as three steps with drafts.
+pub(in crate::profile) fn example_drafted() -> Profile {
+    let work = Work::Drafted {
+        steps: 3,
+        draft: "mtp",
+        drafts: 2,
+        step_us: 20.0,
+        token_us: 16.0,
+    };
+    example_of(work, None)
+}
+
 fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
     let step = [
         taken("embed", "embed Q4_0", Sublayer::Outside, 0),
@@ -75,14 +87,20 @@ fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
     let times = [token(1.0), token(3.0), token(1.0)];
     let alone = match work {
         Work::Token { .. } => [("matvec Q4_0 8x32".to_owned(), 2.0)].into(),
-        Work::Prompt { .. } => BTreeMap::new(),
+        _ => BTreeMap::new(),
     };
+    let parts = match work {
+        Work::Drafted { .. } => [("rows of the layer", 2), ("3 rows of the model", 6)].into(),
+        _ => vec![],
+    };
+    let parts = parts.into_iter().map(|(name, end)| (name.to_owned(), end));
     let measured = Measured {
         work,
         step: step.into(),
         times: times.into(),
         alone,
         traffic: None,
+        parts: parts.collect(),
     };
     Profile::new(head, measured, 1)
 }
@@ -165,6 +183,7 @@ fn dispatches_that_bring_experts_in_either_way_count() {
             chosen: 8,
             times: 1,
         }),
+        parts: vec![],
     };
     let head = Head {
         peak_gb_per_s: 10.0,

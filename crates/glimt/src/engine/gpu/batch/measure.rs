@@ -1,15 +1,115 @@
-//! The times at which the dispatches of a batch's step run.
+//! The times at which the dispatches of a batch's step run, and what its prediction layer computes.
 
-use super::{BatchToken, GpuBatch, sites};
+use super::{BatchStep, BatchToken, GpuBatch, Prediction, sites};
 use crate::engine::gpu::measure::{Separation, Timed};
 use crate::gpu::GpuError;
-use crate::gpu::call::{Listed, Taken};
+use crate::gpu::call::{Listed, State, Taken};
 use crate::gpu::geometry::Site;
+use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
+use crate::kernels::sample;
+use crate::kernels::sampling::Sampling;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// A part of a step with drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftedPart {
+    /// The prediction layer's rows that a draft stands on: for the first, number 0, those of all tokens since the step before.
+    Layer(usize),
+    /// The logits and the choice of a draft.
+    Draft(usize),
+    /// The rows of the model.
+    Rows,
+    /// The logits behind these rows, and the choices of tokens.
+    Choices,
+}
+
 impl GpuBatch {
+    /// The parts of a step of the token at `last` and of `drafts` drafts behind it, which the prediction layer makes or which are given. All tokens of
+    /// a step before, of as many drafts, count as accepted.
+    ///
+    /// # Errors
+    /// The errors of [`prepare`](Self::prepare).
+    pub(in crate::engine::gpu) async fn parts_of_drafted(
+        &mut self,
+        last: usize,
+        drafts: usize,
+        predicted: bool,
+    ) -> Result<Vec<(DraftedPart, &Recording, State)>, GpuError> {
+        let rows = drafts + 1;
+        let token = |position: usize| BatchToken {
+            sequence: 0,
+            position: position as u32,
+        };
+        let tokens: Vec<_> = (last..last + rows).map(token).collect();
+        let prediction = predicted.then(|| Prediction {
+            sequence: 0,
+            position: last as u32,
+            behind: rows.min(last + 1) as u32,
+            drafts: drafts as u32,
+        });
+        self.prepare(rows, rows).await?;
+        let ordered = self.prepare_drafts(prediction.as_slice()).await?;
+        let greedy = Sampling::GREEDY;
+        let words = |token: &BatchToken| sample::words(&greedy, u64::from(token.position) + 1);
+        let words: Vec<_> = tokens.iter().map(words).collect();
+        let state = self.write(&tokens, &words);
+        let chosen: Vec<_> = tokens.iter().map(|token| (token, &greedy)).collect();
+        let of_drafts = self.replays_of_drafts(&ordered, &chosen, state);
+        let names =
+            (0..drafts).flat_map(|number| [DraftedPart::Layer(number), DraftedPart::Draft(number)]);
+        let of_rows = [DraftedPart::Rows, DraftedPart::Choices].into_iter();
+        let parts = names.zip(of_drafts);
+        let parts = parts.chain(of_rows.zip(self.replays(rows, rows, state)));
+        Ok(parts
+            .map(|(part, (recording, state))| (part, recording, state))
+            .collect())
+    }
+
+    /// The drafts that the prediction layer makes behind the token at `last`, the best ones, and the logits of the last of them, in a step that
+    /// computes this token and so many of the drafts. The layer's rows up to that token are made if they are missing.
+    ///
+    /// # Errors
+    /// The errors of [`submit`](Self::submit) and of [`land`](Self::land).
+    pub(in crate::engine::gpu) async fn predicted(
+        &mut self,
+        last: usize,
+        drafts: usize,
+        computed: usize,
+    ) -> Result<(Vec<u32>, Vec<f32>), GpuError> {
+        let token = |position: usize| BatchToken {
+            sequence: 0,
+            position: position as u32,
+        };
+        let tokens: Vec<_> = (last..=last + computed).map(token).collect();
+        let prediction = Prediction {
+            sequence: 0,
+            position: last as u32,
+            behind: (last + 1).saturating_sub(self.layer_rows).max(1) as u32,
+            drafts: drafts as u32,
+        };
+        let step = BatchStep {
+            tokens: &tokens,
+            choices: &vec![Sampling::GREEDY; tokens.len()],
+            biases: &[],
+            logits: &[],
+            predictions: &[prediction],
+        };
+        let flight = self.submit(step).await?;
+        let landing = self.land(flight).await?;
+        self.layer_rows = last + 1;
+        let logits = match &self.drafting {
+            None => vec![],
+            Some(of) => {
+                let bytes = 4 * self.model.model.config().vocab_size as u64;
+                let logits = &of.logits;
+                (self.gpu().read(&logits.buffer, logits.offset, bytes)).await?
+            }
+        };
+        Ok((landing.drafts, logits))
+    }
+
     /// The sites of steps of up to `most` tokens, for which a geometry can be chosen. The steps need not be compiled yet.
     ///
     /// # Errors
