@@ -23,7 +23,7 @@ fn trained() -> Option<Engine> {
         most: None,
     };
     options.serving = Some(Serving {
-        parallel: Some(AT_ONCE),
+        parallel: Some(AT_ONCE as u32),
         cache_tokens: None,
     });
     let opened = Opened::new(&ModelSource::File(path), &options).wait();

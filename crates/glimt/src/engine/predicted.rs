@@ -59,7 +59,6 @@ impl Wanted<'_> {
             model,
             ubatch,
             has_flag: true,
-            may_shrink: true,
         };
         let n_ctx = match self.n_ctx {
             Some(n_ctx) => n_ctx,

@@ -8,7 +8,7 @@ use super::summary::{Measured, Work, median};
 use super::{REPETITIONS, watched};
 use crate::bench::{BenchError, Drafting};
 use crate::engine::backend::Backend;
-use crate::engine::draft::{DraftSource, Drafter, Drafts, Proposal, Verified};
+use crate::engine::draft::{Acceptance, DraftSource, Drafter, Drafts, Proposal, Verified};
 use crate::engine::gpu::GpuBackend;
 use crate::engine::gpu::batch::DraftedPart;
 use crate::engine::gpu::measure::Separation;
@@ -66,6 +66,10 @@ impl Drafter for All {
 
     fn accepted(&mut self, drafts: &[u32], _: &[u32]) -> usize {
         drafts.len()
+    }
+
+    fn acceptance(&mut self, drafts: usize) -> Acceptance {
+        Acceptance::Fixed(drafts)
     }
 
     fn verified(&mut self, _: &Verified) {}

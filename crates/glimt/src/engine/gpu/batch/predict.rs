@@ -36,6 +36,8 @@ impl GpuBatch {
             number,
             drawn: 0,
             rows: None,
+            position: None,
+            layer_rows: false,
             predictions,
             submission,
         };

@@ -341,6 +341,7 @@ impl GpuBatch {
             rows: None,
             predictions: vec![(0, prediction)],
             position: None,
+            layer_rows: false,
             submission,
         }
     }
