@@ -8,6 +8,7 @@
 // Division: LANES threads share a row of G and the same row of U. A workgroup owns TILE = WG / LANES rows of one expert. It chooses the
 // expert of its slot itself, which costs less than a dispatch. One workgroup also writes all chosen experts (`ids`) and their weights for
 // token_moe_down. Of the shared expert it reads its rows once for COLS tokens.
+// With TOGETHER it is for chosen experts of several tokens alone, and a workgroup takes all tokens that have its expert (shared/together.wgsl).
 // Bound by: the bytes of the chosen rows.
 #number WG LANES UNITS  // threads of a workgroup, threads that share rows, units of a row
 #number COLS  // tokens of a workgroup
@@ -47,9 +48,13 @@ const TILE = WG / LANES;
 #write weights?: array<f32> @floats(TOKENS * USED)   // (tokens, USED)
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
+#ifdef TOGETHER
+#import together
+#else
 var<workgroup> slot_expert: u32;
 #import LOGITS as logits
 #import CHOICE as choice
+#endif
 #import GATE as eg
 #import GATE_TIMES as eg
 #import UP as eu
@@ -123,6 +128,48 @@ fn finish(t: u32, first: u32, end: u32, sums: vec2<f32>) {
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tile_no = own_place(wid).x;
+#ifdef TOGETHER
+  let own_slot = tile_no / SLOT_TILES;
+  let tile = (tile_no - own_slot * SLOT_TILES) * TILE;
+  together = vec2<u32>(wid.x);
+  has_second = false;
+  turn_to(wid, 0u);
+  let squares = squares_ask(t);
+  let asked = x_ask(t, 0u);
+  let chosen_one = chosen[wid.x * USED + own_slot];
+  together_put(chosen_one, subgroup, lane_id, subgroup_size);
+  squares_put(squares, t, 0u);
+  x_put(t, asked);
+  workgroupBarrier();
+  var left = together_bits;
+  // An expert that precedes this piece wraps around to a large number.
+  let expert = chosen_one - p.first_expert;
+  if (expert >= p.experts || (left & ((1u << wid.x) - 1u)) != 0u) { return; }
+  let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
+  loop {
+    left &= left - 1u;
+    has_second = left != 0u;
+    if (has_second) {
+      together.y = firstTrailingBit(left);
+      left &= left - 1u;
+      turn_to(wid, 1u);
+      squares_put(squares_ask(t), t, 1u);
+      x_put(t, x_ask(t, 0u));
+      workgroupBarrier();
+    }
+    if (t == 0u) { token_scale[$c] = rms_scale($cu); }
+    let sums = e_walk(wid, row * UNITS, lane, p.g_sub, p.u_sub);
+    // Memory of the workgroup is used again for the next token.
+    if ($cu > 0u) { workgroupBarrier(); } turn_to(wid, $cu); if (is_there(wid, $cu)) { let slot = together_slots[own_token]; finish(t, slot * ROWS + tile, slot * ROWS + ROWS, sums[$c]); }
+    if (left == 0u) { break; }
+    workgroupBarrier();
+    together.x = firstTrailingBit(left);
+    turn_to(wid, 0u);
+    squares_put(squares_ask(t), t, 0u);
+    x_put(t, x_ask(t, 0u));
+    workgroupBarrier();
+  }
+#else
   // A workgroup requests all that it needs before it knows its expert, and only then waits.
 #ifdef experts
   let slot = tile_no / SLOT_TILES;
@@ -173,4 +220,5 @@ fn finish(t: u32, first: u32, end: u32, sums: vec2<f32>) {
 #endif
   // Memory of the workgroup is used again for the next token.
   if ($cu > 0u) { workgroupBarrier(); } turn_to(wid, $cu); if (is_there(wid, $cu)) { finish(t, first, end, sums[$c]); }
+#endif
 }

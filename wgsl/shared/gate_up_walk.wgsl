@@ -11,7 +11,7 @@ fn $W_walk(wid: vec3<u32>, unit: u32, lane: u32, g_sub: u32, u_sub: u32) -> Colu
   loop {
     if (b >= UNITS) { break; }
     let g$k = $Wg_load(unit + unit_at(b, $ku), g_sub); let u$k = $Wu_load(unit + unit_at(b, $ku), u_sub);
-    if (in_row(b, $ku)) { let v = x_unit(own$c + unit_at(b, $ku)); sums$c = vec2<f32>($Wg_add(sums$c.x, g$k, v), $Wu_add(sums$c.y, u$k, v)); }
+    if (is_wanted($cu) && in_row(b, $ku)) { let v = x_unit(own$c + unit_at(b, $ku)); sums$c = vec2<f32>($Wg_add(sums$c.x, g$k, v), $Wu_add(sums$c.y, u$k, v)); }
     b += UNROLL * LANES;
   }
   return Columns(

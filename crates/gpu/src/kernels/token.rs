@@ -107,8 +107,7 @@ pub(super) fn staged(
     // The threads of a row read the bytes of a unit far from those of the next one, and the more so the more tokens a workgroup has.
     let pays = (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
         || columns > 1 && activation == Activation::Bytes;
-    let all = bytes * u64::from(columns) + STAGED_BESIDES + beside;
-    if !pays || all > u64::from(machine.workgroup_memory) {
+    if !pays || !fits_staged(machine, activation, [units, columns], beside) {
         return call;
     }
     let vectors = (bytes / 16) as u32;
@@ -116,6 +115,17 @@ pub(super) fn staged(
         .number("COLS", columns)
         .number("STAGE_VECTORS", vectors)
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
+}
+
+/// Whether a workgroup has room for the inputs of so many tokens, of so many units, beside `beside` bytes of the kernel's own.
+pub(super) fn fits_staged(
+    machine: Machine,
+    activation: Activation,
+    [units, columns]: [u32; 2],
+    beside: u64,
+) -> bool {
+    let inputs = activation.bytes(u64::from(units)) * u64::from(columns);
+    inputs + STAGED_BESIDES + beside <= u64::from(machine.workgroup_memory)
 }
 
 /// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in

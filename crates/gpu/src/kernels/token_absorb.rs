@@ -98,9 +98,13 @@ impl Shape {
         let needed = widest.div_ceil(passes) * lanes;
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
         let share = self.units.div_ceil(lanes);
+        let of_core = match self.tokens {
+            1 => 1,
+            _ => machine.tuned.absorb_workgroups_of_several,
+        };
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.
-            slices: (machine.spread() / (dims.heads as u32 * self.tokens))
+            slices: (of_core * machine.spread() / (dims.heads as u32 * self.tokens))
                 .saturating_sub(1)
                 .max(1),
             threads,
@@ -187,8 +191,10 @@ impl GpuTokenAbsorb<'_> {
         let rows = u32::from(self.row.is_some());
         let places = [division.slices + 1, dims.heads as u32 + rows].map(Extent::N);
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
+        let late = self.tokens > 1 && self.tokens >= machine.tuned.absorb_late_of;
         let call = self
             .divided(division)
+            .flag("LATE", late)
             .planes(["w_q", "w_s"], q_piece)
             .planes(["k_q", "k_s"], k_piece)
             .bind("angles", &self.rope_table)

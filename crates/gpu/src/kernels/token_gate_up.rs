@@ -44,6 +44,10 @@ pub struct GpuTokenGateUp<'a> {
 /// The most threads of a workgroup that chooses experts: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
 
+/// Tokens of an expert that a workgroup multiplies at once, and the most of a step, each of which has a bit.
+const TOGETHER: u32 = 2;
+const MOST_TOGETHER: u32 = 32;
+
 /// The additional work if each workgroup adds up the logits of `experts` from `partial_sums`, against logits that come added up. `rows` are
 /// those of G of the chosen experts and the shared one.
 pub fn repeated(
@@ -190,14 +194,25 @@ impl<'a> GpuTokenGateUp<'a> {
                 router.experts.count
             );
         }
-        let columns = self.columns(target, (experts, shared));
+        let together = self.is_together(target, (experts, shared));
+        let [columns, by] = match together {
+            true => [TOGETHER, 1],
+            false => [self.columns(target, (experts, shared)); 2],
+        };
         let whole = self.whole(target, geometry, columns);
+        let whole = whole.flag("TOGETHER", together);
         let piece = |i: usize| {
             let experts = experts.filter(|(pair, _)| i < pair[0].pieces.len());
             let shared = shared.filter(|pair| i < pair[0].pieces.len());
-            self.piece(target, geometry, &whole, (i, columns), (experts, shared))
+            self.piece(target, geometry, &whole, (i, by), (experts, shared))
         };
         Ok((0..count).map(piece).collect())
+    }
+
+    /// Whether a workgroup takes all tokens that chose its expert.
+    fn is_together(&self, target: &Target, part: Part<'_, 'a>) -> bool {
+        let several = target.machine.tuned.together_of.max(2)..=MOST_TOGETHER;
+        matches!(part, (Some(_), None)) && self.given && several.contains(&self.tokens)
     }
 
     /// Tokens of a workgroup, which reads the weights of the shared expert once for these where it has a grid of its own. They complete their rows
@@ -266,6 +281,10 @@ impl<'a> GpuTokenGateUp<'a> {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = match self.given {
+                true if call.variant.flags.contains("TOGETHER") => call
+                    .number("EXPERTS", router.experts.count as u32)
+                    .number("USED", used)
+                    .bind("chosen", &router.ids),
                 true => given(call, router),
                 false => of_logits(call, target, geometry.threads(), router, self.raw_logits),
             };

@@ -4,8 +4,8 @@
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, geometry, kernel, site,
-    staged, tiles_by, unsupported, weight, with_rms,
+    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, fits_staged, geometry,
+    kernel, site, staged, tiles_by, unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
@@ -133,10 +133,23 @@ impl<'a> GpuTokenMatvec<'a> {
     /// The product of each of up to `most` tokens, which stand in `sequences`.
     pub fn of_tokens(mut self, machine: Machine, most: u32, sequences: Option<&Sequences>) -> Self {
         let by_columns = matches!(self.x, Input::Prepared(..));
+        let units = self.weight.cols / 32;
+        let beside = u64::from(machine.tuned.router_bytes);
+        let fits = |columns: &u32| {
+            *columns == 1
+                || self.activation != Activation::Bytes
+                || machine.tuned.staged_columns == 0
+                || fits_staged(machine, self.activation, [units, *columns], beside)
+        };
+        let most_columns = || {
+            let most = columns(machine, self.weight.total_rows(), most);
+            let mut fewer = (0..=most.ilog2()).map(|i| most >> i);
+            fewer.find(fits).unwrap_or(1)
+        };
         self.several = (most > 1).then(|| OfTokens {
             most,
             columns: match by_columns {
-                true => columns(machine, self.weight.total_rows(), most),
+                true => most_columns(),
                 false => 1,
             },
             table: sequences.and_then(Sequences::table).cloned(),
@@ -207,7 +220,10 @@ impl Divided for GpuTokenMatvec<'_> {
         let suggested = match self.columns() {
             1 => one,
             _ => Geometry {
-                unroll: one.unroll.min(if tall { 1 } else { 2 }),
+                unroll: one.unroll.min(match tall {
+                    true => 1,
+                    false => target.machine.tuned.units_of_columns,
+                }),
                 ..one
             },
         };
@@ -274,10 +290,11 @@ impl GpuTokenMatvec<'_> {
             .number("UNITS", units)
             .number("COLS", self.columns())
             .number("AT_ONCE", geometry.at_once);
-        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
+        let stages = self.columns() == 1 || target.machine.tuned.staged_columns == 1;
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && stages {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
             let tokens = self.several.as_ref().map_or(1, |several| several.most);
-            let input = [tokens, units, 1];
+            let input = [tokens, units, self.columns()];
             call = staged(target.machine, call, geometry, activation, input, beside);
         }
         for (name, range) in &self.bound {

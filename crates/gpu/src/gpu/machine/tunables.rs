@@ -48,9 +48,20 @@ pub struct Tunables {
     /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
     /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
     pub workgroups_of_several: u32,
-    /// Tokens of a step from which on the choice of experts is a dispatch of its own, and gate and up of the shared expert another one beside
-    /// it.
+    /// Tokens of a step from which on the choice of experts is a dispatch of its own.
     pub choice_apart_of: u32,
+    /// 1 if gate and up of the shared expert stand beside that choice, 0 if they stand beside those of the chosen experts.
+    pub shared_beside_choice: u32,
+    /// Tokens of a step with such a choice from which on those that chose the same expert are multiplied together.
+    pub together_of: u32,
+    /// The most units of a row that a thread asks for at once where its workgroup takes several tokens.
+    pub units_of_columns: u32,
+    /// 1 if the bytes of all tokens of a workgroup pass through workgroup memory.
+    pub staged_columns: u32,
+    /// Workgroups of `token_absorb` of several tokens that a core shall have.
+    pub absorb_workgroups_of_several: u32,
+    /// Tokens of a step from which on `token_absorb` asks for `attn_k_b` when it has the queries.
+    pub absorb_late_of: u32,
     /// The most units of a row that a thread of `token_absorb` asks for at once.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
@@ -142,7 +153,13 @@ impl Tunables {
         absorb_threads_of_several: 512,
         down_lanes_of_several: 32,
         workgroups_of_several: 2,
-        choice_apart_of: 5,
+        choice_apart_of: 2,
+        shared_beside_choice: 0,
+        together_of: 2,
+        units_of_columns: 8,
+        staged_columns: 1,
+        absorb_workgroups_of_several: 2,
+        absorb_late_of: 64,
         absorb_units: 4,
         router_bytes: 8 << 10,
         choice_experts: 8,
@@ -230,16 +247,18 @@ impl Tunables {
 /// The largest value of a number that is tuned.
 const MOST: u32 = 1 << 20;
 /// Numbers whose 0 means never, or any.
-const MAY_BE_ZERO: [&str; 9] = [
+const MAY_BE_ZERO: [&str; 11] = [
     "float_tiles_percent",
     "few_tokens",
     "matrix_tiles_percent",
     "merged_slices",
     "pair_tiles_percent",
     "prompt_as_one",
+    "shared_beside_choice",
     "short_attention_rows",
     "short_prompt",
     "short_shape_rows",
+    "staged_columns",
 ];
 
 /// Why a number cannot be replaced.
