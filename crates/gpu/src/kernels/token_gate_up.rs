@@ -10,7 +10,7 @@ use super::token::{
 use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, SharedWork, Site};
+use crate::gpu::geometry::{Geometry, SharedWork, Site, WHOLE_THREADS};
 use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
@@ -199,6 +199,7 @@ impl<'a> GpuTokenGateUp<'a> {
             true => [TOGETHER, 1],
             false => [self.columns(target, (experts, shared)); 2],
         };
+        let geometry = &self.divided(target, geometry, experts.is_some());
         let whole = self.whole(target, geometry, columns);
         let whole = whole.flag("TOGETHER", together);
         let piece = |i: usize| {
@@ -213,6 +214,26 @@ impl<'a> GpuTokenGateUp<'a> {
     fn is_together(&self, target: &Target, part: Part<'_, 'a>) -> bool {
         let several = target.machine.tuned.together_of.max(2)..=MOST_TOGETHER;
         matches!(part, (Some(_), None)) && self.given && several.contains(&self.tokens)
+    }
+
+    /// The geometry of workgroups, of which those of one token have `of_one`. Each thread has more rows where several tokens keep the device
+    /// busy, and no workgroup makes the choice of `experts`, whose sums depend on the number of threads.
+    fn divided(&self, target: &Target, of_one: &Geometry, experts: bool) -> Geometry {
+        let at_once = target.machine.tuned.gate_up_rows_of_several;
+        let own = Geometry {
+            at_once,
+            unroll: 1,
+            ..*of_one
+        };
+        let threads = own.tile / at_once * own.lanes;
+        // Sums of squares of the input depend on the number of threads, too, unless each has one of them at most.
+        let fits = own.tile.is_multiple_of(at_once)
+            && threads.is_multiple_of(WHOLE_THREADS)
+            && threads >= 2 * self.units();
+        match self.tokens > 1 && (self.given || !experts) && at_once > 1 && fits {
+            true => own,
+            false => *of_one,
+        }
     }
 
     /// Tokens of a workgroup, which reads the weights of the shared expert once for these where it has a grid of its own. They complete their rows
@@ -238,6 +259,7 @@ impl<'a> GpuTokenGateUp<'a> {
         let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
             .number("COLS", columns)
+            .number("AT_ONCE", geometry.at_once)
             .number("UNITS", units);
         let call = match self.tokens {
             1 => call,

@@ -192,7 +192,11 @@ impl Divided for GpuTokenMatvec<'_> {
         Site {
             prepared: self.prepared.is_some(),
             together: if rotates { 2 } else { 1 },
-            at_once: if rotates { 1 } else { 2 },
+            at_once: match (&self.several, rotates) {
+                (_, true) => 1,
+                (Some(_), _) if merge => 4,
+                _ => 2,
+            },
             whole: merge.then_some(w.rows),
             threads: match merge {
                 // A thread for every four columns.
@@ -217,7 +221,15 @@ impl Divided for GpuTokenMatvec<'_> {
         let one = geometry(target, &of_one.site())?;
         // Registers hold the sums of each token, so a thread requests less ahead.
         let tall = self.weight.total_rows() >= target.machine.tuned.tall_rows;
+        let merged = matches!(self.x, Input::Slices(..));
+        let rows = target.machine.tuned.merge_rows_of_several;
         let suggested = match self.columns() {
+            // A workgroup merges slices once for more rows.
+            1 if merged && rows > one.at_once => Geometry {
+                tile: one.tile / one.at_once * rows,
+                at_once: rows,
+                ..one
+            },
             1 => one,
             _ => Geometry {
                 unroll: one.unroll.min(match tall {

@@ -45,6 +45,14 @@ pub struct Tunables {
     pub absorb_threads_of_several: u32,
     /// The fewest threads that share a row of `token_moe_down` in a step of several tokens.
     pub down_lanes_of_several: u32,
+    /// Rows of a thread of gate and up, in a step of several tokens that makes no choice of experts there.
+    pub gate_up_rows_of_several: u32,
+    /// Rows of a thread of `attn_v_b` that merges slices, in a step of several tokens.
+    pub merge_rows_of_several: u32,
+    /// Rows of a thread of `token_moe_down` that stands for several threads of a token alone.
+    pub down_rows_of_several: u32,
+    /// Tiles of a token alone that its workgroups have then.
+    pub down_tiles_of_several: u32,
     /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
     /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
     pub workgroups_of_several: u32,
@@ -152,6 +160,10 @@ impl Tunables {
         absorb_threads: 1024,
         absorb_threads_of_several: 512,
         down_lanes_of_several: 32,
+        gate_up_rows_of_several: 2,
+        merge_rows_of_several: 2,
+        down_rows_of_several: 2,
+        down_tiles_of_several: 1,
         workgroups_of_several: 2,
         choice_apart_of: 2,
         shared_beside_choice: 0,
