@@ -128,11 +128,17 @@ pub(super) fn fits_staged(
     inputs + STAGED_BESIDES + beside <= u64::from(machine.workgroup_memory)
 }
 
-/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in
-/// workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
-pub(super) fn alike(target: &Target, site: &Site, one: Geometry, suggested: Geometry) -> Geometry {
+/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, and
+/// `by_threads` in workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
+pub(super) fn alike(
+    target: &Target,
+    site: &Site,
+    one: Geometry,
+    suggested: Geometry,
+    by_threads: bool,
+) -> Geometry {
     let is_alike = |g: &Geometry| {
-        let shares = [g.lanes, g.threads()] == [one.lanes, one.threads()];
+        let shares = g.lanes == one.lanes && (!by_threads || g.threads() == one.threads());
         shares && site.allows(g, target.machine)
     };
     let mut all = target.chosen(site).into_iter().chain([suggested]);

@@ -216,21 +216,27 @@ impl<'a> GpuTokenGateUp<'a> {
         matches!(part, (Some(_), None)) && self.given && several.contains(&self.tokens)
     }
 
-    /// The geometry of workgroups, of which those of one token have `of_one`. Each thread has more rows where several tokens keep the device
-    /// busy, and no workgroup makes the choice of `experts`, whose sums depend on the number of threads.
+    /// The geometry of workgroups, of which those of one token have `of_one`, if each thread has more rows. Workgroups that choose `experts` have as
+    /// many threads, because the sums of the choice depend on their number.
     fn divided(&self, target: &Target, of_one: &Geometry, experts: bool) -> Geometry {
-        let at_once = target.machine.tuned.gate_up_rows_of_several;
+        let tuned = target.machine.tuned;
+        let at_once = tuned.gate_up_rows_of_several;
+        let chooses = experts && !self.given;
         let own = Geometry {
+            tile: match chooses {
+                true => of_one.tile * at_once,
+                false => of_one.tile * tuned.gate_up_tiles_of_several,
+            },
             at_once,
-            unroll: 1,
+            unroll: of_one.unroll.min(tuned.gate_up_units_of_several),
             ..*of_one
         };
         let threads = own.tile / at_once * own.lanes;
         // Sums of squares of the input depend on the number of threads, too, unless each has one of them at most.
         let fits = own.tile.is_multiple_of(at_once)
             && threads.is_multiple_of(WHOLE_THREADS)
-            && threads >= 2 * self.units();
-        match self.tokens > 1 && (self.given || !experts) && at_once > 1 && fits {
+            && (threads == of_one.threads() || threads >= 2 * self.units());
+        match self.tokens > 1 && at_once > 1 && fits {
             true => own,
             false => *of_one,
         }

@@ -239,7 +239,15 @@ impl Divided for GpuTokenMatvec<'_> {
                 ..one
             },
         };
-        Ok(alike(target, &self.site(), one, suggested))
+        let rows = target.machine.tuned.rows_of_several;
+        let suggested = match merged || tall || self.rotation.is_some() {
+            false => Geometry {
+                at_once: rows.max(suggested.at_once),
+                ..suggested
+            },
+            true => suggested,
+        };
+        Ok(alike(target, &self.site(), one, suggested, merged))
     }
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {

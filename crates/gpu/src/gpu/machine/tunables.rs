@@ -45,8 +45,14 @@ pub struct Tunables {
     pub absorb_threads_of_several: u32,
     /// The fewest threads that share a row of `token_moe_down` in a step of several tokens.
     pub down_lanes_of_several: u32,
-    /// Rows of a thread of gate and up, in a step of several tokens that makes no choice of experts there.
+    /// Rows of a thread of gate and up, in a step of several tokens.
     pub gate_up_rows_of_several: u32,
+    /// Tiles of a token alone that its workgroups have then, where they make no choice of experts.
+    pub gate_up_tiles_of_several: u32,
+    /// The most units of a row that such a thread asks for at once.
+    pub gate_up_units_of_several: u32,
+    /// Rows of a thread of other products of a prepared input, in a step of several tokens.
+    pub rows_of_several: u32,
     /// Rows of a thread of `attn_v_b` that merges slices, in a step of several tokens.
     pub merge_rows_of_several: u32,
     /// Rows of a thread of `token_moe_down` that stands for several threads of a token alone.
@@ -161,14 +167,17 @@ impl Tunables {
         absorb_threads_of_several: 512,
         down_lanes_of_several: 32,
         gate_up_rows_of_several: 2,
+        gate_up_tiles_of_several: 1,
+        gate_up_units_of_several: 1,
+        rows_of_several: 2,
         merge_rows_of_several: 2,
         down_rows_of_several: 2,
         down_tiles_of_several: 1,
         workgroups_of_several: 2,
-        choice_apart_of: 2,
+        choice_apart_of: 5,
         shared_beside_choice: 0,
         together_of: 2,
-        units_of_columns: 8,
+        units_of_columns: 2,
         staged_columns: 1,
         absorb_workgroups_of_several: 2,
         absorb_late_of: 64,
