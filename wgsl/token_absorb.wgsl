@@ -123,11 +123,9 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
   rms_put(subgroup, subgroup_size, lane_id);
   let k_lane = t & (K_LANES - 1u);
   let k_row$j = min(slice * K_ROWS + t / K_LANES + $ju * K_STRIDE, KV_LORA - 1u);
-#ifndef LATE
   let k_rows = KRows(
     k_ask(head, k_row$j, k_lane),
   );
-#endif
   if (ONE_BLOCK) {
     let w$k = load(unit_at(lane, $ku), units);
     if (in_row(lane, $ku)) { sums = multiply(sums, w$k, unit_at(lane, $ku)); }
@@ -148,11 +146,6 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
       keep(t, vec4<f32>(rows[4u * t], rows[4u * t + 1u], rows[4u * t + 2u], rows[4u * t + 3u]) * scale);
     }
     workgroupBarrier();
-#ifdef LATE
-    let k_rows = KRows(
-      k_ask(head, k_row$j, k_lane),
-    );
-#endif
     let own = k_sums(k_rows, k_lane);
     let in_slice$j = t / K_LANES + $ju * K_STRIDE;
     if (k_lane == 0u && in_slice$j < K_ROWS && slice * K_ROWS + in_slice$j < KV_LORA) { q_lat[(own_token * HEADS + head) * KV_LORA + k_row$j] = own[$j]; }

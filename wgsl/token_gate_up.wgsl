@@ -5,13 +5,12 @@
 // G and U (experts * ROWS, 32 * UNITS), those of the shared expert (shared_rows, 32 * UNITS). h (tokens, USED * ROWS + shared_rows): the values
 // of the slots in order, then those of the shared expert. The module LOGITS gives the logits of the experts, and CHOICE the expert of each
 // slot. With RAW_LOGITS the logits are still to be divided by the root mean square of x.
-// Division: LANES threads share AT_ONCE rows of G and the same rows of U. A workgroup owns TILE = WG / LANES * AT_ONCE rows of one expert. It chooses the
+// Division: LANES threads share a row of G and the same row of U. A workgroup owns TILE = WG / LANES rows of one expert. It chooses the
 // expert of its slot itself, which costs less than a dispatch. One workgroup also writes all chosen experts (`ids`) and their weights for
 // token_moe_down. Of the shared expert it reads its rows once for COLS tokens.
-// With TOGETHER it is for chosen experts of several tokens alone, and a workgroup takes all tokens that have its expert (shared/together.wgsl).
 // Bound by: the bytes of the chosen rows.
 #number WG LANES UNITS  // threads of a workgroup, threads that share rows, units of a row
-#number COLS AT_ONCE  // tokens of a workgroup, rows of a thread
+#number COLS  // tokens of a workgroup
 #word experts?: u32        // in this piece
 #word first_expert?: u32   // of this piece
 #word g_sub?: u32          // sub-planes of the scales, in words
@@ -28,13 +27,8 @@
 #else
 const TOKEN_ROWS = 0u;
 #endif
-const STRIDE = WG / LANES;   // the rows of a thread are this far apart
-const TILE = STRIDE * AT_ONCE;
+const TILE = WG / LANES;
 #each c COLS
-#each r AT_ONCE
-alias Rows = array<u32, AT_ONCE>;
-alias Pairs = array<vec2<f32>, AT_ONCE>;    // (row), (gate, up)
-alias Columns = array<Pairs, COLS>;         // of a thread, (token)
 #import columns
 #import rms_in_runs
 #import w32
@@ -53,13 +47,9 @@ alias Columns = array<Pairs, COLS>;         // of a thread, (token)
 #write weights?: array<f32> @floats(TOKENS * USED)   // (tokens, USED)
 const SLOT_TILES = (ROWS + TILE - 1u) / TILE;
 const ROUTED_TILES = USED * SLOT_TILES;
-#ifdef TOGETHER
-#import together
-#else
 var<workgroup> slot_expert: u32;
 #import LOGITS as logits
 #import CHOICE as choice
-#endif
 #import GATE as eg
 #import GATE_TIMES as eg
 #import UP as eu
@@ -108,13 +98,7 @@ const LEAVES_CHOICE = false;
 // (row, gate or up), still to be multiplied by token_scale.
 var<workgroup> token_pairs: array<f32, 2u * TILE>;
 var<workgroup> token_scale: array<f32, COLS>;
-
-// The first units of a thread's rows from `tile` on, of `rows` rows behind the first `before`. Behind the last row they are those of the last one.
-fn row_units(before: u32, tile: u32, in_tile: u32, rows: u32) -> Rows {
-  return Rows(
-    (before + min(tile + in_tile + $ru * STRIDE, rows - 1u)) * UNITS,
-  );
-}
+alias Columns = array<vec2<f32>, COLS>;   // of a thread, (token, gate or up)
 
 fn token_rows_at(first: u32) -> vec4<f32> {
   let i = 2u * first;
@@ -125,12 +109,12 @@ fn token_rows_at(first: u32) -> vec4<f32> {
 }
 
 // Completes the token's rows first .. end of h, and leaves them. Every thread of the workgroup must call.
-fn finish(t: u32, first: u32, end: u32, sums: Pairs) {
+fn finish(t: u32, first: u32, end: u32, sums: vec2<f32>) {
   let lane = t & (LANES - 1u);
   // One exchange for both sums: after it the upper lanes of the row add up those of U, the others those of G.
   let upper = lane >= LANES / 2u;
-  let sum$r = half_sum(select(sums[$r].x, sums[$r].y, upper) + subgroupShuffleXor(select(sums[$r].y, sums[$r].x, upper), LANES / 2u));
-  if ((lane & (LANES / 2u - 1u)) == 0u) { token_pairs[2u * (t / LANES + $ru * STRIDE) + select(0u, 1u, upper)] = sum$r; }
+  let sum = half_sum(select(sums.x, sums.y, upper) + subgroupShuffleXor(select(sums.y, sums.x, upper), LANES / 2u));
+  if ((lane & (LANES / 2u - 1u)) == 0u) { token_pairs[2u * (t / LANES) + select(0u, 1u, upper)] = sum; }
   token_store(own_token * TOKEN_ROWS + first, own_token * TOKEN_ROWS + end, t);
 }
 
@@ -139,48 +123,6 @@ fn finish(t: u32, first: u32, end: u32, sums: Pairs) {
   let lane = t & (LANES - 1u);
   let in_tile = t / LANES;
   let tile_no = own_place(wid).x;
-#ifdef TOGETHER
-  let own_slot = tile_no / SLOT_TILES;
-  let tile = (tile_no - own_slot * SLOT_TILES) * TILE;
-  together = vec2<u32>(wid.x);
-  has_second = false;
-  turn_to(wid, 0u);
-  let squares = squares_ask(t);
-  let asked = x_ask(t, 0u);
-  let chosen_one = chosen[wid.x * USED + own_slot];
-  together_put(chosen_one, subgroup, lane_id, subgroup_size);
-  squares_put(squares, t, 0u);
-  x_put(t, asked);
-  workgroupBarrier();
-  var left = together_bits;
-  // An expert that precedes this piece wraps around to a large number.
-  let expert = chosen_one - p.first_expert;
-  if (expert >= p.experts || (left & ((1u << wid.x) - 1u)) != 0u) { return; }
-  let units = row_units(expert * ROWS, tile, in_tile, ROWS);
-  loop {
-    left &= left - 1u;
-    has_second = left != 0u;
-    if (has_second) {
-      together.y = firstTrailingBit(left);
-      left &= left - 1u;
-      turn_to(wid, 1u);
-      squares_put(squares_ask(t), t, 1u);
-      x_put(t, x_ask(t, 0u));
-      workgroupBarrier();
-    }
-    if (t == 0u) { token_scale[$c] = rms_scale($cu); }
-    let sums = e_walk(wid, units, lane, p.g_sub, p.u_sub);
-    // Memory of the workgroup is used again for the next token.
-    if ($cu > 0u) { workgroupBarrier(); } turn_to(wid, $cu); if (is_there(wid, $cu)) { let slot = together_slots[own_token]; finish(t, slot * ROWS + tile, slot * ROWS + ROWS, sums[$c]); }
-    if (left == 0u) { break; }
-    workgroupBarrier();
-    together.x = firstTrailingBit(left);
-    turn_to(wid, 0u);
-    squares_put(squares_ask(t), t, 0u);
-    x_put(t, x_ask(t, 0u));
-    workgroupBarrier();
-  }
-#else
   // A workgroup requests all that it needs before it knows its expert, and only then waits.
 #ifdef experts
   let slot = tile_no / SLOT_TILES;
@@ -216,7 +158,8 @@ fn finish(t: u32, first: u32, end: u32, sums: Pairs) {
     if (expert < p.experts) {
       first = slot * ROWS + tile;
       end = slot * ROWS + ROWS;
-      sums = e_walk(wid, row_units(expert * ROWS, tile, in_tile, ROWS), lane, p.g_sub, p.u_sub);
+      let row = expert * ROWS + min(tile + in_tile, ROWS - 1u);
+      sums = e_walk(wid, row * UNITS, lane, p.g_sub, p.u_sub);
     }
   }
 #endif
@@ -225,10 +168,9 @@ fn finish(t: u32, first: u32, end: u32, sums: Pairs) {
     let tile = (tile_no - ROUTED_TILES) * TILE;
     first = p.shared_first + tile;
     end = p.shared_first + p.shared_rows;
-    sums = s_walk(wid, row_units(0u, tile, in_tile, p.shared_rows), lane, p.shared_g_sub, p.shared_u_sub);
+    sums = s_walk(wid, min(tile + in_tile, p.shared_rows - 1u) * UNITS, lane, p.shared_g_sub, p.shared_u_sub);
   }
 #endif
   // Memory of the workgroup is used again for the next token.
   if ($cu > 0u) { workgroupBarrier(); } turn_to(wid, $cu); if (is_there(wid, $cu)) { finish(t, first, end, sums[$c]); }
-#endif
 }

@@ -8,23 +8,6 @@
 // The column that the workgroup has turned to.
 var<private> column: u32;
 
-#ifdef TOGETHER
-// The tokens of both columns, of which the second one may be none (shared/together.wgsl).
-var<private> together: vec2<u32>;
-var<private> has_second: bool;
-
-fn turn_to(wid: vec3<u32>, c: u32) {
-  column = c;
-  own_token = select(together.x, together.y, c == 1u);
-}
-
-fn is_there(wid: vec3<u32>, c: u32) -> bool { return is_wanted(c); }
-
-// Whether the product of column c is wanted.
-fn is_wanted(c: u32) -> bool { return c == 0u || (COLS > 1u && has_second); }
-#else
-fn is_wanted(c: u32) -> bool { return true; }
-
 // Turns to column c of the workgroup. Behind the last token of the step it is the last one again.
 fn turn_to(wid: vec3<u32>, c: u32) {
   column = c;
@@ -40,4 +23,3 @@ fn is_there(wid: vec3<u32>, c: u32) -> bool {
 #endif
   return true;
 }
-#endif

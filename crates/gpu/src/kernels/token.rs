@@ -107,7 +107,8 @@ pub(super) fn staged(
     // The threads of a row read the bytes of a unit far from those of the next one, and the more so the more tokens a workgroup has.
     let pays = (tuned.staged_units_least..=tuned.staged_units_most).contains(&units)
         || columns > 1 && activation == Activation::Bytes;
-    if !pays || !fits_staged(machine, activation, [units, columns], beside) {
+    let all = bytes * u64::from(columns) + STAGED_BESIDES + beside;
+    if !pays || all > u64::from(machine.workgroup_memory) {
         return call;
     }
     let vectors = (bytes / 16) as u32;
@@ -117,28 +118,11 @@ pub(super) fn staged(
         .number("STAGE_LOADS", vectors.div_ceil(geometry.threads()))
 }
 
-/// Whether a workgroup has room for the inputs of so many tokens, of so many units, beside `beside` bytes of the kernel's own.
-pub(super) fn fits_staged(
-    machine: Machine,
-    activation: Activation,
-    [units, columns]: [u32; 2],
-    beside: u64,
-) -> bool {
-    let inputs = activation.bytes(u64::from(units)) * u64::from(columns);
-    inputs + STAGED_BESIDES + beside <= u64::from(machine.workgroup_memory)
-}
-
-/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, and
-/// `by_threads` in workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
-pub(super) fn alike(
-    target: &Target,
-    site: &Site,
-    one: Geometry,
-    suggested: Geometry,
-    by_threads: bool,
-) -> Geometry {
+/// The geometry at the site of a product of several tokens, whose rows are added up as those of `one` token are: by as many lanes, in
+/// workgroups of as many threads. It is what was chosen for the site, else `suggested`, else that of one token.
+pub(super) fn alike(target: &Target, site: &Site, one: Geometry, suggested: Geometry) -> Geometry {
     let is_alike = |g: &Geometry| {
-        let shares = g.lanes == one.lanes && (!by_threads || g.threads() == one.threads());
+        let shares = [g.lanes, g.threads()] == [one.lanes, one.threads()];
         shares && site.allows(g, target.machine)
     };
     let mut all = target.chosen(site).into_iter().chain([suggested]);

@@ -191,10 +191,8 @@ impl GpuTokenAbsorb<'_> {
         let rows = u32::from(self.row.is_some());
         let places = [division.slices + 1, dims.heads as u32 + rows].map(Extent::N);
         let weights = [q_b, k_b].map(|w| u64::from(w.total_rows()) * u64::from(w.cols));
-        let late = self.tokens > 1 && self.tokens >= machine.tuned.absorb_late_of;
         let call = self
             .divided(division)
-            .flag("LATE", late)
             .planes(["w_q", "w_s"], q_piece)
             .planes(["k_q", "k_s"], k_piece)
             .bind("angles", &self.rope_table)

@@ -10,7 +10,7 @@ use super::token::{
 use super::token_matvec::inverse_rms;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Word};
-use crate::gpu::geometry::{Geometry, SharedWork, Site, WHOLE_THREADS};
+use crate::gpu::geometry::{Geometry, SharedWork, Site};
 use crate::gpu::machine::geometries::TOKENS_AT_ONCE;
 use crate::gpu::machine::{MAX_THREADS, Machine, Repeated};
 use crate::gpu::memory::GpuWeight;
@@ -43,10 +43,6 @@ pub struct GpuTokenGateUp<'a> {
 
 /// The most threads of a workgroup that chooses experts: sums over workgroups hold 64 subgroups, which have 8 lanes or more.
 const CHOICE_THREADS: u32 = 512;
-
-/// Tokens of an expert that a workgroup multiplies at once, and the most of a step, each of which has a bit.
-const TOGETHER: u32 = 2;
-const MOST_TOGETHER: u32 = 32;
 
 /// The additional work if each workgroup adds up the logits of `experts` from `partial_sums`, against logits that come added up. `rows` are
 /// those of G of the chosen experts and the shared one.
@@ -194,52 +190,14 @@ impl<'a> GpuTokenGateUp<'a> {
                 router.experts.count
             );
         }
-        let together = self.is_together(target, (experts, shared));
-        let [columns, by] = match together {
-            true => [TOGETHER, 1],
-            false => [self.columns(target, (experts, shared)); 2],
-        };
-        let geometry = &self.divided(target, geometry, experts.is_some());
+        let columns = self.columns(target, (experts, shared));
         let whole = self.whole(target, geometry, columns);
-        let whole = whole.flag("TOGETHER", together);
         let piece = |i: usize| {
             let experts = experts.filter(|(pair, _)| i < pair[0].pieces.len());
             let shared = shared.filter(|pair| i < pair[0].pieces.len());
-            self.piece(target, geometry, &whole, (i, by), (experts, shared))
+            self.piece(target, geometry, &whole, (i, columns), (experts, shared))
         };
         Ok((0..count).map(piece).collect())
-    }
-
-    /// Whether a workgroup takes all tokens that chose its expert.
-    fn is_together(&self, target: &Target, part: Part<'_, 'a>) -> bool {
-        let several = target.machine.tuned.together_of.max(2)..=MOST_TOGETHER;
-        matches!(part, (Some(_), None)) && self.given && several.contains(&self.tokens)
-    }
-
-    /// The geometry of workgroups, of which those of one token have `of_one`, if each thread has more rows. Workgroups that choose `experts` have as
-    /// many threads, because the sums of the choice depend on their number.
-    fn divided(&self, target: &Target, of_one: &Geometry, experts: bool) -> Geometry {
-        let tuned = target.machine.tuned;
-        let at_once = tuned.gate_up_rows_of_several;
-        let chooses = experts && !self.given;
-        let own = Geometry {
-            tile: match chooses {
-                true => of_one.tile * at_once,
-                false => of_one.tile * tuned.gate_up_tiles_of_several,
-            },
-            at_once,
-            unroll: of_one.unroll.min(tuned.gate_up_units_of_several),
-            ..*of_one
-        };
-        let threads = own.tile / at_once * own.lanes;
-        // Sums of squares of the input depend on the number of threads, too, unless each has one of them at most.
-        let fits = own.tile.is_multiple_of(at_once)
-            && threads.is_multiple_of(WHOLE_THREADS)
-            && (threads == of_one.threads() || threads >= 2 * self.units());
-        match self.tokens > 1 && at_once > 1 && fits {
-            true => own,
-            false => *of_one,
-        }
     }
 
     /// Tokens of a workgroup, which reads the weights of the shared expert once for these where it has a grid of its own. They complete their rows
@@ -265,7 +223,6 @@ impl<'a> GpuTokenGateUp<'a> {
         let call = divided(call, geometry, units)
             .flag("SEVERAL", self.tokens > 1)
             .number("COLS", columns)
-            .number("AT_ONCE", geometry.at_once)
             .number("UNITS", units);
         let call = match self.tokens {
             1 => call,
@@ -309,10 +266,6 @@ impl<'a> GpuTokenGateUp<'a> {
             let [g, u] = pair.map(|w| &w.pieces[i]);
             let (rows, used) = (pair[0].rows, router.experts.used as u32);
             call = match self.given {
-                true if call.variant.flags.contains("TOGETHER") => call
-                    .number("EXPERTS", router.experts.count as u32)
-                    .number("USED", used)
-                    .bind("chosen", &router.ids),
                 true => given(call, router),
                 false => of_logits(call, target, geometry.threads(), router, self.raw_logits),
             };

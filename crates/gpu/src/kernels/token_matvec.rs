@@ -4,8 +4,8 @@
 use super::products::{MatvecOptions, Products};
 use super::sequences::Sequences;
 use super::token::{
-    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, fits_staged, geometry,
-    kernel, site, staged, tiles_by, unsupported, weight, with_rms,
+    Divided, TokenInput, TokenOutput, alike, check_rows, columns, divided, geometry, kernel, site,
+    staged, tiles_by, unsupported, weight, with_rms,
 };
 use super::{MAX_GRID, MlaDims};
 use crate::gpu::buffer::{Range, Role};
@@ -133,23 +133,10 @@ impl<'a> GpuTokenMatvec<'a> {
     /// The product of each of up to `most` tokens, which stand in `sequences`.
     pub fn of_tokens(mut self, machine: Machine, most: u32, sequences: Option<&Sequences>) -> Self {
         let by_columns = matches!(self.x, Input::Prepared(..));
-        let units = self.weight.cols / 32;
-        let beside = u64::from(machine.tuned.router_bytes);
-        let fits = |columns: &u32| {
-            *columns == 1
-                || self.activation != Activation::Bytes
-                || machine.tuned.staged_columns == 0
-                || fits_staged(machine, self.activation, [units, *columns], beside)
-        };
-        let most_columns = || {
-            let most = columns(machine, self.weight.total_rows(), most);
-            let mut fewer = (0..=most.ilog2()).map(|i| most >> i);
-            fewer.find(fits).unwrap_or(1)
-        };
         self.several = (most > 1).then(|| OfTokens {
             most,
             columns: match by_columns {
-                true => most_columns(),
+                true => columns(machine, self.weight.total_rows(), most),
                 false => 1,
             },
             table: sequences.and_then(Sequences::table).cloned(),
@@ -192,11 +179,7 @@ impl Divided for GpuTokenMatvec<'_> {
         Site {
             prepared: self.prepared.is_some(),
             together: if rotates { 2 } else { 1 },
-            at_once: match (&self.several, rotates) {
-                (_, true) => 1,
-                (Some(_), _) if merge => 4,
-                _ => 2,
-            },
+            at_once: if rotates { 1 } else { 2 },
             whole: merge.then_some(w.rows),
             threads: match merge {
                 // A thread for every four columns.
@@ -221,33 +204,14 @@ impl Divided for GpuTokenMatvec<'_> {
         let one = geometry(target, &of_one.site())?;
         // Registers hold the sums of each token, so a thread requests less ahead.
         let tall = self.weight.total_rows() >= target.machine.tuned.tall_rows;
-        let merged = matches!(self.x, Input::Slices(..));
-        let rows = target.machine.tuned.merge_rows_of_several;
         let suggested = match self.columns() {
-            // A workgroup merges slices once for more rows.
-            1 if merged && rows > one.at_once => Geometry {
-                tile: one.tile / one.at_once * rows,
-                at_once: rows,
-                ..one
-            },
             1 => one,
             _ => Geometry {
-                unroll: one.unroll.min(match tall {
-                    true => 1,
-                    false => target.machine.tuned.units_of_columns,
-                }),
+                unroll: one.unroll.min(if tall { 1 } else { 2 }),
                 ..one
             },
         };
-        let rows = target.machine.tuned.rows_of_several;
-        let suggested = match merged || tall || self.rotation.is_some() {
-            false => Geometry {
-                at_once: rows.max(suggested.at_once),
-                ..suggested
-            },
-            true => suggested,
-        };
-        Ok(alike(target, &self.site(), one, suggested, merged))
+        Ok(alike(target, &self.site(), one, suggested))
     }
 
     fn pieces(&self, target: &Target, geometry: &Geometry) -> Result<Vec<Call>, GpuError> {
@@ -310,11 +274,10 @@ impl GpuTokenMatvec<'_> {
             .number("UNITS", units)
             .number("COLS", self.columns())
             .number("AT_ONCE", geometry.at_once);
-        let stages = self.columns() == 1 || target.machine.tuned.staged_columns == 1;
-        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && stages {
+        if matches!(self.x, Input::Prepared(..)) && w.groups == 1 && self.columns() == 1 {
             let beside = router.map_or(0, |r| router_bytes(r.weight.rows, geometry.tile));
             let tokens = self.several.as_ref().map_or(1, |several| several.most);
-            let input = [tokens, units, self.columns()];
+            let input = [tokens, units, 1];
             call = staged(target.machine, call, geometry, activation, input, beside);
         }
         for (name, range) in &self.bound {
@@ -325,7 +288,7 @@ impl GpuTokenMatvec<'_> {
             let rows = w.total_rows();
             assert_eq!(weight.cols, rows, "{} behind {}", weight.name, w.name);
             let (threads, experts) = (geometry.threads(), weight.rows);
-            let columns = match self.leaves_all(geometry) {
+            let columns = match self.leaves_all(target, geometry) {
                 true => self.columns(),
                 false => 1,
             };
@@ -342,13 +305,16 @@ impl GpuTokenMatvec<'_> {
                     (columns * experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
                 );
         }
-        self.of_each(call.flag("ALL_COLUMNS", self.leaves_all(geometry)))
+        self.of_each(call.flag("ALL_COLUMNS", self.leaves_all(target, geometry)))
     }
 
     /// Whether a workgroup leaves the rows of all its tokens at once.
-    fn leaves_all(&self, geometry: &Geometry) -> bool {
+    fn leaves_all(&self, target: &Target, geometry: &Geometry) -> bool {
         let columns = self.columns();
-        columns > 1 && self.rotation.is_none() && columns * geometry.tile / 4 <= geometry.threads()
+        let least = target.machine.tuned.left_together_of.max(2);
+        columns >= least
+            && self.rotation.is_none()
+            && columns * geometry.tile / 4 <= geometry.threads()
     }
 
     /// The call with what tells the tokens apart, and the rotation of each.

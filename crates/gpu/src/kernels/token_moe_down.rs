@@ -133,21 +133,9 @@ impl GpuTokenMoeDown<'_> {
         let (d, used) = (self.down, self.used);
         let two_runs = geometry.lanes > RUN_LANES;
         let shares = self.shares(target, geometry);
-        let tuned = target.machine.tuned;
-        let of_one_row = Geometry {
+        let own = Geometry {
             lanes: geometry.lanes / shares,
             ..*geometry
-        };
-        let of_rows = Geometry {
-            tile: geometry.tile * tuned.down_tiles_of_several,
-            at_once: tuned.down_rows_of_several,
-            ..of_one_row
-        };
-        let fits = of_rows.tile.is_multiple_of(of_rows.at_once)
-            && of_rows.threads().is_multiple_of(WHOLE_THREADS);
-        let own = match shares > 1 && fits {
-            true => of_rows,
-            false => of_one_row,
         };
         let row_runs = match two_runs && shares == 1 {
             true => geometry.threads() / 32,
@@ -159,7 +147,6 @@ impl GpuTokenMoeDown<'_> {
             .number("WG", own.threads())
             .number("COLS", 1)
             .number("SHARES", shares)
-            .number("AT_ONCE", own.at_once)
             .flag("OF_TWO", shares == 2)
             .flag("OF_FOUR", shares == 4)
             .number("USED", used)
@@ -227,7 +214,7 @@ impl GpuTokenMoeDown<'_> {
                     .word("shared_sub", piece.sub)
             }
         };
-        let tiles = d.rows.div_ceil(own.tile);
+        let tiles = d.rows.div_ceil(geometry.tile);
         assert!(tiles <= MAX_GRID, "rows of {}", d.name);
         call.grid(tiles_of(self.tokens, tiles))
             .with_bytes(bytes)

@@ -232,11 +232,6 @@ impl Few<'_> {
         if let Some(last) = calls.pop_if(|_| self.most > 1) {
             calls.push(last.listing(ids, 1));
         }
-        let apart = self.as_one && !reads && token_gate_up::chooses_apart(target, self.most);
-        if apart && target.machine.tuned.shared_beside_choice == 0 {
-            // The choice takes one workgroup for each token, and what stands beside it would take longer.
-            calls[0] = calls[0].clone().beginning_level();
-        }
         self.calls.extend(calls);
         Ok(())
     }

@@ -43,39 +43,18 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
+    /// Workgroups of `token_absorb` for each of the cores, as many as are a power of two, where several tokens have workgroups of their own.
+    pub absorb_workgroups_of_several: u32,
     /// The fewest threads that share a row of `token_moe_down` in a step of several tokens.
     pub down_lanes_of_several: u32,
-    /// Rows of a thread of gate and up, in a step of several tokens.
-    pub gate_up_rows_of_several: u32,
-    /// Tiles of a token alone that its workgroups have then, where they make no choice of experts.
-    pub gate_up_tiles_of_several: u32,
-    /// The most units of a row that such a thread asks for at once.
-    pub gate_up_units_of_several: u32,
-    /// Rows of a thread of other products of a prepared input, in a step of several tokens.
-    pub rows_of_several: u32,
-    /// Rows of a thread of `attn_v_b` that merges slices, in a step of several tokens.
-    pub merge_rows_of_several: u32,
-    /// Rows of a thread of `token_moe_down` that stands for several threads of a token alone.
-    pub down_rows_of_several: u32,
-    /// Tiles of a token alone that its workgroups have then.
-    pub down_tiles_of_several: u32,
     /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
     /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
     pub workgroups_of_several: u32,
-    /// Tokens of a step from which on the choice of experts is a dispatch of its own.
+    /// Tokens of a workgroup from which on their rows are left together, and not one token's after the other's.
+    pub left_together_of: u32,
+    /// Tokens of a step from which on the choice of experts is a dispatch of its own, and gate and up of the shared expert another one beside
+    /// it.
     pub choice_apart_of: u32,
-    /// 1 if gate and up of the shared expert stand beside that choice, 0 if they stand beside those of the chosen experts.
-    pub shared_beside_choice: u32,
-    /// Tokens of a step with such a choice from which on those that chose the same expert are multiplied together.
-    pub together_of: u32,
-    /// The most units of a row that a thread asks for at once where its workgroup takes several tokens.
-    pub units_of_columns: u32,
-    /// 1 if the bytes of all tokens of a workgroup pass through workgroup memory.
-    pub staged_columns: u32,
-    /// Workgroups of `token_absorb` of several tokens that a core shall have.
-    pub absorb_workgroups_of_several: u32,
-    /// Tokens of a step from which on `token_absorb` asks for `attn_k_b` when it has the queries.
-    pub absorb_late_of: u32,
     /// The most units of a row that a thread of `token_absorb` asks for at once.
     pub absorb_units: u32,
     /// Most bytes of workgroup memory for the router's weights of the rows of a workgroup, where `attn_output` leaves partial router
@@ -165,22 +144,11 @@ impl Tunables {
         squares_ahead: 8,
         absorb_threads: 1024,
         absorb_threads_of_several: 512,
-        down_lanes_of_several: 32,
-        gate_up_rows_of_several: 2,
-        gate_up_tiles_of_several: 1,
-        gate_up_units_of_several: 1,
-        rows_of_several: 2,
-        merge_rows_of_several: 2,
-        down_rows_of_several: 2,
-        down_tiles_of_several: 1,
-        workgroups_of_several: 2,
-        choice_apart_of: 5,
-        shared_beside_choice: 0,
-        together_of: 2,
-        units_of_columns: 2,
-        staged_columns: 1,
         absorb_workgroups_of_several: 2,
-        absorb_late_of: 64,
+        down_lanes_of_several: 32,
+        workgroups_of_several: 2,
+        left_together_of: 2,
+        choice_apart_of: 5,
         absorb_units: 4,
         router_bytes: 8 << 10,
         choice_experts: 8,
@@ -268,18 +236,16 @@ impl Tunables {
 /// The largest value of a number that is tuned.
 const MOST: u32 = 1 << 20;
 /// Numbers whose 0 means never, or any.
-const MAY_BE_ZERO: [&str; 11] = [
+const MAY_BE_ZERO: [&str; 9] = [
     "float_tiles_percent",
     "few_tokens",
     "matrix_tiles_percent",
     "merged_slices",
     "pair_tiles_percent",
     "prompt_as_one",
-    "shared_beside_choice",
     "short_attention_rows",
     "short_prompt",
     "short_shape_rows",
-    "staged_columns",
 ];
 
 /// Why a number cannot be replaced.
