@@ -125,6 +125,31 @@ fn finish(t: u32, tile: u32, rows: Rows, sums: Sums, scale: f32, before: Sums, w
   router_store(out + tile, out + p.rows, t);
 }
 
+#ifdef ALL_COLUMNS
+// Puts the rows of the token in this column. Those of all columns are left together.
+fn put_rows(wid: vec3<u32>, t: u32, tile: u32, rows: Rows, sums: Sums, scale: f32, before: Sums, weights: Sums) {
+  let lane = t & (LANES - 1u);
+  let in_tile = t / LANES;
+  let sum$r = row_sum(sums[$r]) * scale + before[$r];
+  if (lane == 0u && tile + in_tile + $ru * STRIDE < p.rows && is_there(wid, column)) { y_put(y_place(rows[$r]), sum$r); }
+  if (lane == 0u) { token_put(column * TILE + in_tile + $ru * STRIDE, sum$r, weights[$r]); }
+}
+
+// Leaves the rows of the tokens of all columns: four rows of one of them by each thread. Every thread of the workgroup must call.
+fn leave_columns(wid: vec3<u32>, t: u32, tile: u32) {
+#ifdef prepared
+  workgroupBarrier();
+  let c = t / (TILE / 4u);
+  if (c < COLS && is_there(wid, c)) {
+    turn_to(wid, c);
+    let row = own_rows() + tile + t * 4u - c * TILE;
+    if (row < own_rows() + p.rows) { token_write(row, t, token_weigh(t * 4u, row, token_rows_at(t * 4u))); }
+  }
+  router_store_columns(wid, tile, t);
+#endif
+}
+#endif
+
 #main
 #fetch
   let lane = t & (LANES - 1u);
@@ -171,6 +196,11 @@ fn finish(t: u32, tile: u32, rows: Rows, sums: Sums, scale: f32, before: Sums, w
       b += UNROLL * LANES;
     }
   }
+#ifdef ALL_COLUMNS
+  turn_to(wid, $cu); put_rows(wid, t, tile, rows, sums$c, scale$c, before$c, weights);
+  leave_columns(wid, t, tile);
+#else
   // Memory of the workgroup is used again for the next token.
   if ($cu > 0u) { workgroupBarrier(); } turn_to(wid, $cu); if (is_there(wid, $cu)) { finish(t, tile, rows, sums$c, scale$c, before$c, weights); }
+#endif
 }

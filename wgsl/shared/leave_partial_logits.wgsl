@@ -7,6 +7,7 @@ alias Router = u32;
 fn router_ask(first: u32, t: u32) -> Router { return 0u; }
 fn router_put(asked: Router, t: u32) { }
 fn router_store(first: u32, end: u32, t: u32) { }
+fn router_store_columns(wid: vec3<u32>, tile: u32, t: u32) { }
 #else
 #number EXPERTS ROUTER_COLUMNS ROUTER_LOADS  // experts of a layer, vectors of a row of the router, vectors of it that a thread loads
 #number ROUTER_STORES  // experts that a thread leaves
@@ -50,16 +51,35 @@ fn router_put(asked: Router, t: u32) {
 
 // Writes the partial logits of rows first .. first + TILE, without those from `end` on. Call after token_store.
 fn router_store(first: u32, end: u32, t: u32) {
-  router_write(first, end, $nu * WG + t);
+  router_write(first, end, $nu * WG + t, 0u);
 }
 
-// Writes partial logit `at` of the workgroup.
-fn router_write(first: u32, end: u32, at: u32) {
+// The partial logits of a token of the workgroup.
+const ROUTER_LEFT = EXPERTS * (TILE / 16u);
+
+#ifdef ALL_COLUMNS
+#number COLS  // tokens of a workgroup
+#import columns
+// The same of the tokens of all columns, whose rows of y begin at own_rows().
+fn router_store_columns(wid: vec3<u32>, tile: u32, t: u32) {
+  router_of_column(wid, tile, $nu * WG + t);
+}
+
+fn router_of_column(wid: vec3<u32>, tile: u32, at: u32) {
+  let c = at / ROUTER_LEFT;
+  if (c >= COLS || !is_there(wid, c)) { return; }
+  turn_to(wid, c);
+  router_write(own_rows() + tile, own_rows() + p.rows, at - c * ROUTER_LEFT, c * TILE);
+}
+#endif
+
+// Writes partial logit `at` of a token whose rows begin with row `place` of those of the workgroup.
+fn router_write(first: u32, end: u32, at: u32, place: u32) {
   let run = at / EXPERTS;
   let expert = at - run * EXPERTS;
   if (run < TILE / 16u && first + 16u * run < end) {
     var sum = 0.0;
-    sum += dot(router_rows[(4u * run + $qu) * EXPERTS + expert], token_weighted_at(16u * run + 4u * $qu));
+    sum += dot(router_rows[(4u * run + $qu) * EXPERTS + expert], token_weighted_at(place + 16u * run + 4u * $qu));
     partial_logits[((first >> 4u) + run) * EXPERTS + expert] = sum;
   }
 }

@@ -3,7 +3,7 @@
 #ifndef prepared
 fn token_put(row: u32, value: f32, weight: f32) { }
 #else
-var<workgroup> token_rows: array<f32, TILE>;
+var<workgroup> token_rows: array<f32, TOKEN_TILES * TILE>;
 
 fn token_rows_at(first: u32) -> vec4<f32> {
   return vec4<f32>(token_rows[first], token_rows[first + 1u], token_rows[first + 2u], token_rows[first + 3u]);

@@ -5,11 +5,17 @@
 // which gives rows first .. first + 4 of the workgroup (shared/token_rows.wgsl).
 #read norm_weight?: array<f32> @floats(OUT_ROWS / TOKENS)   // (rows of a token)
 #write squares_out?: array<f32> @floats(OUT_ROWS / 16)   // (rows / 16)
+#ifdef ALL_COLUMNS
+#number COLS  // tokens of a workgroup, whose rows lie one after the other
+const TOKEN_TILES = COLS;
+#else
+const TOKEN_TILES = 1u;
+#endif
 #ifndef prepared
 fn token_store(first: u32, end: u32, t: u32) { }
 #else
 #ifdef norm_weight
-var<workgroup> token_weighted: array<f32, TILE>;   // rows times the norm's weight
+var<workgroup> token_weighted: array<f32, TOKEN_TILES * TILE>;   // rows times the norm's weight
 
 fn token_weighted_at(first: u32) -> vec4<f32> {
   return vec4<f32>(token_weighted[first], token_weighted[first + 1u], token_weighted[first + 2u], token_weighted[first + 3u]);

@@ -98,9 +98,13 @@ impl Shape {
         let needed = widest.div_ceil(passes) * lanes;
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
         let share = self.units.div_ceil(lanes);
+        let of_core = match self.tokens {
+            1 => 1,
+            _ => machine.tuned.absorb_workgroups_of_several,
+        };
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.
-            slices: (machine.spread() / (dims.heads as u32 * self.tokens))
+            slices: (of_core * machine.spread() / (dims.heads as u32 * self.tokens))
                 .saturating_sub(1)
                 .max(1),
             threads,

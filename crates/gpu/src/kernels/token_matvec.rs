@@ -288,6 +288,10 @@ impl GpuTokenMatvec<'_> {
             let rows = w.total_rows();
             assert_eq!(weight.cols, rows, "{} behind {}", weight.name, w.name);
             let (threads, experts) = (geometry.threads(), weight.rows);
+            let columns = match self.leaves_all(target, geometry) {
+                true => self.columns(),
+                false => 1,
+            };
             let share = |values: u32| (experts * geometry.tile / values).div_ceil(threads);
             let weights = weight.pieces[0].quants.clone().holding(Role::Floats);
             call = call
@@ -296,9 +300,21 @@ impl GpuTokenMatvec<'_> {
                 .number("EXPERTS", experts)
                 .number("ROUTER_COLUMNS", weight.cols / 4)
                 .number("ROUTER_LOADS", share(4))
-                .number("ROUTER_STORES", share(ROUTER_ROWS));
+                .number(
+                    "ROUTER_STORES",
+                    (columns * experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
+                );
         }
-        self.of_each(call)
+        self.of_each(call.flag("ALL_COLUMNS", self.leaves_all(target, geometry)))
+    }
+
+    /// Whether a workgroup leaves the rows of all its tokens at once.
+    fn leaves_all(&self, target: &Target, geometry: &Geometry) -> bool {
+        let columns = self.columns();
+        let least = target.machine.tuned.left_together_of.max(2);
+        columns >= least
+            && self.rotation.is_none()
+            && columns * geometry.tile / 4 <= geometry.threads()
     }
 
     /// The call with what tells the tokens apart, and the rotation of each.
