@@ -3,6 +3,7 @@
 //! The engine knows no family: it asks for what the traits of this module name, and for steps that [`recipes`](crate::recipes) make. A further
 //! family is a folder that has these traits and those of its attention there, and a line in `FAMILIES`.
 
+mod body;
 pub mod mla;
 
 use std::fmt;

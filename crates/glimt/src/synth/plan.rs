@@ -86,13 +86,13 @@ impl Plan {
 /// The metadata of a model, in file order.
 fn metadata(shape: &Shape, name: String, options: &SynthOptions) -> Vec<(String, Value)> {
     let general = vec![
-        ("architecture", Value::from("deepseek2")),
+        ("architecture", Value::from(shape.architecture)),
         ("name", Value::from(name)),
     ];
     let mut all = Vec::new();
     for (part, pairs) in [
         ("general", general),
-        ("deepseek2", sizes(shape, options)),
+        (shape.architecture, sizes(shape, options)),
         ("tokenizer.ggml", tokenizer(shape)),
     ] {
         let named = |(key, value)| (format!("{part}.{key}"), value);

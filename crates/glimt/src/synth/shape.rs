@@ -5,6 +5,8 @@ use super::ModelName;
 /// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
+    /// `general.architecture`.
+    pub(super) architecture: &'static str,
     pub(super) layers: usize,
     /// The number of first layers that are dense in a model with experts.
     pub(super) leading_dense: usize,
@@ -64,6 +66,7 @@ const GLM_EXPERTS: ExpertShape = ExpertShape {
 };
 
 const GLM: Shape = Shape {
+    architecture: "deepseek2",
     layers: 47,
     leading_dense: 1,
     embedding_length: 2048,
@@ -96,6 +99,7 @@ const DEEPSEEK_EXPERTS: ExpertShape = ExpertShape {
 };
 
 const DEEPSEEK: Shape = Shape {
+    architecture: "deepseek2",
     layers: 27,
     leading_dense: 1,
     embedding_length: 2048,
@@ -121,6 +125,7 @@ const DEEPSEEK: Shape = Shape {
 };
 
 const YOUTU: Shape = Shape {
+    architecture: "deepseek2",
     layers: 32,
     leading_dense: 0,
     embedding_length: 2048,
@@ -140,6 +145,15 @@ const YOUTU: Shape = Shape {
     pre: "youtu",
     tied: true,
 };
+
+impl ModelName {
+    /// The models whose files have this `general.architecture`.
+    pub fn of(architecture: &str) -> Vec<Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(|name| Shape::of(*name).architecture == architecture)
+            .collect()
+    }
+}
 
 impl Shape {
     /// The numbers of `model`.
