@@ -378,7 +378,7 @@ fn contradictory_vocabularies_are_refused_by_name() {
         ),
         (
             message(made(&[], &[], named("llama", "default"))),
-            "tokenizer.ggml.scores is missing",
+            "tokenizer.ggml.scores (an array of 32-bit floats) is missing",
         ),
         (
             message(made(&[], &[], |writer| {
