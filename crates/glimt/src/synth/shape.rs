@@ -403,7 +403,9 @@ impl Shape {
                 }),
                 ..tiny(QWEN3_MOE)
             },
+            // llama.cpp takes no other width than that of all heads.
             ModelName::TinyQwen2 => Shape {
+                embedding_length: 14 * 64,
                 heads: 14,
                 attention: grouped(2, 64, QWEN2),
                 tied: true,
