@@ -285,6 +285,125 @@ const SMOLLM2: Shape = Shape {
     ..LLAMA
 };
 
+// 26 layers: enough for every turn of the pattern by which recipes choose types.
+const TINY_DS2: Shape = Shape {
+    layers: 26,
+    embedding_length: 256,
+    heads: 2,
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        count: 8,
+        used: 3,
+        feed_forward_length: 128,
+        ..DEEPSEEK_EXPERTS
+    }),
+    vocab_size: 512,
+    context_length: 8192,
+    yarn: Some(Yarn {
+        factor: 40.0,
+        original_context_length: 256,
+        log_multiplier: 0.0707,
+    }),
+    ..DEEPSEEK
+};
+
+const TINY_YOUTU: Shape = Shape {
+    layers: 3,
+    embedding_length: 256,
+    heads: 2,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 384,
+        ..YOUTU_LATENT
+    }),
+    feed_forward_length: 768,
+    vocab_size: 512,
+    context_length: 4096,
+    ..YOUTU
+};
+
+const TINY_GLM: Shape = Shape {
+    layers: 3,
+    embedding_length: 256,
+    heads: 5,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 256,
+        ..GLM_LATENT
+    }),
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        feed_forward_length: 256,
+        ..GLM_EXPERTS
+    }),
+    vocab_size: 600,
+    context_length: 4096,
+    ..GLM
+};
+
+const TINY: Shape = Shape {
+    layers: 4,
+    embedding_length: 256,
+    heads: 4,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 256,
+        kv_lora_rank: 256,
+        qk_nope_head_dim: 64,
+        qk_rope_head_dim: 32,
+        v_head_dim: 64,
+    }),
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        count: 8,
+        used: 2,
+        feed_forward_length: 256,
+        ..GLM_EXPERTS
+    }),
+    vocab_size: 512,
+    context_length: 4096,
+    rope_base: 1e4,
+    ..GLM
+};
+
+const TINY_QWEN3_MOE: Shape = Shape {
+    heads: 16,
+    attention: grouped(2, 128, QWEN3_MOE),
+    experts: Some(ExpertShape {
+        count: 16,
+        used: 4,
+        feed_forward_length: 128,
+        ..QWEN3_EXPERTS
+    }),
+    ..tiny(QWEN3_MOE)
+};
+
+// A dense model with norms, of heads whose width is no multiple of 32.
+const TINY_QWEN3: Shape = Shape {
+    architecture: "qwen3",
+    heads: 16,
+    attention: grouped(1, 80, QWEN3_MOE),
+    experts: None,
+    yarn: Some(Yarn {
+        factor: 4.0,
+        original_context_length: 256,
+        log_multiplier: 0.0,
+    }),
+    ..tiny(QWEN3_MOE)
+};
+
+// llama.cpp takes no other width than that of all heads.
+const TINY_QWEN2: Shape = Shape {
+    embedding_length: 14 * 64,
+    heads: 14,
+    attention: grouped(2, 64, QWEN2),
+    tied: true,
+    ..tiny(QWEN2)
+};
+
+const TINY_LLAMA: Shape = Shape {
+    heads: 9,
+    attention: grouped(3, 96, LLAMA),
+    ..tiny(LLAMA)
+};
+
 impl ModelName {
     /// The models whose files have this `general.architecture`.
     pub fn of(architecture: &str) -> Vec<Self> {
@@ -301,121 +420,18 @@ impl Shape {
             ModelName::Glm47Flash => GLM,
             ModelName::DeepseekV2Lite => DEEPSEEK,
             ModelName::YoutuLlm2b => YOUTU,
-            // 26 layers: enough for every turn of the pattern by which recipes choose types.
-            ModelName::TinyDs2 => Shape {
-                layers: 26,
-                embedding_length: 256,
-                heads: 2,
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    count: 8,
-                    used: 3,
-                    feed_forward_length: 128,
-                    ..DEEPSEEK_EXPERTS
-                }),
-                vocab_size: 512,
-                context_length: 8192,
-                yarn: Some(Yarn {
-                    factor: 40.0,
-                    original_context_length: 256,
-                    log_multiplier: 0.0707,
-                }),
-                ..DEEPSEEK
-            },
-            ModelName::TinyYoutu => Shape {
-                layers: 3,
-                embedding_length: 256,
-                heads: 2,
-                attention: AttentionShape::Latent(LatentShape {
-                    q_lora_rank: 384,
-                    ..YOUTU_LATENT
-                }),
-                feed_forward_length: 768,
-                vocab_size: 512,
-                context_length: 4096,
-                ..YOUTU
-            },
-            ModelName::TinyGlm => Shape {
-                layers: 3,
-                embedding_length: 256,
-                heads: 5,
-                attention: AttentionShape::Latent(LatentShape {
-                    q_lora_rank: 256,
-                    ..GLM_LATENT
-                }),
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    feed_forward_length: 256,
-                    ..GLM_EXPERTS
-                }),
-                vocab_size: 600,
-                context_length: 4096,
-                ..GLM
-            },
-            ModelName::Tiny => Shape {
-                layers: 4,
-                embedding_length: 256,
-                heads: 4,
-                attention: AttentionShape::Latent(LatentShape {
-                    q_lora_rank: 256,
-                    kv_lora_rank: 256,
-                    qk_nope_head_dim: 64,
-                    qk_rope_head_dim: 32,
-                    v_head_dim: 64,
-                }),
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    count: 8,
-                    used: 2,
-                    feed_forward_length: 256,
-                    ..GLM_EXPERTS
-                }),
-                vocab_size: 512,
-                context_length: 4096,
-                rope_base: 1e4,
-                ..GLM
-            },
             ModelName::Qwen3_30bA3b => QWEN3_MOE,
             ModelName::Qwen25_7b => QWEN2,
             ModelName::Llama31_8b => LLAMA,
             ModelName::Smollm2_135m => SMOLLM2,
-            ModelName::TinyQwen3Moe => Shape {
-                heads: 16,
-                attention: grouped(2, 128, QWEN3_MOE),
-                experts: Some(ExpertShape {
-                    count: 16,
-                    used: 4,
-                    feed_forward_length: 128,
-                    ..QWEN3_EXPERTS
-                }),
-                ..tiny(QWEN3_MOE)
-            },
-            // A dense model with norms, of heads whose width is no multiple of 32.
-            ModelName::TinyQwen3 => Shape {
-                architecture: "qwen3",
-                heads: 16,
-                attention: grouped(1, 80, QWEN3_MOE),
-                experts: None,
-                yarn: Some(Yarn {
-                    factor: 4.0,
-                    original_context_length: 256,
-                    log_multiplier: 0.0,
-                }),
-                ..tiny(QWEN3_MOE)
-            },
-            // llama.cpp takes no other width than that of all heads.
-            ModelName::TinyQwen2 => Shape {
-                embedding_length: 14 * 64,
-                heads: 14,
-                attention: grouped(2, 64, QWEN2),
-                tied: true,
-                ..tiny(QWEN2)
-            },
-            ModelName::TinyLlama => Shape {
-                heads: 9,
-                attention: grouped(3, 96, LLAMA),
-                ..tiny(LLAMA)
-            },
+            ModelName::TinyDs2 => TINY_DS2,
+            ModelName::TinyYoutu => TINY_YOUTU,
+            ModelName::TinyGlm => TINY_GLM,
+            ModelName::Tiny => TINY,
+            ModelName::TinyQwen3Moe => TINY_QWEN3_MOE,
+            ModelName::TinyQwen3 => TINY_QWEN3,
+            ModelName::TinyQwen2 => TINY_QWEN2,
+            ModelName::TinyLlama => TINY_LLAMA,
         }
     }
 }
@@ -433,7 +449,7 @@ const fn tiny(of: Shape) -> Shape {
 }
 
 /// Grouped-query attention of these sizes in the manner of `of`.
-fn grouped(kv_heads: u64, head: u64, of: Shape) -> AttentionShape {
+const fn grouped(kv_heads: u64, head: u64, of: Shape) -> AttentionShape {
     match of.attention {
         AttentionShape::Grouped(shape) => AttentionShape::Grouped(GroupedShape {
             kv_heads,
