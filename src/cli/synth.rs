@@ -25,7 +25,8 @@ its text is noise. A file of the same name is replaced.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_missing_positional = true)]
 pub(super) struct Synth {
-    /// glm-4.7-flash, deepseek-v2-lite or youtu-llm-2b; small ones in their manner: tiny-glm, tiny-ds2, tiny-youtu, tiny
+    /// glm-4.7-flash, deepseek-v2-lite, youtu-llm-2b, qwen3-30b-a3b, qwen2.5-7b, llama-3.1-8b or smollm2-135m; small ones in their manner:
+    /// tiny-glm, tiny-ds2, tiny-youtu, tiny, tiny-qwen3moe, tiny-qwen3, tiny-qwen2, tiny-llama
     ///
     /// MODEL:RECIPE names the recipe, too, as for bench --synthetic.
     #[arg(value_parser = named)]

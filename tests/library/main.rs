@@ -9,6 +9,7 @@ mod examples;
 mod golden;
 mod golden_cpu;
 mod golden_gpu;
+mod golden_gqa;
 mod golden_nextn;
 mod grammar;
 mod measure;

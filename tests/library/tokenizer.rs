@@ -275,18 +275,122 @@ fn stop_tokens_come_from_keys_and_from_known_texts() {
     assert_eq!(StreamDecoder::new(&tokenizer).push(256), "");
 }
 
+/// A file with scores: marks, all bytes, and further tokens (text, score, type). `edit` may add to it.
+fn scored(extra: &[(&str, f32, i32)], edit: impl Fn(&mut GgufWriter<Vec<u8>>)) -> Gguf {
+    let marks = [("<unk>", 2), ("<s>", 3), ("</s>", 3)];
+    let marks = marks.map(|(text, kind)| (text.to_owned(), 0.0, kind));
+    let bytes = (0..=255).map(|byte| (format!("<0x{byte:02X}>"), 0.0, 6));
+    let extra = extra
+        .iter()
+        .map(|&(text, score, kind)| (text.to_owned(), score, kind));
+    let all: Vec<_> = marks.into_iter().chain(bytes).chain(extra).collect();
+    let mut writer = GgufWriter::new(Vec::new());
+    let mut put = |key: &str, value: Value| writer.metadata(key, value).unwrap();
+    put("tokenizer.ggml.model", "llama".into());
+    let texts: Vec<String> = all.iter().map(|(text, ..)| text.clone()).collect();
+    put("tokenizer.ggml.tokens", texts.into());
+    let scores: Vec<f32> = all.iter().map(|(_, score, _)| *score).collect();
+    put("tokenizer.ggml.scores", scores.into());
+    let types: Vec<i32> = all.iter().map(|(.., kind)| *kind).collect();
+    put("tokenizer.ggml.token_type", types.into());
+    edit(&mut writer);
+    let bytes = writer.begin_data().unwrap().finish().unwrap();
+    Gguf::from_bytes(bytes, "made for a test").unwrap()
+}
+
+/// Words for vocabularies with scores.
+const WORDS: [(&str, f32, i32); 12] = [
+    ("▁", -10.0, 1),
+    ("a", -11.0, 1),
+    ("b", -12.0, 1),
+    ("ab", -1.0, 1),
+    ("▁a", -2.0, 1),
+    ("▁ab", -3.0, 1),
+    ("▁▁", -4.0, 1),
+    ("▁▁▁", -5.0, 1),
+    ("é", -13.0, 1),
+    ("<|user|>", 0.0, 4),
+    ("ba", -2.0, 1),
+    ("n", -14.0, 1),
+];
+
+#[test]
+fn scored_vocabularies_agree_with_llama_cpp() {
+    let tokenizer = Tokenizer::from_gguf(&scored(&WORDS, |_| {})).unwrap();
+    // llama.cpp computed these, with the marks in the text read and the token that begins a text added.
+    for (text, ids, said) in [
+        ("", &[1][..], ""),
+        ("ab", &[1, 264], "ab"),
+        (" ab", &[1, 259, 264], " ab"),
+        ("abab  ba", &[1, 264, 262, 265, 269], "abab  ba"),
+        ("a    a", &[1, 263, 266, 263], "a    a"),
+        ("bé日\n", &[1, 259, 261, 267, 233, 154, 168, 13], "bé日\n"),
+        (
+            "ab<|user|>ab<s>b",
+            &[1, 264, 268, 264, 1, 259, 261],
+            "ab<|user|> ab<s> b",
+        ),
+        ("▁ab", &[1, 259, 264], " ab"),
+    ] {
+        assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
+        assert_eq!(tokenizer.text_of(ids), said, "{text:?}");
+    }
+    assert_eq!(tokenizer.bos(), Some(1));
+    assert_eq!(tokenizer.stop_tokens(), [2]);
+    assert!(tokenizer.is_special(0) && !tokenizer.is_special(268));
+    // Text inside another one has no space before it.
+    assert_eq!(tokenizer.encode_inside("ab").unwrap(), [262]);
+    assert_eq!(tokenizer.encode("ab", false).unwrap(), [264]);
+
+    let plain = scored(&WORDS, |writer| {
+        let mut put = |key: &str, value: bool| writer.metadata(key, value).unwrap();
+        put("tokenizer.ggml.add_space_prefix", false);
+        put("tokenizer.ggml.add_bos_token", false);
+        put("tokenizer.ggml.add_eos_token", true);
+    });
+    let plain = Tokenizer::from_gguf(&plain).unwrap();
+    assert_eq!(plain.encode("ab<s> ab", true).unwrap(), [262, 1, 264, 2]);
+    assert_eq!(plain.text_of(&[264]), " ab");
+}
+
+#[test]
+fn characters_of_several_byte_tokens_are_streamed_whole() {
+    let tokenizer = Tokenizer::from_gguf(&scored(&WORDS, |_| {})).unwrap();
+    let mut decoder = StreamDecoder::new(&tokenizer);
+    // A space, the three bytes of a character, and half of another one.
+    let pieces: Vec<String> = [264, 233, 154, 168, 2, 198, 259]
+        .iter()
+        .map(|&id| decoder.push(id))
+        .collect();
+    assert_eq!(pieces, [" ab", "", "", "日", "", "", "\u{fffd} "]);
+    assert_eq!(decoder.finish(), "");
+    assert_eq!(tokenizer.decode(&[198, 172]), "é");
+}
+
 #[test]
 fn contradictory_vocabularies_are_refused_by_name() {
     let message = |gguf: Gguf| Tokenizer::from_gguf(&gguf).unwrap_err().to_string();
     let good = named("gpt2", "qwen2");
     let cases = [
         (
-            message(made(&[], &[], named("llama", "default"))),
-            "tokenizer.ggml.model is \"llama\"",
+            message(made(&[], &[], named("bert", "default"))),
+            "tokenizer.ggml.model is \"bert\"",
         ),
         (
-            message(made(&[], &[], named("gpt2", "tekken"))),
-            "tokenizer.ggml.pre is \"tekken\"",
+            message(made(&[], &[], named("llama", "default"))),
+            "tokenizer.ggml.scores (an array of 32-bit floats) is missing",
+        ),
+        (
+            message(made(&[], &[], |writer| {
+                named("llama", "default")(writer);
+                let scores = Value::from(vec![0.0_f32; 3]);
+                writer.metadata("tokenizer.ggml.scores", scores).unwrap();
+            })),
+            "tokenizer.ggml.scores has 3 entries; tokenizer.ggml.tokens has 256",
+        ),
+        (
+            message(made(&[], &[], named("gpt2", "viking"))),
+            "tokenizer.ggml.pre is \"viking\"",
         ),
         (
             message(made(&[], &[], |w| {

@@ -303,9 +303,9 @@ impl Ids<'_> {
     /// Makes the text into tokens.
     fn flush(&mut self) -> Result<(), TokenizerError> {
         let text = self.shield.opened(&self.text);
-        let new = match self.ids.is_empty() {
-            true => self.tokenizer.encode_said(&text)?,
-            false => self.tokenizer.encode_part(&text)?,
+        let new = match self.ids.last() {
+            None => self.tokenizer.encode_said(&text)?,
+            last => self.tokenizer.encode_part(last.copied(), &text)?,
         };
         self.ids.extend(new);
         self.text.clear();

@@ -29,7 +29,7 @@ impl Passage {
         let rest = self.text.get(kept..);
         self.ids.truncate(rest.map_or(0, |_| whole));
         let rest = rest.unwrap_or(&self.text);
-        self.ids.extend(tokenizer.encode(rest, false)?);
+        self.ids.extend(tokenizer.encode_inside(rest)?);
         Ok(())
     }
 }

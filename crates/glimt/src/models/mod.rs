@@ -3,6 +3,8 @@
 //! The engine knows no family: it asks for what the traits of this module name, and for steps that [`recipes`](crate::recipes) make. A further
 //! family is a folder that has these traits and those of its attention there, and a line in `FAMILIES`.
 
+mod body;
+pub mod gqa;
 pub mod mla;
 
 use std::fmt;
@@ -20,7 +22,7 @@ use crate::model::{Config, ModelError, NextnSource, Weight};
 use crate::recipes::{Placed, Residence};
 
 /// Every family that glimt runs.
-const FAMILIES: [Family; 1] = [mla::FAMILY];
+const FAMILIES: [Family; 2] = [mla::FAMILY, gqa::FAMILY];
 
 /// Models that are computed alike.
 pub struct Family {
@@ -302,12 +304,13 @@ mod tests {
     #[test]
     fn other_architectures_are_named_beside_those_that_run() {
         let mut draft = Draft::glm(1);
-        draft.set_raw("general.architecture", "llama");
+        draft.set_raw("general.architecture", "gemma3");
         let error = super::load(draft.open()).expect_err("no family has it");
         assert_eq!(
             error.to_string(),
-            "the file holds a model of the architecture \"llama\"; glimt runs \"deepseek2\", \"glm4moelite\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
-             Youtu-LLM-2B and models of their shape"
+            "the file holds a model of the architecture \"gemma3\"; glimt runs \"deepseek2\", \"glm4moelite\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
+             Youtu-LLM-2B and models of their shape; \"qwen3moe\", \"qwen3\", \"qwen2\", \"llama\": Qwen3-30B-A3B, Qwen3, Qwen2.5, Llama 3, \
+             SmolLM2 and models of their shape, on the CPU alone so far"
         );
     }
 }

@@ -25,6 +25,14 @@ pub enum SynthError {
         /// The most layers accepted.
         limit: usize,
     },
+    /// A part that no file of the model has.
+    #[error("no file of {model} has {part}: leave it out, or take a model with latent attention")]
+    NoPart {
+        /// The model asked for.
+        model: String,
+        /// The part, with its flag.
+        part: &'static str,
+    },
     /// The tensor table of a model without a file is impossible.
     #[error(transparent)]
     Table(#[from] GgufError),

@@ -23,6 +23,22 @@ named! {
         TinyGlm = "tiny-glm",
         /// The smallest: cache rows of 288 instead of 576.
         Tiny = "tiny",
+        /// Qwen3-30B-A3B: 48 layers, 128 experts, 8 query heads to a key head, norms of queries and keys.
+        Qwen3_30bA3b = "qwen3-30b-a3b",
+        /// Qwen2.5-7B: 28 dense layers, 7 query heads to a key head, biases.
+        Qwen25_7b = "qwen2.5-7b",
+        /// Llama-3.1-8B: 32 dense layers, 4 query heads to a key head; without the factors of its frequencies.
+        Llama31_8b = "llama-3.1-8b",
+        /// SmolLM2-135M: 30 dense layers, 3 query heads to a key head, tied head.
+        Smollm2_135m = "smollm2-135m",
+        /// A few megabytes in the manner of Qwen3-30B-A3B.
+        TinyQwen3Moe = "tiny-qwen3moe",
+        /// A few megabytes in the manner of Qwen3 without experts, with YaRN and 16 query heads to a key head.
+        TinyQwen3 = "tiny-qwen3",
+        /// A few megabytes in the manner of Qwen2.5, with a tied head.
+        TinyQwen2 = "tiny-qwen2",
+        /// A few megabytes in the manner of Llama, with 3 query heads to a key head.
+        TinyLlama = "tiny-llama",
     }
 }
 
@@ -122,6 +138,14 @@ impl Recipe {
         }
     }
 
+    /// The type of a layer's values: some have more bits, as down projections do.
+    fn values(self, layer: usize, layers: usize) -> GgmlType {
+        match self {
+            Recipe::Q4KM | Recipe::Q5KM => self.down(layer, layers),
+            _ => self.base(),
+        }
+    }
+
     /// The type of the attention's output.
     fn attention_output(self) -> GgmlType {
         match self {
@@ -172,6 +196,7 @@ impl Recipe {
             "token_embd.weight" if !tied => self.embeddings(),
             "token_embd.weight" | "output.weight" => self.head(),
             "attn_output.weight" => self.attention_output(),
+            "attn_v.weight" => self.values(layer, layers),
             _ if part.starts_with("ffn_down") => self.down(layer, layers),
             _ => self.base(),
         };

@@ -1,6 +1,6 @@
 //! The content of a synthetic model: metadata, and the name, type and dimensions of every tensor.
 
-use super::shape::Shape;
+use super::shape::{AttentionShape, GroupedShape, LatentShape, Shape, Yarn};
 use super::{ModelName, Recipe, SynthError, SynthOptions};
 use crate::gguf::Value;
 use crate::quant::GgmlType;
@@ -51,13 +51,23 @@ impl Plan {
     /// The plan of `model` in the type mix of `recipe`. The seed of `options` plays no part in it.
     ///
     /// # Errors
-    /// [`SynthError::Layers`].
+    /// [`SynthError::Layers`], [`SynthError::NoPart`].
     pub fn new(
         model: ModelName,
         recipe: Recipe,
         options: &SynthOptions,
     ) -> Result<Plan, SynthError> {
         let mut shape = Shape::of(model);
+        let grouped = matches!(shape.attention, AttentionShape::Grouped(_));
+        for (wanted, part) in [
+            (options.fused_kv_b, "a fused attn_kv_b (--fused-kv-b)"),
+            (options.nextn, "a prediction layer (--mtp)"),
+        ] {
+            if wanted && grouped {
+                let model = model.to_string();
+                return Err(SynthError::NoPart { model, part });
+            }
+        }
         if let Some(layers) = options.layers {
             if layers == 0 || layers > MAX_LAYERS {
                 return Err(SynthError::Layers {
@@ -86,13 +96,13 @@ impl Plan {
 /// The metadata of a model, in file order.
 fn metadata(shape: &Shape, name: String, options: &SynthOptions) -> Vec<(String, Value)> {
     let general = vec![
-        ("architecture", Value::from("deepseek2")),
+        ("architecture", Value::from(shape.architecture)),
         ("name", Value::from(name)),
     ];
     let mut all = Vec::new();
     for (part, pairs) in [
         ("general", general),
-        ("deepseek2", sizes(shape, options)),
+        (shape.architecture, sizes(shape, options)),
         ("tokenizer.ggml", tokenizer(shape)),
     ] {
         let named = |(key, value)| (format!("{part}.{key}"), value);
@@ -101,71 +111,121 @@ fn metadata(shape: &Shape, name: String, options: &SynthOptions) -> Vec<(String,
     all
 }
 
+/// A size as metadata. Every one comes from the tables of shapes, or is at most `MAX_LAYERS`.
+fn number(n: u64) -> Value {
+    Value::from(u32::try_from(n).expect("sizes of known models fit 32 bits"))
+}
+
 /// The sizes of the model.
 fn sizes(shape: &Shape, options: &SynthOptions) -> Vec<(&'static str, Value)> {
-    let fused_kv_b = options.fused_kv_b;
-    let mut pairs = Vec::new();
-    let mut put = |key, value| pairs.push((key, value));
-    // Every count below comes from the tables of shapes, or is at most `MAX_LAYERS`.
-    let number = |n: u64| Value::from(u32::try_from(n).expect("sizes of known models fit 32 bits"));
     let blocks = shape.layers + usize::from(options.nextn);
-    put("block_count", number(blocks as u64));
-    put("context_length", number(shape.context_length));
-    put("embedding_length", number(shape.embedding_length));
-    put("feed_forward_length", number(shape.feed_forward_length));
-    put("attention.head_count", number(shape.heads));
-    let kv_heads = if fused_kv_b { shape.heads } else { 1 };
-    put("attention.head_count_kv", number(kv_heads));
-    put("rope.freq_base", Value::from(shape.rope_base));
-    put("attention.layer_norm_rms_epsilon", shape.rms_eps.into());
-    put(
-        "leading_dense_block_count",
-        number(shape.leading_dense as u64),
-    );
-    put("vocab_size", number(shape.vocab_size));
-    if shape.q_lora_rank > 0 {
-        put("attention.q_lora_rank", number(shape.q_lora_rank));
+    let kv_heads = match shape.attention {
+        AttentionShape::Grouped(grouped) => grouped.kv_heads,
+        AttentionShape::Latent(_) if options.fused_kv_b => shape.heads,
+        AttentionShape::Latent(_) => 1,
+    };
+    let mut pairs = vec![
+        ("block_count", number(blocks as u64)),
+        ("context_length", number(shape.context_length)),
+        ("embedding_length", number(shape.embedding_length)),
+        ("feed_forward_length", number(shape.feed_forward_length)),
+        ("attention.head_count", number(shape.heads)),
+        ("attention.head_count_kv", number(kv_heads)),
+        ("rope.freq_base", Value::from(shape.rope_base)),
+        ("attention.layer_norm_rms_epsilon", shape.rms_eps.into()),
+    ];
+    match &shape.attention {
+        AttentionShape::Latent(latent) => {
+            let dense = number(shape.leading_dense as u64);
+            pairs.push(("leading_dense_block_count", dense));
+            pairs.push(("vocab_size", number(shape.vocab_size)));
+            pairs.extend(latent_sizes(latent, options.fused_kv_b));
+            pairs.extend(expert_sizes(shape));
+        }
+        AttentionShape::Grouped(grouped) => {
+            pairs.push(("vocab_size", number(shape.vocab_size)));
+            let rotated = number(grouped.head);
+            pairs.push(("rope.dimension_count", rotated));
+            pairs.push(("attention.key_length", number(grouped.head)));
+            pairs.push(("attention.value_length", number(grouped.head)));
+            if let Some(experts) = shape.experts {
+                let length = number(experts.feed_forward_length);
+                pairs.push(("expert_feed_forward_length", length));
+                pairs.push(("expert_count", number(experts.count)));
+                pairs.push(("expert_used_count", number(experts.used)));
+            }
+        }
     }
-    put("attention.kv_lora_rank", number(shape.kv_lora_rank));
-    put("rope.dimension_count", number(shape.qk_rope_head_dim));
-    let key_length = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
-    if fused_kv_b {
-        put("attention.key_length", number(key_length));
-        put("attention.value_length", number(shape.v_head_dim));
-    } else {
-        let cache_row = shape.kv_lora_rank + shape.qk_rope_head_dim;
-        put("attention.key_length", number(cache_row));
-        put("attention.value_length", number(shape.kv_lora_rank));
-        put("attention.key_length_mla", number(key_length));
-        put("attention.value_length_mla", number(shape.v_head_dim));
+    pairs.extend(shape.yarn.iter().flat_map(yarn));
+    if options.nextn {
+        pairs.push(("nextn_predict_layers", number(1)));
     }
-    let expert_length = shape.experts.map_or(shape.feed_forward_length, |experts| {
+    pairs
+}
+
+/// The sizes of latent attention.
+fn latent_sizes(latent: &LatentShape, fused_kv_b: bool) -> Vec<(&'static str, Value)> {
+    let mut pairs = vec![];
+    if latent.q_lora_rank > 0 {
+        pairs.push(("attention.q_lora_rank", number(latent.q_lora_rank)));
+    }
+    pairs.push(("attention.kv_lora_rank", number(latent.kv_lora_rank)));
+    pairs.push(("rope.dimension_count", number(latent.qk_rope_head_dim)));
+    let key_length = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
+    let lengths = match fused_kv_b {
+        true => vec![
+            ("attention.key_length", key_length),
+            ("attention.value_length", latent.v_head_dim),
+        ],
+        false => vec![
+            (
+                "attention.key_length",
+                latent.kv_lora_rank + latent.qk_rope_head_dim,
+            ),
+            ("attention.value_length", latent.kv_lora_rank),
+            ("attention.key_length_mla", key_length),
+            ("attention.value_length_mla", latent.v_head_dim),
+        ],
+    };
+    pairs.extend(lengths.into_iter().map(|(key, n)| (key, number(n))));
+    pairs
+}
+
+/// The sizes of the experts as files with latent attention have them, also those of dense models.
+fn expert_sizes(shape: &Shape) -> Vec<(&'static str, Value)> {
+    let length = shape.experts.map_or(shape.feed_forward_length, |experts| {
         experts.feed_forward_length
     });
-    put("expert_feed_forward_length", number(expert_length));
     let shared = shape.experts.map_or(0, |experts| experts.shared);
-    put("expert_shared_count", number(shared));
+    let mut pairs = vec![
+        ("expert_feed_forward_length", number(length)),
+        ("expert_shared_count", number(shared)),
+    ];
     if let Some(experts) = shape.experts {
-        put("expert_count", number(experts.count));
-        put("expert_used_count", number(experts.used));
-        put("expert_weights_scale", Value::from(experts.weights_scale));
-        put("expert_weights_norm", Value::from(experts.weights_norm));
-        put("expert_gating_func", Value::from(experts.gating));
+        pairs.extend([
+            ("expert_count", number(experts.count)),
+            ("expert_used_count", number(experts.used)),
+            ("expert_weights_scale", Value::from(experts.weights_scale)),
+            ("expert_weights_norm", Value::from(experts.weights_norm)),
+            ("expert_gating_func", Value::from(experts.gating)),
+        ]);
     }
-    if let Some(yarn) = shape.yarn {
-        put("rope.scaling.type", Value::from("yarn"));
-        put("rope.scaling.factor", Value::from(yarn.factor));
-        put(
+    pairs
+}
+
+/// The numbers of YaRN.
+fn yarn(yarn: &Yarn) -> Vec<(&'static str, Value)> {
+    let mut pairs = vec![
+        ("rope.scaling.type", Value::from("yarn")),
+        ("rope.scaling.factor", Value::from(yarn.factor)),
+        (
             "rope.scaling.original_context_length",
             Value::from(yarn.original_context_length),
-        );
-        put(
-            "rope.scaling.yarn_log_multiplier",
-            Value::from(yarn.log_multiplier),
-        );
-    }
-    if options.nextn {
-        put("nextn_predict_layers", number(1));
+        ),
+    ];
+    if yarn.log_multiplier != 0.0 {
+        let multiplier = Value::from(yarn.log_multiplier);
+        pairs.push(("rope.scaling.yarn_log_multiplier", multiplier));
     }
     pairs
 }
@@ -274,33 +334,20 @@ fn add_nextn(all: &mut Tensors, shape: &Shape) {
 
 fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let (d, heads, latent) = (shape.embedding_length, shape.heads, shape.kv_lora_rank);
-    let (nope, rope, value) = (
-        shape.qk_nope_head_dim,
-        shape.qk_rope_head_dim,
-        shape.v_head_dim,
-    );
-
+    let d = shape.embedding_length;
     all.norm(name("attn_norm.weight"), d);
     all.norm(name("ffn_norm.weight"), d);
-    all.norm(name("attn_kv_a_norm.weight"), latent);
-    let query = heads * (nope + rope);
-    if shape.q_lora_rank > 0 {
-        all.norm(name("attn_q_a_norm.weight"), shape.q_lora_rank);
-        all.add(name("attn_q_a.weight"), &[d, shape.q_lora_rank]);
-        all.add(name("attn_q_b.weight"), &[shape.q_lora_rank, query]);
-    } else {
-        all.add(name("attn_q.weight"), &[d, query]);
-    }
-    all.add(name("attn_kv_a_mqa.weight"), &[d, latent + rope]);
-    if fused_kv_b {
-        all.add(name("attn_kv_b.weight"), &[latent, heads * (nope + value)]);
-    } else {
-        all.add(name("attn_k_b.weight"), &[nope, latent, heads]);
-        all.add(name("attn_v_b.weight"), &[latent, value, heads]);
-    }
-    all.add(name("attn_output.weight"), &[heads * value, d]);
-
+    let values = match &shape.attention {
+        AttentionShape::Latent(latent) => {
+            add_latent(all, shape, latent, &name, fused_kv_b);
+            latent.v_head_dim
+        }
+        AttentionShape::Grouped(grouped) => {
+            add_grouped(all, shape, grouped, &name);
+            grouped.head
+        }
+    };
+    all.add(name("attn_output.weight"), &[shape.heads * values, d]);
     match shape.experts {
         Some(experts) if layer >= shape.leading_dense => {
             let (count, ff) = (experts.count, experts.feed_forward_length);
@@ -312,15 +359,70 @@ fn add_layer(all: &mut Tensors, shape: &Shape, layer: usize, fused_kv_b: bool) {
             all.add(name("ffn_up_exps.weight"), &[d, ff, count]);
             all.add(name("ffn_down_exps.weight"), &[ff, d, count]);
             let shared = ff * experts.shared;
-            all.add(name("ffn_gate_shexp.weight"), &[d, shared]);
-            all.add(name("ffn_up_shexp.weight"), &[d, shared]);
-            all.add(name("ffn_down_shexp.weight"), &[shared, d]);
+            if shared > 0 {
+                all.add(name("ffn_gate_shexp.weight"), &[d, shared]);
+                all.add(name("ffn_up_shexp.weight"), &[d, shared]);
+                all.add(name("ffn_down_shexp.weight"), &[shared, d]);
+            }
         }
         _ => {
             let ff = shape.feed_forward_length;
             all.add(name("ffn_gate.weight"), &[d, ff]);
             all.add(name("ffn_up.weight"), &[d, ff]);
             all.add(name("ffn_down.weight"), &[ff, d]);
+        }
+    }
+}
+
+/// The tensors of latent attention in a layer.
+fn add_latent(
+    all: &mut Tensors,
+    shape: &Shape,
+    latent: &LatentShape,
+    name: &dyn Fn(&str) -> String,
+    fused_kv_b: bool,
+) {
+    let (d, heads, rank) = (shape.embedding_length, shape.heads, latent.kv_lora_rank);
+    let (nope, rope, value) = (
+        latent.qk_nope_head_dim,
+        latent.qk_rope_head_dim,
+        latent.v_head_dim,
+    );
+    all.norm(name("attn_kv_a_norm.weight"), rank);
+    let query = heads * (nope + rope);
+    if latent.q_lora_rank > 0 {
+        all.norm(name("attn_q_a_norm.weight"), latent.q_lora_rank);
+        all.add(name("attn_q_a.weight"), &[d, latent.q_lora_rank]);
+        all.add(name("attn_q_b.weight"), &[latent.q_lora_rank, query]);
+    } else {
+        all.add(name("attn_q.weight"), &[d, query]);
+    }
+    all.add(name("attn_kv_a_mqa.weight"), &[d, rank + rope]);
+    if fused_kv_b {
+        all.add(name("attn_kv_b.weight"), &[rank, heads * (nope + value)]);
+    } else {
+        all.add(name("attn_k_b.weight"), &[nope, rank, heads]);
+        all.add(name("attn_v_b.weight"), &[rank, value, heads]);
+    }
+}
+
+/// The tensors of grouped-query attention in a layer.
+fn add_grouped(
+    all: &mut Tensors,
+    shape: &Shape,
+    grouped: &GroupedShape,
+    name: &dyn Fn(&str) -> String,
+) {
+    if grouped.norms {
+        all.norm(name("attn_q_norm.weight"), grouped.head);
+        all.norm(name("attn_k_norm.weight"), grouped.head);
+    }
+    let (d, shared) = (shape.embedding_length, grouped.kv_heads * grouped.head);
+    let own = shape.heads * grouped.head;
+    for (part, rows) in [("attn_q", own), ("attn_k", shared), ("attn_v", shared)] {
+        all.add(name(&format!("{part}.weight")), &[d, rows]);
+        if grouped.biases {
+            all.add(name(&format!("{part}.bias")), &[rows]);
         }
     }
 }

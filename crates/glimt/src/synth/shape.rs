@@ -5,17 +5,14 @@ use super::ModelName;
 /// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
+    /// `general.architecture`.
+    pub(super) architecture: &'static str,
     pub(super) layers: usize,
     /// The number of first layers that are dense in a model with experts.
     pub(super) leading_dense: usize,
     pub(super) embedding_length: u64,
     pub(super) heads: u64,
-    /// 0: no such projection, a plain `attn_q`.
-    pub(super) q_lora_rank: u64,
-    pub(super) kv_lora_rank: u64,
-    pub(super) qk_nope_head_dim: u64,
-    pub(super) qk_rope_head_dim: u64,
-    pub(super) v_head_dim: u64,
+    pub(super) attention: AttentionShape,
     pub(super) feed_forward_length: u64,
     pub(super) experts: Option<ExpertShape>,
     pub(super) vocab_size: u64,
@@ -27,6 +24,38 @@ pub(super) struct Shape {
     pub(super) pre: &'static str,
     /// The head is the embedding.
     pub(super) tied: bool,
+}
+
+/// The numbers of the attention that only its family has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttentionShape {
+    /// Multi-head latent attention.
+    Latent(LatentShape),
+    /// Grouped-query attention.
+    Grouped(GroupedShape),
+}
+
+/// The numbers of multi-head latent attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatentShape {
+    /// 0: no such projection, a plain `attn_q`.
+    pub(super) q_lora_rank: u64,
+    pub(super) kv_lora_rank: u64,
+    pub(super) qk_nope_head_dim: u64,
+    pub(super) qk_rope_head_dim: u64,
+    pub(super) v_head_dim: u64,
+}
+
+/// The numbers of grouped-query attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupedShape {
+    pub(super) kv_heads: u64,
+    /// Width of a head, which is rotated whole.
+    pub(super) head: u64,
+    /// Whether the three projections have biases.
+    pub(super) biases: bool,
+    /// Whether each head of queries and keys is normed.
+    pub(super) norms: bool,
 }
 
 /// The numbers of a mixture of experts.
@@ -63,16 +92,21 @@ const GLM_EXPERTS: ExpertShape = ExpertShape {
     weights_scale: 1.8,
 };
 
-const GLM: Shape = Shape {
-    layers: 47,
-    leading_dense: 1,
-    embedding_length: 2048,
-    heads: 20,
+const GLM_LATENT: LatentShape = LatentShape {
     q_lora_rank: 768,
     kv_lora_rank: 512,
     qk_nope_head_dim: 192,
     qk_rope_head_dim: 64,
     v_head_dim: 256,
+};
+
+const GLM: Shape = Shape {
+    architecture: "deepseek2",
+    layers: 47,
+    leading_dense: 1,
+    embedding_length: 2048,
+    heads: 20,
+    attention: AttentionShape::Latent(GLM_LATENT),
     feed_forward_length: 10240,
     experts: Some(GLM_EXPERTS),
     vocab_size: 154_880,
@@ -95,16 +129,21 @@ const DEEPSEEK_EXPERTS: ExpertShape = ExpertShape {
     weights_scale: 1.0,
 };
 
-const DEEPSEEK: Shape = Shape {
-    layers: 27,
-    leading_dense: 1,
-    embedding_length: 2048,
-    heads: 16,
+const DEEPSEEK_LATENT: LatentShape = LatentShape {
     q_lora_rank: 0,
     kv_lora_rank: 512,
     qk_nope_head_dim: 128,
     qk_rope_head_dim: 64,
     v_head_dim: 128,
+};
+
+const DEEPSEEK: Shape = Shape {
+    architecture: "deepseek2",
+    layers: 27,
+    leading_dense: 1,
+    embedding_length: 2048,
+    heads: 16,
+    attention: AttentionShape::Latent(DEEPSEEK_LATENT),
     feed_forward_length: 10944,
     experts: Some(DEEPSEEK_EXPERTS),
     vocab_size: 102_400,
@@ -120,16 +159,21 @@ const DEEPSEEK: Shape = Shape {
     tied: false,
 };
 
-const YOUTU: Shape = Shape {
-    layers: 32,
-    leading_dense: 0,
-    embedding_length: 2048,
-    heads: 16,
+const YOUTU_LATENT: LatentShape = LatentShape {
     q_lora_rank: 1536,
     kv_lora_rank: 512,
     qk_nope_head_dim: 128,
     qk_rope_head_dim: 64,
     v_head_dim: 128,
+};
+
+const YOUTU: Shape = Shape {
+    architecture: "deepseek2",
+    layers: 32,
+    leading_dense: 0,
+    embedding_length: 2048,
+    heads: 16,
+    attention: AttentionShape::Latent(YOUTU_LATENT),
     feed_forward_length: 6144,
     experts: None,
     vocab_size: 128_256,
@@ -141,6 +185,234 @@ const YOUTU: Shape = Shape {
     tied: true,
 };
 
+const QWEN3_MOE: Shape = Shape {
+    architecture: "qwen3moe",
+    layers: 48,
+    leading_dense: 0,
+    embedding_length: 2048,
+    heads: 32,
+    attention: AttentionShape::Grouped(GroupedShape {
+        kv_heads: 4,
+        head: 128,
+        biases: false,
+        norms: true,
+    }),
+    feed_forward_length: 6144,
+    experts: Some(QWEN3_EXPERTS),
+    vocab_size: 151_936,
+    context_length: 40_960,
+    rms_eps: 1e-6,
+    rope_base: 1e6,
+    yarn: None,
+    pre: "qwen2",
+    tied: false,
+};
+
+const QWEN3_EXPERTS: ExpertShape = ExpertShape {
+    count: 128,
+    used: 8,
+    shared: 0,
+    feed_forward_length: 768,
+    gating: 1,
+    selection_bias: false,
+    weights_norm: true,
+    weights_scale: 1.0,
+};
+
+const QWEN2: Shape = Shape {
+    architecture: "qwen2",
+    layers: 28,
+    leading_dense: 0,
+    embedding_length: 3584,
+    heads: 28,
+    attention: AttentionShape::Grouped(GroupedShape {
+        kv_heads: 4,
+        head: 128,
+        biases: true,
+        norms: false,
+    }),
+    feed_forward_length: 18_944,
+    experts: None,
+    vocab_size: 152_064,
+    context_length: 32_768,
+    rms_eps: 1e-6,
+    rope_base: 1e6,
+    yarn: None,
+    pre: "qwen2",
+    tied: false,
+};
+
+const LLAMA: Shape = Shape {
+    architecture: "llama",
+    layers: 32,
+    leading_dense: 0,
+    embedding_length: 4096,
+    heads: 32,
+    attention: AttentionShape::Grouped(GroupedShape {
+        kv_heads: 8,
+        head: 128,
+        biases: false,
+        norms: false,
+    }),
+    feed_forward_length: 14_336,
+    experts: None,
+    vocab_size: 128_256,
+    context_length: 131_072,
+    rms_eps: 1e-5,
+    rope_base: 5e5,
+    yarn: None,
+    pre: "llama-bpe",
+    tied: false,
+};
+
+const SMOLLM2: Shape = Shape {
+    architecture: "llama",
+    layers: 30,
+    embedding_length: 576,
+    heads: 9,
+    attention: AttentionShape::Grouped(GroupedShape {
+        kv_heads: 3,
+        head: 64,
+        biases: false,
+        norms: false,
+    }),
+    feed_forward_length: 1536,
+    vocab_size: 49_152,
+    context_length: 8192,
+    rope_base: 1e5,
+    pre: "smollm",
+    tied: true,
+    ..LLAMA
+};
+
+// 26 layers: enough for every turn of the pattern by which recipes choose types.
+const TINY_DS2: Shape = Shape {
+    layers: 26,
+    embedding_length: 256,
+    heads: 2,
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        count: 8,
+        used: 3,
+        feed_forward_length: 128,
+        ..DEEPSEEK_EXPERTS
+    }),
+    vocab_size: 512,
+    context_length: 8192,
+    yarn: Some(Yarn {
+        factor: 40.0,
+        original_context_length: 256,
+        log_multiplier: 0.0707,
+    }),
+    ..DEEPSEEK
+};
+
+const TINY_YOUTU: Shape = Shape {
+    layers: 3,
+    embedding_length: 256,
+    heads: 2,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 384,
+        ..YOUTU_LATENT
+    }),
+    feed_forward_length: 768,
+    vocab_size: 512,
+    context_length: 4096,
+    ..YOUTU
+};
+
+const TINY_GLM: Shape = Shape {
+    layers: 3,
+    embedding_length: 256,
+    heads: 5,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 256,
+        ..GLM_LATENT
+    }),
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        feed_forward_length: 256,
+        ..GLM_EXPERTS
+    }),
+    vocab_size: 600,
+    context_length: 4096,
+    ..GLM
+};
+
+const TINY: Shape = Shape {
+    layers: 4,
+    embedding_length: 256,
+    heads: 4,
+    attention: AttentionShape::Latent(LatentShape {
+        q_lora_rank: 256,
+        kv_lora_rank: 256,
+        qk_nope_head_dim: 64,
+        qk_rope_head_dim: 32,
+        v_head_dim: 64,
+    }),
+    feed_forward_length: 512,
+    experts: Some(ExpertShape {
+        count: 8,
+        used: 2,
+        feed_forward_length: 256,
+        ..GLM_EXPERTS
+    }),
+    vocab_size: 512,
+    context_length: 4096,
+    rope_base: 1e4,
+    ..GLM
+};
+
+const TINY_QWEN3_MOE: Shape = Shape {
+    heads: 16,
+    attention: grouped(2, 128, QWEN3_MOE),
+    experts: Some(ExpertShape {
+        count: 16,
+        used: 4,
+        feed_forward_length: 128,
+        ..QWEN3_EXPERTS
+    }),
+    ..tiny(QWEN3_MOE)
+};
+
+// A dense model with norms, of heads whose width is no multiple of 32.
+const TINY_QWEN3: Shape = Shape {
+    architecture: "qwen3",
+    heads: 16,
+    attention: grouped(1, 80, QWEN3_MOE),
+    experts: None,
+    yarn: Some(Yarn {
+        factor: 4.0,
+        original_context_length: 256,
+        log_multiplier: 0.0,
+    }),
+    ..tiny(QWEN3_MOE)
+};
+
+// llama.cpp takes no other width than that of all heads.
+const TINY_QWEN2: Shape = Shape {
+    embedding_length: 14 * 64,
+    heads: 14,
+    attention: grouped(2, 64, QWEN2),
+    tied: true,
+    ..tiny(QWEN2)
+};
+
+const TINY_LLAMA: Shape = Shape {
+    heads: 9,
+    attention: grouped(3, 96, LLAMA),
+    ..tiny(LLAMA)
+};
+
+impl ModelName {
+    /// The models whose files have this `general.architecture`.
+    pub fn of(architecture: &str) -> Vec<Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(|name| Shape::of(*name).architecture == architecture)
+            .collect()
+    }
+}
+
 impl Shape {
     /// The numbers of `model`.
     pub(super) fn of(model: ModelName) -> Shape {
@@ -148,72 +420,42 @@ impl Shape {
             ModelName::Glm47Flash => GLM,
             ModelName::DeepseekV2Lite => DEEPSEEK,
             ModelName::YoutuLlm2b => YOUTU,
-            // 26 layers: enough for every turn of the pattern by which recipes choose types.
-            ModelName::TinyDs2 => Shape {
-                layers: 26,
-                embedding_length: 256,
-                heads: 2,
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    count: 8,
-                    used: 3,
-                    feed_forward_length: 128,
-                    ..DEEPSEEK_EXPERTS
-                }),
-                vocab_size: 512,
-                context_length: 8192,
-                yarn: Some(Yarn {
-                    factor: 40.0,
-                    original_context_length: 256,
-                    log_multiplier: 0.0707,
-                }),
-                ..DEEPSEEK
-            },
-            ModelName::TinyYoutu => Shape {
-                layers: 3,
-                embedding_length: 256,
-                heads: 2,
-                q_lora_rank: 384,
-                feed_forward_length: 768,
-                vocab_size: 512,
-                context_length: 4096,
-                ..YOUTU
-            },
-            ModelName::TinyGlm => Shape {
-                layers: 3,
-                embedding_length: 256,
-                heads: 5,
-                q_lora_rank: 256,
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    feed_forward_length: 256,
-                    ..GLM_EXPERTS
-                }),
-                vocab_size: 600,
-                context_length: 4096,
-                ..GLM
-            },
-            ModelName::Tiny => Shape {
-                layers: 4,
-                embedding_length: 256,
-                heads: 4,
-                q_lora_rank: 256,
-                kv_lora_rank: 256,
-                qk_nope_head_dim: 64,
-                qk_rope_head_dim: 32,
-                v_head_dim: 64,
-                feed_forward_length: 512,
-                experts: Some(ExpertShape {
-                    count: 8,
-                    used: 2,
-                    feed_forward_length: 256,
-                    ..GLM_EXPERTS
-                }),
-                vocab_size: 512,
-                context_length: 4096,
-                rope_base: 1e4,
-                ..GLM
-            },
+            ModelName::Qwen3_30bA3b => QWEN3_MOE,
+            ModelName::Qwen25_7b => QWEN2,
+            ModelName::Llama31_8b => LLAMA,
+            ModelName::Smollm2_135m => SMOLLM2,
+            ModelName::TinyDs2 => TINY_DS2,
+            ModelName::TinyYoutu => TINY_YOUTU,
+            ModelName::TinyGlm => TINY_GLM,
+            ModelName::Tiny => TINY,
+            ModelName::TinyQwen3Moe => TINY_QWEN3_MOE,
+            ModelName::TinyQwen3 => TINY_QWEN3,
+            ModelName::TinyQwen2 => TINY_QWEN2,
+            ModelName::TinyLlama => TINY_LLAMA,
         }
+    }
+}
+
+/// The model of a few megabytes in the manner of `of`, whose heads are still its own.
+const fn tiny(of: Shape) -> Shape {
+    Shape {
+        layers: 3,
+        embedding_length: 256,
+        feed_forward_length: 512,
+        vocab_size: 512,
+        context_length: 4096,
+        ..of
+    }
+}
+
+/// Grouped-query attention of these sizes in the manner of `of`.
+const fn grouped(kv_heads: u64, head: u64, of: Shape) -> AttentionShape {
+    match of.attention {
+        AttentionShape::Grouped(shape) => AttentionShape::Grouped(GroupedShape {
+            kv_heads,
+            head,
+            ..shape
+        }),
+        latent @ AttentionShape::Latent(_) => latent,
     }
 }

@@ -27,6 +27,44 @@ impl MlaDims {
     }
 }
 
+/// The sizes of one attention block whose query heads share keys and values in groups (Ainslie et al. 2023, arXiv 2305.13245).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupedDims {
+    /// Number of query heads, `attention.head_count`.
+    pub heads: usize,
+    /// Number of key heads and of value heads, `attention.head_count_kv`: a divisor of the query heads.
+    pub kv_heads: usize,
+    /// Width of a query or key head, `attention.key_length`.
+    pub key: usize,
+    /// Width of a value head, `attention.value_length`.
+    pub value: usize,
+    /// Width of the rotated part, with which a query or key head begins, `rope.dimension_count`; even.
+    pub rope: usize,
+    /// Which two values of the rotated part are turned together.
+    pub pairing: Pairing,
+}
+
+/// Which two values of a rotated part are turned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// Neighbours, 2i and 2i + 1.
+    Adjacent,
+    /// One of the first half and one of the second, i and i + rope / 2.
+    Halves,
+}
+
+impl GroupedDims {
+    /// Query heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Width of one cache row: the rotated keys of all key heads, then the values of all.
+    pub fn cache_row(&self) -> usize {
+        self.kv_heads * (self.key + self.value)
+    }
+}
+
 /// The sizes of an attention block whose keys and values are expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvDims {

@@ -32,6 +32,8 @@ pub mod expert_rows;
 pub mod expert_slots;
 pub mod expert_sources;
 pub mod gemm;
+pub mod grouped_attention;
+pub mod grouped_rows;
 pub mod keep_states;
 pub mod linear;
 pub mod logit_bias;
@@ -60,7 +62,7 @@ pub mod token_router;
 
 use crate::gpu::call::{Call, Flops};
 use crate::gpu::memory::{GpuWeight, Piece};
-pub use dims::{KvDims, MlaDims};
+pub use dims::{GroupedDims, KvDims, MlaDims, Pairing};
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -17,6 +17,6 @@ pub use config::{Config, Experts, Gating};
 pub use error::ModelError;
 pub use feed_forward::{Convert, Ffn, Mlp, Moe};
 pub use nextn::{Matrices, Nextn, NextnSource, Shared, has_nextn};
-pub use rope::{RopeConfig, Yarn, rope_table};
+pub use rope::{RopeConfig, Yarn, rope_table, rope_table_by};
 pub use transformer::Transformer;
 pub use weight::Weight;

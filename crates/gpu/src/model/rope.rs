@@ -123,7 +123,25 @@ fn read_yarn(keys: &Keys<'_>, factor: f32) -> Result<Yarn, ModelError> {
 /// Pairs are interleaved: pair `i` of a head's rope part are its elements `2i` and `2i + 1`. YaRN is that of ggml
 /// (ggml/src/ggml-cpu/ops.cpp, `rope_yarn`; ggml/src/ggml.c, `ggml_rope_yarn_corr_dims`), computed in 64 bits.
 pub fn rope_table(config: &RopeConfig, dims: usize, n_ctx: usize) -> Vec<[f32; 2]> {
-    let frequencies = frequencies(config, dims);
+    rope_table_by(config, dims, None, n_ctx)
+}
+
+/// The table of [`rope_table`], with the frequency of each pair divided by its factor, if there are any (dims / 2): `rope_freqs.weight` of Llama 3.
+///
+/// # Panics
+/// If there are factors of another number.
+pub fn rope_table_by(
+    config: &RopeConfig,
+    dims: usize,
+    factors: Option<&[f32]>,
+    n_ctx: usize,
+) -> Vec<[f32; 2]> {
+    let mut frequencies = frequencies(config, dims);
+    if let Some(factors) = factors {
+        assert_eq!(factors.len(), frequencies.len(), "factors of frequencies");
+        let pairs = frequencies.iter_mut().zip(factors);
+        pairs.for_each(|(frequency, factor)| *frequency /= f64::from(*factor));
+    }
     let magnitude = config.magnitude();
     let mut table = Vec::with_capacity(n_ctx * frequencies.len());
     for position in 0..n_ctx {
@@ -248,6 +266,19 @@ mod tests {
                 assert!((f64::from(sin) - 0.75 * angle.sin()).abs() < 1e-7);
             }
         }
+    }
+
+    #[test]
+    fn factors_divide_the_frequencies_of_their_pairs() {
+        let mut config = deepseek_v2_lite();
+        config.yarn = None;
+        let factors: Vec<f32> = (0..32).map(|pair| 1.0 + pair as f32 / 4.0).collect();
+        let plain = rope_table(&config, 64, 9);
+        let divided = rope_table_by(&config, 64, Some(&factors), 9);
+        assert_eq!(divided[..32], plain[..32], "position 0 has no angle");
+        // Factor 2 at pair 4: position 8 turns as position 4 does without.
+        assert_eq!(divided[8 * 32 + 4], plain[4 * 32 + 4]);
+        assert_eq!(divided[8 * 32], plain[8 * 32]);
     }
 
     #[test]

@@ -115,11 +115,7 @@ impl Form for Completion {
         }
         let ask = Ask::read(fields, model, false, log_probs)?;
         let tokenizer = model.engine.tokenizer();
-        let text = |ids: &Vec<u32>| {
-            // A token that was added in front is no part of the text.
-            let added = usize::from(ids.first().copied() == tokenizer.bos());
-            tokenizer.decode(&ids[added..])
-        };
+        let text = |ids: &Vec<u32>| tokenizer.text_of(ids);
         let orders = ask.orders(&prompts, model, None)?;
         let echoes = match echo {
             true => prompts.iter().map(text).collect(),

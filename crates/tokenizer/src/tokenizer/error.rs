@@ -21,8 +21,8 @@ pub enum TokenizerError {
     ByteNotInVocabulary {
         /// The byte.
         byte: u8,
-        /// The text its token would have in the byte-level alphabet.
-        token: char,
+        /// The text that its token would have.
+        token: String,
     },
     /// The text has more tokens than are wanted of it. Those behind are not counted.
     #[error("the text has more than {most} tokens; shorten it")]

@@ -1,7 +1,7 @@
 //! Text to token ids and back, from the vocabulary in a GGUF file; chat templates.
 //!
 //! Byte pairs are merged by the `tokenizers` crate; what comes before (special tokens in the text, splitting into
-//! words, the byte-level alphabet) is written here to agree with llama.cpp to the byte.
+//! words, the byte-level alphabet) is written here to agree with llama.cpp to the byte, and so are merges by scores.
 
 mod bytes;
 mod chat;
@@ -10,6 +10,7 @@ pub mod exact;
 mod jinja;
 mod message;
 mod pre;
+mod scores;
 mod shield;
 mod special;
 mod stream;
@@ -33,9 +34,10 @@ use tokenizers::Model;
 
 use crate::effort::Effort;
 use crate::gguf::Gguf;
+use pre::PreTokenizer;
 use shield::Marks;
 use special::{Fragment, SpecialTokens};
-use vocab::{TokenType, Vocabulary};
+use vocab::{Merging, TokenType, Vocabulary};
 
 /// A vocabulary ready for use. Shared freely between threads.
 #[derive(Debug)]
@@ -68,24 +70,19 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Anything but a byte-level BPE vocabulary (`tokenizer.ggml.model` = `gpt2`) with a known pre-tokenizer
-    /// (`tokenizer.ggml.pre`) is refused, and so are vocabularies that contradict themselves.
+    /// (`tokenizer.ggml.pre`), or a SentencePiece vocabulary with scores (`llama`), is refused, and so are vocabularies that contradict
+    /// themselves.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
         let vocabulary = Vocabulary::from_gguf(gguf)?;
-        let written_out = vocabulary.types.iter().zip(0..).filter_map(|(kind, id)| {
-            let special = matches!(
-                kind,
-                TokenType::Control | TokenType::UserDefined | TokenType::Unknown
-            );
-            special
-                .then(|| Some((vocabulary.bpe.id_to_token(id)?, id)))
-                .flatten()
-        });
+        let types = vocabulary.types.iter().zip(0..);
+        let written_out = types.filter(|(kind, _)| kind.is_written_out());
+        let written_out =
+            written_out.filter_map(|(_, id)| Some((vocabulary.bpe.id_to_token(id)?, id)));
         let special = SpecialTokens::new(written_out);
         let known_bytes = std::array::from_fn(|byte| {
             let character = bytes::char_of(byte as u8);
-            vocabulary
-                .id_of(character.encode_utf8(&mut [0; 4]))
-                .is_some()
+            let token = vocabulary.id_of(character.encode_utf8(&mut [0; 4]));
+            token.is_some()
         });
         let mut tokenizer = Tokenizer {
             vocabulary,
@@ -113,36 +110,62 @@ impl Tokenizer {
         self.check_length(text)?;
         let mut ids = Vec::new();
         ids.extend(vocabulary.bos.filter(|_| add_special && vocabulary.add_bos));
-        self.encode_around(text, &[], &mut ids)?;
+        self.encode_around(text, &[], true, &mut ids)?;
         ids.extend(vocabulary.eos.filter(|_| add_special && vocabulary.add_eos));
         Ok(ids)
     }
 
-    /// The ids of a part of a rendered chat template. Marks that users and tools wrote are text.
+    /// The ids of a text that continues another, so that no space is put before it. Special tokens written out in it are taken as such.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
-    pub fn encode_part(&self, part: &ChatText) -> Result<Vec<u32>, TokenizerError> {
-        self.check_length(part.as_str())?;
+    pub fn encode_inside(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.check_length(text)?;
         let mut ids = Vec::new();
-        self.encode_around(part.as_str(), part.breaks(), &mut ids)?;
+        self.encode_around(text, &[], false, &mut ids)?;
         Ok(ids)
     }
 
-    /// Appends the ids of `text`. No special token is read over a byte of `breaks`.
+    /// The ids of a part of a rendered chat template that stands behind the token `before`, or at the beginning. Marks that users and tools
+    /// wrote are text.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_part(
+        &self,
+        before: Option<u32>,
+        part: &ChatText,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.check_length(part.as_str())?;
+        let mut ids = Vec::new();
+        let is_begin = before.is_none_or(|id| self.is_written_out(id));
+        self.encode_around(part.as_str(), part.breaks(), is_begin, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// Appends the ids of `text`, which stands at a beginning or behind a special token if `is_begin`. No special token is read over a byte
+    /// of `breaks`.
     fn encode_around(
         &self,
         text: &str,
         breaks: &[usize],
+        mut is_begin: bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         for fragment in self.special.partition(text, breaks)? {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => self.encode_text(text, ids)?,
+                Fragment::Text(text) => self.encode_text(text, is_begin, ids)?,
             }
+            is_begin = matches!(fragment, Fragment::Token(_));
         }
         Ok(())
+    }
+
+    /// Whether a token is looked for in texts as it is written.
+    fn is_written_out(&self, id: u32) -> bool {
+        let kind = self.vocabulary.types.get(id as usize);
+        kind.is_some_and(|kind| kind.is_written_out())
     }
 
     /// The ids of a rendered chat template, in which all marks are read. BOS is added where the file asks for it, unless the template
@@ -160,7 +183,7 @@ impl Tokenizer {
     /// # Errors
     /// As for [`encode`](Self::encode).
     pub fn encode_said(&self, rendered: &ChatText) -> Result<Vec<u32>, TokenizerError> {
-        let ids = self.encode_part(rendered)?;
+        let ids = self.encode_part(None, rendered)?;
         Ok(self.with_bos(ids))
     }
 
@@ -226,7 +249,10 @@ impl Tokenizer {
             let mut pairs = vec![false; 1 << 16];
             // Also the tokens that only merges name.
             for token in self.vocabulary.bpe.get_vocab().into_keys() {
-                let bytes = bytes::decode(&token).unwrap_or(token.into_bytes());
+                let bytes = match self.vocabulary.is_byte_level() {
+                    true => bytes::decode(&token).unwrap_or(token.into_bytes()),
+                    false => token.into_bytes(),
+                };
                 for pair in bytes.windows(2) {
                     pairs[place(pair[0], pair[1])] = true;
                 }
@@ -236,28 +262,48 @@ impl Tokenizer {
         pairs[place(first, second)]
     }
 
-    /// Appends the ids of text without special tokens.
-    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    /// Appends the ids of text without special tokens, which may be at a beginning.
+    fn encode_text(
+        &self,
+        text: &str,
+        is_begin: bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        match &self.vocabulary.merging {
+            Merging::Ranked(pre) => self.encode_ranked(pre, text, ids),
+            Merging::Scored(scores) => {
+                let text = scores::escaped(text, is_begin && scores.space_prefix);
+                for part in self.cut(&text, MOST_WORD) {
+                    check_work(ids)?;
+                    scores.merge(part, |text| self.vocabulary.id_of(text), ids)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends the ids of text in whose words pairs are merged by rank.
+    fn encode_ranked(
+        &self,
+        pre: &PreTokenizer,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         if let Some(byte) = text
             .bytes()
             .find(|&byte| !self.known_bytes[usize::from(byte)])
         {
             return Err(TokenizerError::ByteNotInVocabulary {
                 byte,
-                token: bytes::char_of(byte),
+                token: bytes::char_of(byte).into(),
             });
         }
-        let effort = Effort::current();
-        let most = effort.tokens();
-        let words = self.vocabulary.pre.split(text);
+        let words = pre.split(text);
         let words = words.flat_map(|word| self.cut(word, MOST_WORD));
         let mut encoded = String::new();
         for (i, word) in words.enumerate() {
-            if ids.len() > most {
-                return Err(TokenizerError::TooMany { most });
-            }
             if i.is_multiple_of(CHECKED) {
-                effort.check()?;
+                check_work(ids)?;
             }
             encoded.clear();
             bytes::encode_into(word, &mut encoded);
@@ -294,6 +340,9 @@ impl Tokenizer {
             return Vec::new();
         };
         match kind {
+            TokenType::Normal if !self.vocabulary.is_byte_level() => {
+                scores::unescaped(&text).into_bytes()
+            }
             TokenType::Normal => bytes::decode(&text).unwrap_or(text.into_bytes()),
             TokenType::Byte => match text
                 .strip_prefix("<0x")
@@ -306,6 +355,18 @@ impl Tokenizer {
             },
             TokenType::Control | TokenType::UserDefined | TokenType::Unknown => text.into_bytes(),
             TokenType::Unused | TokenType::Undefined => Vec::new(),
+        }
+    }
+
+    /// The text that [`encode`](Self::encode) makes `ids` of: without the BOS and the space that it put before the text.
+    pub fn text_of(&self, ids: &[u32]) -> String {
+        let added = usize::from(!ids.is_empty() && ids.first().copied() == self.bos());
+        let text = self.decode(&ids[added..]);
+        match &self.vocabulary.merging {
+            Merging::Scored(scores) if scores.space_prefix => {
+                text.strip_prefix(' ').map_or(text.clone(), str::to_owned)
+            }
+            _ => text,
         }
     }
 
@@ -343,6 +404,16 @@ impl Tokenizer {
     }
 }
 
+/// Refuses to go on where nobody waits any more, or where more tokens were found than are wanted.
+fn check_work(found: &[u32]) -> Result<(), TokenizerError> {
+    let effort = Effort::current();
+    let most = effort.tokens();
+    match found.len() > most {
+        true => Err(TokenizerError::TooMany { most }),
+        false => Ok(effort.check()?),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +426,7 @@ mod tests {
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("it has one");
         let ids = |text: &str| {
             let mut ids = vec![];
-            tokenizer.encode_text(text, &mut ids).expect("a text");
+            tokenizer.encode_text(text, true, &mut ids).expect("a text");
             ids
         };
         let mut random = 1_u64;

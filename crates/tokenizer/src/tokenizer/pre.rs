@@ -51,10 +51,21 @@ const QWEN2: &[Stage] = &[(
     GiveBack::UnlessLineEnd,
 )];
 
-const GPT2: &[Stage] = &[(
+const GPT2_WORDS: Stage = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
     GiveBack::Any,
-)];
+);
+
+const GPT2: &[Stage] = &[GPT2_WORDS];
+
+const SMOLLM: &[Stage] = &[(r"\p{N}", GiveBack::Never), GPT2_WORDS];
+
+const DEFAULT: &[Stage] = &[
+    (r"[\p{P}$+<=>^~|]+", GiveBack::Never),
+    GPT2_WORDS,
+    (r"\p{N}+", GiveBack::Never),
+    (r"[0-9][0-9][0-9]", GiveBack::Never),
+];
 
 const DEEPSEEK_LLM: &[Stage] = &[
     (r"[\r\n]", GiveBack::Never),
@@ -101,6 +112,11 @@ const GPT4O: &[Stage] = &[(
     GiveBack::UnlessLineEnd,
 )];
 
+const TEKKEN: &[Stage] = &[(
+    r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
+    GiveBack::UnlessLineEnd,
+)];
+
 /// The rules of `unicode_regex_split_custom_kimi_k2` (llama.cpp, `unicode.cpp`), with its ranges of Chinese characters.
 const KIMI_K2: &[Stage] = &[(
     r"[一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^一-鿿㐀-䶿\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
@@ -132,6 +148,9 @@ const RECIPES: &[Recipe] = &[
     ),
     (&["qwen2", "deepseek-r1-qwen"], QWEN2, &[]),
     (&["gpt-2", "gigachat"], GPT2, &[]),
+    (&["smollm"], SMOLLM, &[]),
+    (&["tekken"], TEKKEN, &[Extra::IgnoreMerges, Extra::AddBos]),
+    (&["default"], DEFAULT, &[]),
 ];
 
 /// Every value of `tokenizer.ggml.pre` that is known.
@@ -262,9 +281,9 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
-        let message = PreTokenizer::named("tekken").unwrap_err().to_string();
+        let message = PreTokenizer::named("viking").unwrap_err().to_string();
         assert!(
-            message.contains("tekken") && message.contains("deepseek-v3"),
+            message.contains("viking") && message.contains("deepseek-v3"),
             "{message}"
         );
     }
@@ -290,6 +309,11 @@ mod tests {
         assert_eq!(split("deepseek-coder", "123"), ["1", "2", "3"]);
         assert_eq!(split("deepseek-llm", "1234567"), ["1234567"]);
         assert_eq!(split("gpt-2", " 1234567"), [" 1234567"]);
+        assert_eq!(split("smollm", "a 123"), ["a", " ", "1", "2", "3"]);
+        assert_eq!(split("tekken", "123"), ["1", "2", "3"]);
+        // Groups of three do not take a fourth digit, and other digits than ASCII's stay together.
+        assert_eq!(split("default", "a 12345"), ["a", " ", "123", "45"]);
+        assert_eq!(split("default", "١٢٣٤"), ["١٢٣٤"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::TokenizerError;
 use super::pre::{self, Extra, PreTokenizer};
+use super::scores::Scores;
 use crate::gguf::Gguf;
 use crate::plural::count;
 
@@ -45,6 +46,7 @@ const FILL_IN_TOKENS: &[(&str, &[&str], bool)] = &[
             "<fim_prefix>",
             "<｜fim▁begin｜>",
             "<PRE>",
+            "▁<PRE>",
             "<|code_prefix|>",
         ],
         false,
@@ -57,6 +59,7 @@ const FILL_IN_TOKENS: &[(&str, &[&str], bool)] = &[
             "<fim_suffix>",
             "<｜fim▁hole｜>",
             "<SUF>",
+            "▁<SUF>",
             "<|code_suffix|>",
         ],
         false,
@@ -69,6 +72,7 @@ const FILL_IN_TOKENS: &[(&str, &[&str], bool)] = &[
             "<fim_middle>",
             "<｜fim▁end｜>",
             "<MID>",
+            "▁<MID>",
             "<|code_middle|>",
         ],
         false,
@@ -123,13 +127,28 @@ impl TokenType {
             _ => TokenType::Undefined,
         }
     }
+
+    /// Whether a token of this type is looked for in texts as it is written.
+    pub(super) fn is_written_out(self) -> bool {
+        matches!(self, Self::Control | Self::UserDefined | Self::Unknown)
+    }
+}
+
+/// How texts become tokens of a vocabulary.
+#[derive(Debug)]
+pub(super) enum Merging {
+    /// In each word, pairs of bytes by their rank. Tokens are written in the byte-level alphabet.
+    Ranked(PreTokenizer),
+    /// In the whole text, pairs of characters by the score of what they make.
+    Scored(Scores),
 }
 
 /// The vocabulary of a file, checked.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
+    /// Finds tokens by text and by id, and merges where merges are ranked.
     pub(super) bpe: BPE,
-    pub(super) pre: PreTokenizer,
+    pub(super) merging: Merging,
     /// The types of tokens, by id.
     pub(super) types: Vec<TokenType>,
     pub(super) bos: Option<u32>,
@@ -152,19 +171,22 @@ impl Vocabulary {
         id.filter(|&id| (id as usize) < self.n_tokens())
     }
 
-    /// How words are cut.
+    /// How words are cut; `None` if the vocabulary has scores, and texts are not cut.
     ///
     /// # Errors
     /// If the vocabulary is of a kind that is not known.
-    pub(super) fn pre_tokenizer(gguf: &Gguf) -> Result<PreTokenizer, TokenizerError> {
-        let model = gguf.require_str("tokenizer.ggml.model")?;
-        if model != "gpt2" {
-            return Err(TokenizerError::Vocabulary(format!(
-                "tokenizer.ggml.model is {model:?}; only \"gpt2\" (byte-level BPE) is supported"
-            )));
+    pub(super) fn pre_tokenizer(gguf: &Gguf) -> Result<Option<PreTokenizer>, TokenizerError> {
+        match gguf.require_str("tokenizer.ggml.model")? {
+            "gpt2" => {}
+            "llama" => return Ok(None),
+            model => {
+                return Err(TokenizerError::Vocabulary(format!(
+                    "tokenizer.ggml.model is {model:?}; \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece with scores) are supported"
+                )));
+            }
         }
         match gguf.get_str("tokenizer.ggml.pre")? {
-            Some(name) => Ok(PreTokenizer::named(name)?),
+            Some(name) => Ok(Some(PreTokenizer::named(name)?)),
             None => {
                 let known = pre::known_names().join(", ");
                 Err(TokenizerError::Vocabulary(format!(
@@ -174,13 +196,22 @@ impl Vocabulary {
         }
     }
 
+    /// Whether tokens are written in the byte-level alphabet.
+    pub(super) fn is_byte_level(&self) -> bool {
+        matches!(self.merging, Merging::Ranked(_))
+    }
+
     /// Reads the `tokenizer.ggml.*` keys.
     pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
         let pre = Self::pre_tokenizer(gguf)?;
         let tokens = gguf.require_str_array("tokenizer.ggml.tokens")?;
         let mut types = token_types(gguf, tokens.len())?;
-        let merges = gguf.require_str_array("tokenizer.ggml.merges")?;
-        let bpe = build_bpe(tokens, merges, pre.has(Extra::IgnoreMerges))?;
+        let has = |extra| pre.as_ref().is_some_and(|pre| pre.has(extra));
+        let merges = match pre.is_some() {
+            true => gguf.require_str_array("tokenizer.ggml.merges")?,
+            false => &[],
+        };
+        let bpe = build_bpe(tokens, merges, has(Extra::IgnoreMerges))?;
 
         // Texts that only merges name are no tokens.
         let id_of = |text: &str| {
@@ -188,8 +219,10 @@ impl Vocabulary {
                 .filter(|id| (*id as usize) < tokens.len())
         };
         let token_id = |key: &str| token_id(gguf, key, tokens.len());
-        let bos = token_id("tokenizer.ggml.bos_token_id")?;
-        let eos = token_id("tokenizer.ggml.eos_token_id")?;
+        // Old files with scores do not say which tokens begin and end a text, since these are always the same.
+        let usual = |id: u32| Some(id).filter(|id| pre.is_none() && (*id as usize) < tokens.len());
+        let bos = token_id("tokenizer.ggml.bos_token_id")?.or(usual(1));
+        let eos = token_id("tokenizer.ggml.eos_token_id")?.or(usual(2));
         let mut stop_tokens = Vec::new();
         stop_tokens.extend(eos);
         stop_tokens.extend(token_id("tokenizer.ggml.eot_token_id")?);
@@ -202,7 +235,7 @@ impl Vocabulary {
             }
             stop_tokens.extend(id.filter(|_| stops));
         }
-        let glm_texts = if pre.has(Extra::StopsOnRoles) {
+        let glm_texts = if has(Extra::StopsOnRoles) {
             GLM_STOP_TEXTS
         } else {
             &[]
@@ -215,13 +248,17 @@ impl Vocabulary {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
 
-        let add_bos = ("tokenizer.ggml.add_bos_token", pre.has(Extra::AddBos));
+        let adds_bos = pre.is_none() || has(Extra::AddBos);
+        let add_bos = ("tokenizer.ggml.add_bos_token", adds_bos);
         let add_eos = ("tokenizer.ggml.add_eos_token", false);
         Ok(Vocabulary {
             add_bos: is_added(gguf, add_bos, "tokenizer.ggml.bos_token_id", bos)?,
             add_eos: is_added(gguf, add_eos, "tokenizer.ggml.eos_token_id", eos)?,
+            merging: match pre {
+                Some(pre) => Merging::Ranked(pre),
+                None => Merging::Scored(Scores::from_gguf(gguf, tokens.len())?),
+            },
             bpe,
-            pre,
             types,
             bos,
             eos,

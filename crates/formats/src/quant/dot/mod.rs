@@ -224,7 +224,7 @@ impl Instructions {
     }
 
     /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
-    /// as an output has.
+    /// as an output has. The last row may end behind these.
     ///
     /// # Panics
     /// If an output is no multiple of 32 or longer than a row, or if there are more weights than rows.

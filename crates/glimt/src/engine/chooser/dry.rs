@@ -54,7 +54,7 @@ impl Breakers {
             let token = tokenizer.token_bytes(id);
             for text in texts.iter().filter(|text| !text.is_empty()) {
                 for tail in tails(&token, text) {
-                    let mut tail = tokenizer.encode(tail, false)?;
+                    let mut tail = tokenizer.encode_inside(tail)?;
                     tail.truncate(BREAKER_TOKENS);
                     let tails = found.entry(id).or_default();
                     if !tails.contains(&tail) {

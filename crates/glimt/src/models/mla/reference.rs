@@ -1,10 +1,8 @@
 //! The CPU twins of the kernels composed into the whole forward pass, in f32.
 
-use std::hint::black_box;
 use std::sync::Arc;
 
 use half::f16;
-use half::vec::HalfBitsVecExt;
 
 use super::{Attention, Layer, Model, Query};
 use crate::kernels::MlaDims;
@@ -13,9 +11,8 @@ use crate::kernels::embed::embed;
 use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::rope_cache::rope_cache;
-use crate::kernels::router::router;
-use crate::model::{Ffn, Mlp, Moe, Nextn, Weight, rope_table};
-use crate::models::{self, OnBlock, OutOfMemory, Part};
+use crate::model::{Nextn, Weight, rope_table};
+use crate::models::{self, OnBlock, OutOfMemory, Part, body};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
 ///
@@ -43,20 +40,7 @@ impl Reference {
         rows: usize,
     ) -> Result<Self, OutOfMemory> {
         let dims = model.config.dims();
-        let row = dims.cache_row();
-        let bytes = rows
-            .saturating_mul(row * size_of::<f16>())
-            .saturating_mul(model.cached_layers());
-        let mut cache = Vec::with_capacity(model.cached_layers());
-        for _ in 0..model.cached_layers() {
-            // The system gives memory to rows when they are written.
-            let values = rows.saturating_mul(row);
-            let mut tried = Vec::<u16>::new();
-            let refused = tried.try_reserve_exact(values);
-            refused.map_err(|_| OutOfMemory { bytes })?;
-            drop(black_box(tried));
-            cache.push(vec![0u16; values].reinterpret_into::<f16>());
-        }
+        let cache = body::caches(model.cached_layers(), rows, dims.cache_row())?;
         let rope_table = rope_table(&model.config.rope, dims.rope, n_ctx);
         Ok(Self {
             model,
@@ -75,9 +59,13 @@ impl Reference {
         n_tokens: usize,
         options: MatvecOptions<'_>,
     ) -> Vec<f32> {
-        let mut out = vec![0.0; n_tokens * w.groups * w.rows];
-        self.products.matvec(w, x, n_tokens, options, &mut out);
-        out
+        body::product(self.products, w, x, n_tokens, options)
+    }
+
+    /// x + feed-forward(norm(x)), (T, d).
+    fn ffn_block(&self, layer: &Layer, x: &[f32]) -> Vec<f32> {
+        let config = &self.model.config;
+        body::feed_forward(self.products, config, &layer.ffn_norm, &layer.ffn, x)
     }
 
     /// What the block of the prediction layer starts from, (T, d): eh_proj of the embeddings and the hidden states, both normed.
@@ -174,65 +162,6 @@ impl Reference {
         let options = MatvecOptions::contiguous(output.cols).with_residual(x);
         self.product(output, &values, n_tokens, options)
     }
-
-    /// x + feed-forward(norm(x)), (T, d).
-    fn ffn_block(&self, layer: &Layer, x: &[f32], n_tokens: usize) -> Vec<f32> {
-        let eps = self.model.config.rms_eps;
-        let norm = Some((layer.ffn_norm.as_slice(), eps));
-        match &layer.ffn {
-            Ffn::Dense(Mlp { gate, up, down }) => {
-                let gated = [Projection::Gated([gate, up])];
-                let [h] = self.products.project(gated, x, n_tokens, norm);
-                let options = MatvecOptions::contiguous(down.cols).with_residual(x);
-                self.product(down, &h, n_tokens, options)
-            }
-            Ffn::Moe(moe) => {
-                let Moe {
-                    ffn_gate_inp,
-                    exp_probs_b,
-                    experts: Mlp { gate, up, down },
-                    shared,
-                } = &**moe;
-                let experts = self
-                    .model
-                    .config
-                    .experts
-                    .as_ref()
-                    .expect("a model with a MoE layer has experts");
-                let products = self.products;
-                let plain = Projection::Plain(ffn_gate_inp);
-                // The shared expert is computed beside the others.
-                let (logits, shared) = match shared {
-                    None => {
-                        let [logits] = products.project([plain], x, n_tokens, norm);
-                        (logits, None)
-                    }
-                    Some(Mlp { gate, up, down }) => {
-                        let both = [plain, Projection::Gated([gate, up])];
-                        let [logits, h] = products.project(both, x, n_tokens, norm);
-                        (logits, Some((down, h)))
-                    }
-                };
-                let mut ids = vec![0; n_tokens * experts.used];
-                let mut weights = vec![0.0; n_tokens * experts.used];
-                router(
-                    &logits,
-                    exp_probs_b.as_deref(),
-                    experts,
-                    n_tokens,
-                    &mut ids,
-                    &mut weights,
-                );
-                let mut h = vec![0.0; ids.len() * gate.rows];
-                products.gate_up([gate, up], x, n_tokens, norm, Some(&ids), &mut h);
-                let shared = shared.as_ref().map(|(down, h)| (*down, &h[..]));
-                let mut out = vec![0.0; x.len()];
-                let chosen = (&ids[..], &weights[..]);
-                products.moe_down_beside(down, shared, &h, chosen, n_tokens, x, &mut out);
-                out
-            }
-        }
-    }
 }
 
 /// The prediction layer of a model that has it loaded.
@@ -256,7 +185,7 @@ impl models::Reference for Reference {
                 return None;
             }
             x = self.attention_block(il, layer, &x, parts);
-            x = self.ffn_block(layer, &x, tokens.len());
+            x = self.ffn_block(layer, &x);
         }
         Some(x)
     }
@@ -277,7 +206,7 @@ impl models::Reference for Reference {
         let (layer, il) = (prediction(&model), model.layers.len());
         let x = self.paired(layer, tokens, hidden);
         let x = self.attention_block(il, &layer.block, &x, parts);
-        let x = self.ffn_block(&layer.block, &x, tokens.len());
+        let x = self.ffn_block(&layer.block, &x);
         rms_norm_rows(&x, &layer.shared_head_norm, model.config.rms_eps)
     }
 

@@ -164,3 +164,49 @@ fn damaged_calls_of_deepseek_are_read_the_same_in_any_pieces() {
     ];
     survives(Format::DeepSeek, &deepseek, &marks, 4);
 }
+
+#[test]
+fn damaged_calls_of_qwen3_coder_are_read_the_same_in_any_pieces() {
+    let marks = [
+        TAG_BEGIN,
+        TAG_END,
+        FUNCTION_END,
+        PARAMETER_END,
+        "<function=search>",
+        "<function=",
+        "<parameter=query>",
+        "<parameter=",
+        "\n",
+        "\r\n",
+    ];
+    let coder = [
+        "I look.\n",
+        "<tool_call>",
+        "\n",
+        "<function=",
+        "search",
+        ">\n",
+        "<parameter=",
+        "query",
+        ">\n",
+        "last\ndays",
+        "\n",
+        "</parameter>",
+        "\n<parameter=",
+        "limit>",
+        "\n3",
+        "\n</parameter>\n",
+        "<parameter=note>\n",
+        "null",
+        "\n</parameter>\n",
+        "</function>",
+        "\n",
+        "</tool_call>",
+        "\n<tool_call>\n",
+        "<function=now>\n",
+        "</function>\n",
+        "</tool_call>",
+    ];
+    survives(Format::Xml, &coder, &marks, 5);
+    survives(Format::Xml, &["{\"name\": ", "\"now\"}"], &marks, 6);
+}

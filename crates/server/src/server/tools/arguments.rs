@@ -1,7 +1,8 @@
-//! The arguments of GLM's calls: pairs of keys and values in tags, of which some may be missing, doubled or others than they should be.
+//! The arguments of calls in tags, which are told one by one. Of GLM's tags some may be missing, doubled or others than they should be.
 
 use std::mem::take;
 
+use super::Format;
 use super::heads::{Head, Key};
 use super::literal::{self, write_escaped};
 use super::marks::{TAG_END, VALUE_END};
@@ -10,7 +11,7 @@ use super::tags::{Next, Tag, next, without_begun};
 use super::typed::{self, Kinds};
 
 /// The meaning of the next tag in a value.
-enum Ending {
+pub(super) enum Ending {
     /// The meaning is not certain yet.
     More,
     /// The tag belongs to the value, up to this place.
@@ -29,7 +30,7 @@ impl Parser {
     }
 
     /// Whether a call begins behind the mark that begins one; `None` if that is not certain yet.
-    fn begins_call(&self, from: usize) -> Option<bool> {
+    pub(super) fn begins_call(&self, from: usize) -> Option<bool> {
         match self.heads().read(&self.held[from..]) {
             Head::More => None,
             Head::Text => Some(false),
@@ -51,6 +52,9 @@ impl Parser {
     }
 
     pub(super) fn between_arguments(&mut self) -> Option<()> {
+        if self.format == Format::Xml {
+            return self.between_in_xml();
+        }
         let (text, tag, at, end) = match next(&self.held, 0) {
             Next::Tag { text, tag, at, end } => (text, tag, at, end),
             Next::Open(_) if !self.over => return None,
@@ -126,6 +130,9 @@ impl Parser {
     }
 
     pub(super) fn before_value(&mut self, key: &str) -> Option<()> {
+        if self.format == Format::Xml {
+            return self.before_value_in_xml(key);
+        }
         let (text, tag, at, end) = match next(&self.held, 0) {
             Next::Tag { text, tag, at, end } => (text, tag, at, end),
             Next::Open(_) if !self.over => return None,
@@ -189,7 +196,7 @@ impl Parser {
     }
 
     /// Begins a value. A text is told as it comes, others when they are whole.
-    fn begin_value(&mut self, key: &str) {
+    pub(super) fn begin_value(&mut self, key: &str) {
         let kinds = typed::kinds(&self.known.tool(self.tool).parameters, key);
         self.value = 0;
         match kinds.is_text() {
@@ -241,19 +248,35 @@ impl Parser {
     /// The rest of a value in which the answer ends, without a tag that was begun.
     fn cut_value(&mut self) -> String {
         let mut text = take(&mut self.held);
-        text.truncate(without_begun(&text, &[VALUE_END, TAG_END]));
+        text.truncate(match self.format {
+            Format::Xml => self.cut_in_xml(&text),
+            _ => without_begun(&text, &[VALUE_END, TAG_END]),
+        });
         text
+    }
+
+    /// The end of the text from a place on that has no tag.
+    fn certain(&self, from: usize) -> usize {
+        match self.format {
+            Format::Xml => self.certain_in_xml(from),
+            _ => match next(&self.held, from) {
+                Next::Open(text) => from + text.len(),
+                Next::Tag { at, .. } => at,
+            },
+        }
     }
 
     pub(super) fn in_text(&mut self) -> Option<()> {
         match self.ending(0) {
             Ending::More => {
-                let end = match next(&self.held, 0) {
-                    Next::Open(text) => text.len(),
-                    Next::Tag { at, .. } => at,
+                let end = match self.format {
+                    Format::Xml => self.told_in_xml(),
+                    // A key that a value follows without the tags between them.
+                    _ => {
+                        let certain = &self.held[..self.certain(0)];
+                        self.known.key_at_end(self.tool, certain, false)
+                    }
                 };
-                // A key that a value follows without the tags between them.
-                let end = self.known.key_at_end(self.tool, &self.held[..end], false);
                 let text: String = self.held.drain(..end).collect();
                 self.more_text(&text);
                 return None;
@@ -282,10 +305,7 @@ impl Parser {
     pub(super) fn in_value(&mut self, key: &str, kinds: Kinds) -> Option<()> {
         let ending = self.ending(self.value);
         let known = match &ending {
-            Ending::More => match next(&self.held, self.value) {
-                Next::Open(text) => &self.held[..self.value + text.len()],
-                Next::Tag { at, .. } => &self.held[..at],
-            },
+            Ending::More => &self.held[..self.certain(self.value)],
             Ending::Literal(end) | Ending::End { at: end, .. } => &self.held[..*end],
             Ending::Stray { at, .. } => &self.held[..*at],
             Ending::Cut => &self.held[..],
@@ -297,9 +317,7 @@ impl Parser {
         }
         match ending {
             Ending::More => {
-                if let Next::Open(text) = next(&self.held, self.value) {
-                    self.value += text.len();
-                }
+                self.value = self.certain(self.value);
                 return None;
             }
             Ending::Literal(end) => self.value = end,
@@ -344,6 +362,9 @@ impl Parser {
     /// The meaning of the first tag from a place of the value on. A tag that the call does not need belongs to the value, such as in a
     /// text about tags.
     fn ending(&self, from: usize) -> Ending {
+        if self.format == Format::Xml {
+            return self.ending_in_xml(from);
+        }
         let (text, tag, at, end) = match next(&self.held, from) {
             Next::Tag { text, tag, at, end } => (text, tag, at, end),
             Next::Open(_) if self.over => return Ending::Cut,

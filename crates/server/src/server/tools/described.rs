@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::marks::{
-    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, GIGACHAT_BEGIN, KEY_BEGIN, KEY_END,
-    KIMI_CALL_END, KIMI_CALLS_END, KIMI_SEPARATOR, SEPARATOR, TAG_BEGIN, TAG_END, VALUE_BEGIN,
-    VALUE_END,
+    CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, FUNCTION_END, GIGACHAT_BEGIN, KEY_BEGIN, KEY_END,
+    KIMI_CALL_END, KIMI_CALLS_END, KIMI_SEPARATOR, PARAMETER, PARAMETER_END, SEPARATOR, TAG_BEGIN,
+    TAG_END, VALUE_BEGIN, VALUE_END,
 };
 use crate::tokenizer::{Message, exact};
 
@@ -19,6 +19,10 @@ impl Format {
                 "{TAG_BEGIN}NAME{KEY_BEGIN}ARGUMENT{KEY_END}{VALUE_BEGIN}VALUE{VALUE_END}{TAG_END}"
             ),
             Self::Json => json_call("NAME", arguments),
+            Self::Xml => format!(
+                "{}NAME>\n{PARAMETER}ARGUMENT>\nVALUE\n{PARAMETER_END}\n{FUNCTION_END}\n{TAG_END}",
+                self.opening()
+            ),
             Self::Kimi => format!(
                 "{}NAME:0{KIMI_SEPARATOR}{arguments}{KIMI_CALL_END}{KIMI_CALLS_END}",
                 self.opening()
@@ -100,6 +104,7 @@ mod tests {
         for format in [
             Format::Tagged,
             Format::Json,
+            Format::Xml,
             Format::DeepSeek,
             Format::DeepSeekFenced,
             Format::Kimi,

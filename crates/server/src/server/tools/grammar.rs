@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::marks::{KEY_BEGIN, KEY_END, KIMI_SEPARATOR, SEPARATOR, VALUE_BEGIN, VALUE_END};
+use super::marks::{
+    KEY_BEGIN, KEY_END, KIMI_SEPARATOR, PARAMETER, PARAMETER_END, SEPARATOR, VALUE_BEGIN, VALUE_END,
+};
 use super::schema::{self, Form};
 use super::{Format, Tool, Tools};
 use super::{inputs, typed};
@@ -21,7 +23,7 @@ pub(in crate::server) fn forced(format: Format, tools: &Tools, tokenizer: &Token
         let name = quoted(&tool.name);
         let separator = mark(tokenizer, SEPARATOR);
         let call = match format {
-            Format::Tagged => tagged(i, tool, tokenizer, &mut rules),
+            Format::Tagged | Format::Xml => tagged(format, i, tool, tokenizer, &mut rules),
             Format::Json | Format::GigaChat => json_call(tool),
             Format::Kimi => {
                 let (name, mark) = (
@@ -120,18 +122,24 @@ fn json_call(tool: &Tool) -> String {
 }
 
 /// A call in tags, in one of the forms that the schema has.
-fn tagged(call: usize, tool: &Tool, tokenizer: &Tokenizer, rules: &mut String) -> String {
+fn tagged(
+    format: Format,
+    call: usize,
+    tool: &Tool,
+    tokenizer: &Tokenizer,
+    rules: &mut String,
+) -> String {
     let forms = schema::forms(&tool.parameters).into_iter().enumerate();
     let forms = forms.map(|(i, form)| {
         let number = format!("{call}_{i}");
-        tagged_form(&number, tool, &form, tokenizer, rules)
+        tagged_form((format, &number), tool, &form, tokenizer, rules)
     });
     forms.collect::<Vec<_>>().join(" | ")
 }
 
 /// A call in tags: its arguments in the order of the schema, those that are not required left out or not.
 fn tagged_form(
-    number: &str,
+    (format, number): (Format, &str),
     tool: &Tool,
     form: &Form,
     tokenizer: &Tokenizer,
@@ -139,23 +147,38 @@ fn tagged_form(
 ) -> String {
     let is_required = |name: &str| form.required.iter().any(|n| n == name);
     let mark = |text| mark(tokenizer, text);
-    let end = mark(VALUE_END);
+    let is_xml = format == Format::Xml;
+    let suffix = match is_xml {
+        true => quoted(&format!("\n{PARAMETER_END}\n")),
+        false => quoted(VALUE_END),
+    };
+    let end = match is_xml {
+        true => suffix.clone(),
+        false => mark(VALUE_END),
+    };
     // A special token is never taken for its text.
     let is_special = token(tokenizer, VALUE_END).is_some_and(|end| tokenizer.is_special(end));
-    let mut text = quoted(&tool.name);
+    let is_special = is_special && !is_xml;
+    let mut text = match is_xml {
+        true => quoted(&format!("{}>\n", tool.name)),
+        false => quoted(&tool.name),
+    };
     for (i, (name, schema)) in form.properties.iter().enumerate() {
         let value = format!("value_{number}_{i}");
-        let key = [
-            mark(KEY_BEGIN),
-            quoted(name),
-            mark(KEY_END),
-            mark(VALUE_BEGIN),
-        ];
+        let key = match is_xml {
+            true => vec![quoted(&format!("{PARAMETER}{name}>\n"))],
+            false => vec![
+                mark(KEY_BEGIN),
+                quoted(name),
+                mark(KEY_END),
+                mark(VALUE_BEGIN),
+            ],
+        };
         let is_text = typed::of_schema(&tool.parameters, schema).is_text_or_null();
         let rule = match typed::texts(&tool.parameters, schema) {
             Some(texts) if is_text => format!("{value}: ({}) {end}", one_of(&texts)),
             None if is_text && is_special => format!("{value}: /(?s:.*)/ {end}"),
-            None if is_text => format!("{value}[suffix={}]: /(?s:.*)/", quoted(VALUE_END)),
+            None if is_text => format!("{value}[suffix={suffix}]: /(?s:.*)/"),
             _ => format!("{value}: {} {end}", in_lark(tool, schema)),
         };
         let rule = inputs::rule(&value, schema, &end).unwrap_or(rule);

@@ -86,6 +86,7 @@ impl Heads<'_> {
     pub(super) fn read(&self, text: &str) -> Head {
         let head = match self.format {
             Format::Tagged | Format::Json | Format::GigaChat => self.tagged(text),
+            Format::Xml => self.in_xml(text),
             Format::DeepSeek | Format::DeepSeekFenced | Format::Kimi => self.separated(text),
         };
         match head {
@@ -94,12 +95,12 @@ impl Heads<'_> {
         }
     }
 
-    fn named(&self, name: &str, found: impl FnOnce(usize) -> Head) -> Head {
+    pub(super) fn named(&self, name: &str, found: impl FnOnce(usize) -> Head) -> Head {
         self.known.named(name).map_or(Head::Text, found)
     }
 
     /// A call that has nothing but a name when the answer ends.
-    fn at_end(&self, name: &str, used: usize) -> Head {
+    pub(super) fn at_end(&self, name: &str, used: usize) -> Head {
         self.named(name, |tool| {
             match self.whole && !self.known.needs_keys(tool) {
                 true => Head::Bare { tool, used },
@@ -302,7 +303,7 @@ impl Heads<'_> {
     }
 
     /// Arguments that are an object, once its first key is read.
-    fn arguments(&self, text: &str, tool: usize, used: usize) -> Head {
+    pub(super) fn arguments(&self, text: &str, tool: usize, used: usize) -> Head {
         let mut literal = Literal::new();
         for c in text[used..].chars() {
             match literal.push(c) {
@@ -315,7 +316,7 @@ impl Heads<'_> {
     }
 
     /// Calls that are objects of JSON with a name and arguments.
-    fn objects(&self, text: &str, from: usize) -> Head {
+    pub(super) fn objects(&self, text: &str, from: usize) -> Head {
         let Some(rest) = text[from..].trim_start_matches('`').strip_prefix("json") else {
             return match text[from..].trim_start_matches('`') {
                 rest if "json".starts_with(rest.trim_end()) => Head::More,
@@ -528,7 +529,7 @@ impl Heads<'_> {
 }
 
 /// The place behind white space and marks, from a place on.
-fn behind(text: &str, from: usize, marks: &[&str]) -> usize {
+pub(super) fn behind(text: &str, from: usize, marks: &[&str]) -> usize {
     let rest = text[from..].trim_start();
     let found = marks.iter().find_map(|mark| rest.strip_prefix(mark));
     match found {

@@ -33,7 +33,8 @@ pub(super) fn rule(name: &str, schema: &Value, end: &str) -> Option<String> {
 
 /// The grammars that an answer with these tools is not kept to: all if no call is demanded, and those in Lark where texts are written as JSON.
 pub(in crate::server) fn not_enforced(format: Format, tools: &Tools) -> Vec<String> {
-    let is_kept = |syntax: &str| tools.forced && (format == Format::Tagged || syntax == "regex");
+    let has_texts = matches!(format, Format::Tagged | Format::Xml);
+    let is_kept = |syntax: &str| tools.forced && (has_texts || syntax == "regex");
     let loose = |tool: &Tool| {
         let inputs = tool.parameters.get("properties")?.as_object()?;
         let mut grammars = inputs.values().filter_map(grammar);

@@ -13,6 +13,10 @@ pub(super) const KEY_BEGIN: &str = "<arg_key>";
 pub(super) const KEY_END: &str = "</arg_key>";
 pub(super) const VALUE_BEGIN: &str = "<arg_value>";
 pub(super) const VALUE_END: &str = "</arg_value>";
+pub(super) const FUNCTION: &str = "<function=";
+pub(super) const FUNCTION_END: &str = "</function>";
+pub(super) const PARAMETER: &str = "<parameter=";
+pub(super) const PARAMETER_END: &str = "</parameter>";
 pub(super) const KIMI_CALLS_BEGIN: &str = "<|tool_calls_section_begin|>";
 pub(super) const KIMI_CALLS_END: &str = "<|tool_calls_section_end|>";
 pub(super) const KIMI_CALL_BEGIN: &str = "<|tool_call_begin|>";
@@ -92,6 +96,11 @@ impl Format {
             })
         } else if source.contains(KIMI_CALL_BEGIN) {
             Some(Self::Kimi)
+        } else if [FUNCTION, PARAMETER]
+            .iter()
+            .all(|text| source.contains(text))
+        {
+            Some(Self::Xml)
         } else if source.contains(TAG_BEGIN) {
             Some(Self::Json)
         } else if ["function call", GIGACHAT_END, "<|role_sep|>"]
@@ -108,6 +117,7 @@ impl Format {
     pub(in crate::server) fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Tagged | Self::Json => &[TAG_BEGIN],
+            Self::Xml => &[TAG_BEGIN, FUNCTION],
             Self::DeepSeek | Self::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
             Self::Kimi => &[KIMI_CALLS_BEGIN, KIMI_CALL_BEGIN],
             Self::GigaChat => &[GIGACHAT_END],
@@ -118,6 +128,7 @@ impl Format {
     pub(in crate::server) fn opening(self) -> String {
         match self {
             Self::Tagged | Self::Json => TAG_BEGIN.to_owned(),
+            Self::Xml => format!("{TAG_BEGIN}\n{FUNCTION}"),
             Self::DeepSeek => format!("{CALLS_BEGIN}{CALL_BEGIN}"),
             Self::DeepSeekFenced => format!("{CALLS_BEGIN}{CALL_BEGIN}function{SEPARATOR}"),
             Self::Kimi => format!("{KIMI_CALLS_BEGIN}{KIMI_CALL_BEGIN}functions."),
@@ -129,6 +140,7 @@ impl Format {
     pub(super) const fn begins(self) -> &'static [&'static str] {
         match self {
             Self::Tagged | Self::Json => &[TAG_BEGIN],
+            Self::Xml => &[TAG_BEGIN, FUNCTION],
             Self::DeepSeek | Self::DeepSeekFenced | Self::Kimi => &BEGINS,
             Self::GigaChat => &[GIGACHAT_BEGIN, GIGACHAT_ROLE],
         }
@@ -138,6 +150,7 @@ impl Format {
     pub(super) const fn ends(self) -> &'static [&'static str] {
         match self {
             Self::Tagged | Self::Json => &[TAG_END, VALUE_END, KEY_END],
+            Self::Xml => &[TAG_END, FUNCTION_END, PARAMETER_END],
             Self::DeepSeek | Self::DeepSeekFenced | Self::Kimi => &ENDS,
             Self::GigaChat => &[GIGACHAT_END],
         }

@@ -6,6 +6,8 @@
 mod anything;
 mod arguments;
 #[cfg(test)]
+mod coder;
+#[cfg(test)]
 mod damaged;
 #[cfg(test)]
 mod deepseek;
@@ -28,6 +30,7 @@ mod tests;
 mod typed;
 #[cfg(test)]
 mod unusual;
+mod xml;
 
 use serde_json::{Map, Value, json};
 
@@ -70,6 +73,8 @@ pub(super) enum Format {
     Tagged,
     /// An object of JSON in tags.
     Json,
+    /// Qwen3-Coder's: the name and the keys in the tags themselves, and values between these.
+    Xml,
     /// DeepSeek's: the name, a mark, and JSON.
     DeepSeek,
     /// DeepSeek's older one: JSON in a fenced block.

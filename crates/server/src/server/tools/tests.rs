@@ -169,6 +169,10 @@ fn forms_are_known_by_their_templates() {
         Some(Format::Tagged)
     );
     assert_eq!(Format::of_template("x<tool_call>y"), Some(Format::Json));
+    assert_eq!(
+        Format::of_template("<tool_call>\\n<function=' + name + '>\\n<parameter="),
+        Some(Format::Xml)
+    );
     assert_eq!(Format::of_template(CALL_BEGIN), Some(Format::DeepSeek));
     let fenced = format!("{CALL_BEGIN}```json");
     assert_eq!(Format::of_template(&fenced), Some(Format::DeepSeekFenced));
@@ -241,6 +245,12 @@ fn a_forced_answer_is_a_call() {
             Format::DeepSeekFenced,
             "weather\n```json\n{\"place\": \"x\"}\n```",
         ),
+        (
+            Format::Xml,
+            "weather>\n<parameter=place>\na < b\n</parameter>\n<parameter=days>\n3\n</parameter>\n\
+             <parameter=unit>\nc\n</parameter>\n",
+        ),
+        (Format::Xml, "clock>\n"),
     ] {
         let grammar =
             Grammar::of(&tokenizer, forced(format, &tools, &tokenizer)).expect("it can be read");
