@@ -14,6 +14,7 @@ mod golden_nextn;
 mod grammar;
 mod measure;
 mod polling;
+mod real;
 mod saved;
 mod session;
 mod synth;

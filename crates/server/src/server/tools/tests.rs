@@ -179,18 +179,28 @@ fn forms_are_known_by_their_templates() {
     assert_eq!(Format::of_template("{{ messages }}"), None);
 }
 
+/// Chat templates of publishers in the folders that two variables name: the variable, the file and the form of calls.
+const TEMPLATES: [(&str, &str, Format); 5] = [
+    ("GLIMT_FIXTURES", "glm-4.7-flash", Format::Tagged),
+    ("GLIMT_FIXTURES", "deepseek-v3.1", Format::DeepSeek),
+    ("GLIMT_REAL", "Qwen-Qwen2.5-7B-Instruct", Format::Json),
+    ("GLIMT_REAL", "Qwen-Qwen3-0.6B", Format::Json),
+    ("GLIMT_REAL", "Qwen3-Coder", Format::Xml),
+];
+
 #[test]
 fn what_publishers_templates_write_is_read_back() {
-    for (name, format) in [
-        ("glm-4.7-flash", Format::Tagged),
-        ("deepseek-v3.1", Format::DeepSeek),
-    ] {
-        let Some(root) = std::env::var_os("GLIMT_FIXTURES") else {
-            eprintln!("skipped: templates (GLIMT_FIXTURES not set)");
-            return;
+    for (variable, name, format) in TEMPLATES {
+        let Some(root) = std::env::var_os(variable) else {
+            eprintln!("skipped: {name} ({variable} not set)");
+            continue;
         };
-        let path = Path::new(&root).join(format!("templates/{name}.jinja"));
-        let source = std::fs::read_to_string(path).expect("the fixture is there");
+        let folder = match variable {
+            "GLIMT_REAL" => "models/templates",
+            _ => "templates",
+        };
+        let path = Path::new(&root).join(format!("{folder}/{name}.jinja"));
+        let source = std::fs::read_to_string(path).expect("the file is there");
         assert_eq!(Format::of_template(&source), Some(format), "{name}");
         let template = ChatTemplate::parse(name, &source, "", "").expect("it can be parsed");
         let weather = json!({"place": "Köln <b>\n", "days": 2});
@@ -210,7 +220,11 @@ fn what_publishers_templates_write_is_read_back() {
         let rendered = template.render_with(&messages, &Rendering::default());
         let rendered = rendered.expect("it knows calls");
         let begin = rendered.find("I look.").expect("it is there");
-        let answer = rendered[begin..].trim_end_matches("<｜end▁of▁sentence｜>");
+        let answer = rendered[begin..].trim_end();
+        let ends = ["<｜end▁of▁sentence｜>", "<|im_end|>"];
+        let answer = ends
+            .iter()
+            .fold(answer, |text, end| text.trim_end_matches(end));
         let calls = [("weather", weather), ("clock", json!({}))];
         check(format, answer.trim_end(), "I look.", &calls);
     }
