@@ -12,7 +12,7 @@ use crate::built_in::options;
 use crate::golden::fixture;
 
 /// Sequences of the scheduler.
-const AT_ONCE: usize = 4;
+const AT_ONCE: u32 = 4;
 
 /// The trained model of the fixtures for several at once, with drafts of any source.
 fn trained() -> Option<Engine> {
@@ -43,7 +43,7 @@ fn prompts() -> Option<Vec<Vec<u32>>> {
 fn answers(
     engine: &Engine,
     prompts: &[Vec<u32>],
-    (at_once, source): (usize, DraftSource),
+    (at_once, source): (u32, DraftSource),
     sampling: Sampling,
 ) -> Vec<Vec<u32>> {
     let mut scheduler = Scheduler::new(engine).wait().expect("there is memory");
@@ -51,7 +51,7 @@ fn answers(
     let (mut known, mut next): (HashMap<RequestId, usize>, _) = (HashMap::new(), 0);
     while next < prompts.len() || !scheduler.is_idle() {
         let counts = scheduler.counts();
-        if next < prompts.len() && counts.running + counts.waiting < at_once {
+        if next < prompts.len() && counts.running + counts.waiting < at_once as usize {
             let seed = sampling.seed + next as u64;
             let request = Request {
                 prompt: prompts[next].clone(),

@@ -17,21 +17,73 @@ use crate::engine::scheduler::request::{Event, MOST_DRAFTS, Told};
 /// The share of what is known of a cost that a step replaces.
 const NEWS: f64 = 0.25;
 
-/// The times of steps in which sequences only decode, without drafts.
-#[derive(Debug, Default)]
-pub(super) struct Costs(BTreeMap<usize, f64>);
+/// What drafts of all sequences together may lose in steps without drafts: at the beginning, at most after they gained more, and of each step.
+const FIRST_CREDIT: f64 = 3.0;
+const MOST_CREDIT: f64 = 16.0;
+/// The most that they are in debt, so that they are taken again in a foreseeable time.
+const MOST_DEBT: f64 = 4.0;
+const LOSS: f64 = 0.005;
+/// What a step with drafts costs behind one without, beside its time, where there are several on their way: the device waits for the host, and a
+/// sequence for its last token.
+const BEGINNING: f64 = 1.0;
+
+/// The times of steps in which sequences only decode, without drafts, and what drafts have gained and lost.
+#[derive(Debug)]
+pub(super) struct Costs {
+    alone: BTreeMap<usize, f64>,
+    /// What drafts may lose. Each sequence decides on its own drafts, and all trials of several would cost too much.
+    credit: f64,
+    /// The sequences of the last step, if it had drafts.
+    drafted: Option<usize>,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            alone: BTreeMap::new(),
+            credit: FIRST_CREDIT,
+            drafted: None,
+        }
+    }
+}
 
 impl Costs {
     /// A step of so many sequences took so long.
     fn learn(&mut self, sequences: usize, seconds: f64) {
-        let known = self.0.entry(sequences).or_insert(seconds);
+        let known = self.alone.entry(sequences).or_insert(seconds);
         *known += NEWS * (seconds - *known);
+        self.drafted = None;
+        self.pay(LOSS);
+    }
+
+    /// A step of so many sequences with drafts took so long. `is_flown` is whether steps without drafts wait for no answer.
+    fn drafted(&mut self, sequences: usize, seconds: f64, is_flown: bool) {
+        let alone = self.alone.get(&sequences).copied().unwrap_or(seconds);
+        let beginning = match self.drafted.replace(sequences) {
+            None if is_flown => BEGINNING,
+            _ => 0.0,
+        };
+        self.pay(LOSS + 1.0 - seconds / alone - beginning);
+    }
+
+    /// A draft of the last step was accepted: a token of one of its sequences that needs no other step.
+    fn accepted(&mut self) {
+        self.pay(1.0 / self.drafted.unwrap_or(1).max(1) as f64);
+    }
+
+    fn pay(&mut self, steps: f64) {
+        self.credit = (self.credit + steps).clamp(-MOST_DEBT, MOST_CREDIT);
+    }
+
+    /// Whether drafts may be taken: they have not lost more than they may.
+    fn allow(&self) -> bool {
+        self.credit >= 0.0
     }
 
     /// The time that a step costs a sequence that had `drafts` of the `drafted` drafts in it: it pays for the time that these cost all
     /// `sequences`. So drafts that pay for one sequence do not cost others more.
     fn share(&self, seconds: f64, sequences: usize, [drafts, drafted]: [usize; 2]) -> f64 {
-        let alone = self.0.get(&sequences).copied().unwrap_or(seconds);
+        let alone = self.alone.get(&sequences).copied().unwrap_or(seconds);
         if drafted == 0 {
             return seconds;
         }
@@ -100,7 +152,7 @@ impl Many {
     /// The drafts that a step of `decoding` sequences has room for: as many as leave each row what it is in a step of its own, to the bit.
     fn room_for_drafts(&self, decoding: usize) -> usize {
         // The prompts of others would make the step longer than that.
-        if self.running.iter().any(|s| s.is_ready() && s.left() > 1) {
+        if self.running.iter().any(|s| s.is_ready() && s.left() > 1) || !self.costs.allow() {
             return 0;
         }
         let rows = self.batch.sizes().most_drawn() as usize;
@@ -179,8 +231,12 @@ impl Many {
         if flight.filled.prompts > 0 {
             return None;
         }
-        if drafted == 0 {
-            self.costs.learn(sequences, took.as_secs_f64());
+        match drafted {
+            0 => self.costs.learn(sequences, took.as_secs_f64()),
+            _ => {
+                let is_flown = !self.is_slow();
+                self.costs.drafted(sequences, took.as_secs_f64(), is_flown);
+            }
         }
         Some(Decoded {
             took,
@@ -196,6 +252,7 @@ impl Many {
                 *count += 1;
             }
             step.accepted += 1;
+            self.costs.accepted();
         }
     }
 
@@ -237,6 +294,40 @@ impl Many {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_of_all_together_lose_little_and_go_on_where_they_gain() {
+        // Each of two has one draft, of which so many of ten are accepted.
+        for (accepted, drafts) in [(0, 0..=40), (8, 1990..=2000)] {
+            let mut costs = Costs::default();
+            costs.learn(2, 1.0);
+            let (mut time, mut tokens, mut with) = (0.0, 0, 0);
+            for step in 0..2000 {
+                let is_drafted = costs.allow();
+                let seconds = if is_drafted { 1.5 } else { 1.0 };
+                time += seconds;
+                tokens += 2;
+                match is_drafted {
+                    false => costs.learn(2, seconds),
+                    true => {
+                        with += 1;
+                        costs.drafted(2, seconds, true);
+                        for own in 0..2 {
+                            if (step * 7 + own * 3) % 10 < accepted {
+                                tokens += 1;
+                                costs.accepted();
+                            }
+                        }
+                    }
+                }
+            }
+            assert!(drafts.contains(&with), "{with} steps with drafts");
+            assert!(
+                time <= 1.02 * f64::from(tokens) / 2.0,
+                "{time} for {tokens} tokens"
+            );
+        }
+    }
 
     #[test]
     fn drafts_of_one_pay_for_the_time_of_all() {

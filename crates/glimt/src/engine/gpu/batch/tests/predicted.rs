@@ -228,14 +228,8 @@ fn compute(batch: &mut GpuBatch, all: &mut [Known], counts: &[usize]) {
     }
 }
 
-/// Computes the prompts of several sequences beside each other, and compares the first draft of each.
-fn compare_mixed(tier: Tier, limit: f64, recipe: Recipe) {
-    let mut rng = Rng::fresh();
-    let name = [ModelName::Tiny, ModelName::TinyGlm][rng.below(2)];
-    let Some(model) = model(tier, name, recipe) else {
-        return;
-    };
-    let lengths = [30, 50, 3, 15, 25, 6].map(|length| length + rng.below(10));
+/// A batch with a sequence for each of these lengths, of a text that is a little longer.
+fn sequences(model: &Arc<GpuModel>, lengths: &[usize]) -> (GpuBatch, Vec<Known>) {
     let per_sequence = N_CTX.div_ceil(PAGE as usize) as u32;
     let sizes = BatchSizes {
         n_ctx: N_CTX,
@@ -245,7 +239,7 @@ fn compare_mixed(tier: Tier, limit: f64, recipe: Recipe) {
         chunk: 160,
         drafts: 3,
     };
-    let mut batch = complete(GpuBatch::new(Arc::clone(&model), sizes)).expect("it fits");
+    let mut batch = complete(GpuBatch::new(Arc::clone(model), sizes)).expect("it fits");
     let mut all: Vec<Known> = vec![];
     for (sequence, length) in lengths.iter().enumerate() {
         let (sequence, text) = (sequence as u32, tokens(length + 10).to_vec());
@@ -256,6 +250,18 @@ fn compare_mixed(tier: Tier, limit: f64, recipe: Recipe) {
         let (done, rows) = (0, 0);
         all.push(Known { text, done, rows });
     }
+    (batch, all)
+}
+
+/// Computes the prompts of several sequences beside each other, and compares the first draft of each.
+fn compare_mixed(tier: Tier, limit: f64, recipe: Recipe) {
+    let mut rng = Rng::fresh();
+    let name = [ModelName::Tiny, ModelName::TinyGlm][rng.below(2)];
+    let Some(model) = model(tier, name, recipe) else {
+        return;
+    };
+    let lengths = [30, 50, 3, 15, 25, 6].map(|length| length + rng.below(10));
+    let (mut batch, mut all) = sequences(&model, &lengths);
     // By the kernels of many tokens, then of few, and the rest.
     for sum in [100, 14, usize::MAX] {
         let mut counts = vec![0; all.len()];
