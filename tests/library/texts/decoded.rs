@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use glimt::engine::backend::Backend;
 use glimt::engine::cpu::CpuBackend;
 use glimt::engine::draft::{
-    DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
+    Acceptance, DraftMeans, DraftOptions, DraftSource, Drafter, Drafts, Proposal, Verified,
 };
 use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::{Products, Sampling, Wait};
@@ -66,6 +66,11 @@ impl Drafter for Free {
         }
     }
 
+    fn acceptance(&mut self, _: usize) -> Acceptance {
+        // Steps may be on their way before the one before is there.
+        Acceptance::Chosen
+    }
+
     fn verified(&mut self, step: &Verified) {
         self.counts[0] += step.drafted;
         self.counts[1] += step.accepted;
@@ -80,7 +85,10 @@ pub(super) fn session(place: Place, model: Arc<Model>, n_ctx: usize) -> GpuBacke
     let loaded = GpuModel::load(Arc::new(gpu), model, &mut |_, _| {}).wait();
     let loaded = Arc::new(loaded.expect("the model fits"));
     let backend = GpuBackend::with_drafts(loaded, n_ctx, None, u32::MAX).wait();
-    backend.expect("a small cache")
+    let mut backend = backend.expect("a small cache");
+    let compiled = backend.compile_drafts_now().wait();
+    compiled.expect("they can be had");
+    backend
 }
 
 /// The model with its layer on a device, for texts of up to `n_ctx` tokens.
