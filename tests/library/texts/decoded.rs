@@ -27,7 +27,7 @@ pub(super) const POINTS: f64 = 3.0;
 enum How {
     /// So many of the layer in every step.
     Layer(usize),
-    /// Those of matches, wherever there are some.
+    /// Tokens that followed a match, wherever there is one.
     Matched,
 }
 
@@ -123,7 +123,7 @@ fn answer(
 /// Drafted and accepted here, and by llama.cpp where it did the same.
 type Counts = [[usize; 2]; 2];
 
-/// What became of answers.
+/// The outcome of answers.
 #[derive(Default)]
 struct Found {
     /// By the kind of the text, how tokens were chosen, and the drafts.
