@@ -30,7 +30,7 @@ fn check(place: Place, texts: &[Text]) {
     let model = load_with_nextn(&path, &NextnSource::Own);
     let mut on_gpu = match place {
         Place::Cpu => None,
-        Place::Gpu(_) => Some(session(place, Arc::clone(&model), n_ctx)),
+        Place::Gpu(_) => Some(session(place, Arc::clone(&model), n_ctx, 3)),
     };
     let is_whole = texts.len() == super::texts().len();
     // By kind, drafts and whether llama.cpp had the same text: drafted and accepted here, and by llama.cpp.
