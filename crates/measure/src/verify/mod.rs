@@ -48,7 +48,7 @@ enum Way {
 }
 
 impl Way {
-    /// Those whose logits are compared with the reference's.
+    /// The ways whose logits are compared with the reference's.
     const ALL: [Self; 3] = [Self::Tokens, Self::Few, Self::Chunk];
 
     const fn name(self) -> &'static str {
