@@ -1,4 +1,4 @@
-//! Drafts along llama.cpp's own greedy texts: as many of them are accepted as llama.cpp accepted.
+//! Protects the share of accepted drafts along llama.cpp's own greedy texts: as many of them are accepted as llama.cpp accepted.
 //!
 //! An answer is soon another text, since rounding decides between tokens that are as good as equal. So an answer's own drafts tell little of one text.
 

@@ -1,4 +1,4 @@
-//! Decoding on a backend with drafts in every step, whether they pay or not.
+//! Protects decoding on a backend with drafts in every step, whether they pay or not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

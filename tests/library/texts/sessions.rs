@@ -1,4 +1,4 @@
-//! Answers of sessions, whose own policy decides on drafts: from a file on which they go on in the middle, and in a grammar.
+//! Protects answers of sessions, whose own policy decides on drafts: from a file on which they go on in the middle, and in a grammar.
 
 use std::collections::BTreeMap;
 use std::path::Path;

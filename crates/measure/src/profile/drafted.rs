@@ -10,7 +10,7 @@ use crate::bench::{BenchError, Drafting};
 use crate::engine::backend::Backend;
 use crate::engine::draft::{Acceptance, DraftSource, Drafter, Drafts, Proposal, Verified};
 use crate::engine::gpu::GpuBackend;
-use crate::engine::gpu::batch::DraftedPart;
+use crate::engine::gpu::measure::DraftedPart;
 use crate::engine::gpu::measure::Separation;
 use crate::engine::{EngineError, Sampling};
 use crate::gpu::wait::Wait;

@@ -483,9 +483,6 @@ mod submit;
 pub(super) mod unknown;
 mod warm_up;
 
-#[cfg(not(target_arch = "wasm32"))]
-pub use measure::DraftedPart;
-
 use ahead::Ahead;
 use biases::BiasRows;
 use compiled::{Compiling, ReadyDrafts};

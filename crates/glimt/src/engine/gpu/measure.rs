@@ -1,6 +1,5 @@
 //! Measurements for `bench` and `profile`: what a step reads, and when its parts ran.
 
-use super::batch::DraftedPart;
 use super::pace::{Kind, Pace, Took};
 use super::prompt::Piece;
 use super::{GpuBackend, HostTime};
@@ -42,6 +41,19 @@ impl Separation {
             Clock::Gpu => Self::Passes,
         }
     }
+}
+
+/// A part of a step with drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftedPart {
+    /// The prediction layer's rows that a draft stands on: for the first, number 0, those of all tokens since the step before.
+    Layer(usize),
+    /// The logits and the choice of a draft.
+    Draft(usize),
+    /// The rows of the model.
+    Rows,
+    /// The logits behind these rows, and the choices of tokens.
+    Choices,
 }
 
 impl GpuBackend {

@@ -1,7 +1,7 @@
 //! The times at which the dispatches of a batch's step run, and what its prediction layer computes.
 
 use super::{BatchStep, BatchToken, GpuBatch, Prediction, sites};
-use crate::engine::gpu::measure::{Separation, Timed};
+use crate::engine::gpu::measure::{DraftedPart, Separation, Timed};
 use crate::gpu::GpuError;
 use crate::gpu::call::{Listed, State, Taken};
 use crate::gpu::geometry::Site;
@@ -11,19 +11,6 @@ use crate::kernels::sample;
 use crate::kernels::sampling::Sampling;
 use std::collections::HashSet;
 use std::sync::Arc;
-
-/// A part of a step with drafts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DraftedPart {
-    /// The prediction layer's rows that a draft stands on: for the first, number 0, those of all tokens since the step before.
-    Layer(usize),
-    /// The logits and the choice of a draft.
-    Draft(usize),
-    /// The rows of the model.
-    Rows,
-    /// The logits behind these rows, and the choices of tokens.
-    Choices,
-}
 
 impl GpuBatch {
     /// The parts of a step of the token at `last` and of `drafts` drafts behind it, which the prediction layer makes or which are given. All tokens of
