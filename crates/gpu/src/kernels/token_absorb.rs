@@ -99,8 +99,8 @@ impl Shape {
         let threads = threads.min(needed.max(widest).next_multiple_of(WHOLE_THREADS));
         let share = self.units.div_ceil(lanes);
         let of_core = match self.tokens {
-            1 => 1,
-            _ => machine.tuned.absorb_workgroups_of_several,
+            2.. if self.tokens >= machine.tuned.absorb_more_of => 2,
+            _ => 1,
         };
         (suits && threads >= WHOLE_THREADS && threads >= widest).then_some(Division {
             // Beside the workgroup that rotates.

@@ -288,7 +288,7 @@ impl GpuTokenMatvec<'_> {
             let rows = w.total_rows();
             assert_eq!(weight.cols, rows, "{} behind {}", weight.name, w.name);
             let (threads, experts) = (geometry.threads(), weight.rows);
-            let columns = match self.leaves_all(target, geometry) {
+            let columns = match self.leaves_all(geometry) {
                 true => self.columns(),
                 false => 1,
             };
@@ -305,16 +305,13 @@ impl GpuTokenMatvec<'_> {
                     (columns * experts * geometry.tile / ROUTER_ROWS).div_ceil(threads),
                 );
         }
-        self.of_each(call.flag("ALL_COLUMNS", self.leaves_all(target, geometry)))
+        self.of_each(call.flag("ALL_COLUMNS", self.leaves_all(geometry)))
     }
 
     /// Whether a workgroup leaves the rows of all its tokens at once.
-    fn leaves_all(&self, target: &Target, geometry: &Geometry) -> bool {
+    fn leaves_all(&self, geometry: &Geometry) -> bool {
         let columns = self.columns();
-        let least = target.machine.tuned.left_together_of.max(2);
-        columns >= least
-            && self.rotation.is_none()
-            && columns * geometry.tile / 4 <= geometry.threads()
+        columns > 1 && self.rotation.is_none() && columns * geometry.tile / 4 <= geometry.threads()
     }
 
     /// The call with what tells the tokens apart, and the rotation of each.

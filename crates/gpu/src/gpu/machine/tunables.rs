@@ -43,15 +43,13 @@ pub struct Tunables {
     pub absorb_threads: u32,
     /// The most threads of a workgroup of `token_absorb`, where several tokens have workgroups of their own.
     pub absorb_threads_of_several: u32,
-    /// Workgroups of `token_absorb` for each of the cores, as many as are a power of two, where several tokens have workgroups of their own.
-    pub absorb_workgroups_of_several: u32,
+    /// Tokens of a step from which on a core shall have two workgroups of `token_absorb` instead of one.
+    pub absorb_more_of: u32,
     /// The fewest threads that share a row of `token_moe_down` in a step of several tokens.
     pub down_lanes_of_several: u32,
     /// Workgroups of a product of several tokens that a core runs at once. Where there are fewer, each token has its own. Where there are more,
     /// a workgroup takes more tokens, so that weights are read less often from the second-level cache.
     pub workgroups_of_several: u32,
-    /// Tokens of a workgroup from which on their rows are left together, and not one token's after the other's.
-    pub left_together_of: u32,
     /// Tokens of a step from which on the choice of experts is a dispatch of its own, and gate and up of the shared expert another one beside
     /// it.
     pub choice_apart_of: u32,
@@ -144,10 +142,9 @@ impl Tunables {
         squares_ahead: 8,
         absorb_threads: 1024,
         absorb_threads_of_several: 512,
-        absorb_workgroups_of_several: 2,
+        absorb_more_of: 4,
         down_lanes_of_several: 32,
         workgroups_of_several: 2,
-        left_together_of: 2,
         choice_apart_of: 5,
         absorb_units: 4,
         router_bytes: 8 << 10,

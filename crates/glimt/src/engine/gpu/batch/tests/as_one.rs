@@ -24,9 +24,9 @@ pub(super) struct Way {
     precompose: PrecomposeChoice,
     /// Units of an input that pass through workgroup memory at least.
     staged: u32,
-    /// The numbers that say how the workgroups of several tokens are divided: workgroups of a core, lanes of down, and the tokens from which on
-    /// experts are chosen apart.
-    divided: [u32; 3],
+    /// The numbers that say how the workgroups of several tokens are divided: workgroups of a core, lanes of down, the tokens from which on
+    /// experts are chosen apart, and from which on a core has two workgroups that absorb.
+    divided: [u32; 4],
     /// Whether one sequence is longer, so that its context has more slices and pages.
     long: bool,
     /// Whether the model has a prediction layer.
@@ -52,10 +52,11 @@ impl Way {
         tuned.merged_slices = self.joined;
         tuned.staged_units_least = self.staged;
         tuned.prompt_as_one = 32;
-        let [workgroups, lanes, apart] = self.divided;
+        let [workgroups, lanes, apart, absorb] = self.divided;
         tuned.workgroups_of_several = workgroups;
         tuned.down_lanes_of_several = lanes;
         tuned.choice_apart_of = apart;
+        tuned.absorb_more_of = absorb;
         tuned.as_one_of_batch = 16;
         let options = SynthOptions {
             layers: Some(3),
@@ -176,6 +177,7 @@ pub(super) fn way(rng: &mut Rng, precompose: &[PrecomposeChoice]) -> Way {
             [1, 2, 8][one_of(3)],
             [2, 4, 32][one_of(3)],
             [1, 5, 64][one_of(3)],
+            [1, 4, 64][one_of(3)],
         ],
         long: false,
         nextn: false,
