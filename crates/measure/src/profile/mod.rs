@@ -81,16 +81,12 @@ pub struct ProfileOptions {
     pub passes: bool,
 }
 
-/// Where the experts lie, and the tokens of a chunk; the usual number where `None`.
-type Placed = (Residence, Option<u32>);
+/// The GPU, where the experts lie with the tokens of a chunk, and the seconds of a token, if they are computed.
+type Ready = (Arc<Gpu>, (Residence, Option<u32>), Option<f64>);
 
 /// Opens the GPU, if it has room for the model, and decides where the experts lie and how many tokens of a prompt a chunk has. Tells the seconds of a
 /// token, if they are computed.
-fn open(
-    options: &ProfileOptions,
-    model: &dyn Model,
-    n_ctx: usize,
-) -> Result<(Arc<Gpu>, Placed, Option<f64>), BenchError> {
+fn open(options: &ProfileOptions, model: &dyn Model, n_ctx: usize) -> Result<Ready, BenchError> {
     let gpu = Arc::new(
         Gpu::open(&GpuOptions {
             tuned: true,
