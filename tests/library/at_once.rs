@@ -23,7 +23,7 @@ fn trained() -> Option<Engine> {
         most: None,
     };
     options.serving = Some(Serving {
-        parallel: Some(AT_ONCE as u32),
+        parallel: Some(AT_ONCE),
         cache_tokens: None,
     });
     let opened = Opened::new(&ModelSource::File(path), &options).wait();

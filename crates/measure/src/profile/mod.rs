@@ -161,16 +161,7 @@ fn on_gpu(
         Separation::Stamps if options.passes => Separation::Passes,
         best => best,
     };
-    let vocab = model.config().vocab_size;
-    let measured = match (options.subject, drafts) {
-        (Subject::Tokens(steps), Some(drafts)) => {
-            drafted::steps(&mut backend, (options.depth, steps), drafts, separation)?
-        }
-        (Subject::Tokens(_), None) => tokens(&mut backend, &test, vocab, separation)?,
-        (Subject::Prompt { repetitions, .. }, _) => {
-            prompt(&mut backend, &test, vocab, separation, repetitions)?
-        }
-    };
+    let measured = subject(&mut backend, options, &test, (drafts, separation))?;
     // Wrong timestamps may have been noticed only now.
     let separation = match Clock::of(&gpu) {
         Clock::Gpu => separation,
@@ -205,6 +196,25 @@ fn on_gpu(
         None => model.config().block_count,
     };
     Ok(Profile::new(head, measured, dense))
+}
+
+/// Times what the profile is about.
+fn subject(
+    backend: &mut GpuBackend,
+    options: &ProfileOptions,
+    test: &Test,
+    (drafts, separation): (Option<drafted::Each>, Separation),
+) -> Result<Measured, BenchError> {
+    let vocab = backend.model().model.config().vocab_size;
+    match (options.subject, drafts) {
+        (Subject::Tokens(steps), Some(drafts)) => {
+            drafted::steps(backend, (options.depth, steps), drafts, separation)
+        }
+        (Subject::Tokens(_), None) => tokens(backend, test, vocab, separation),
+        (Subject::Prompt { repetitions, .. }, _) => {
+            prompt(backend, test, vocab, separation, repetitions)
+        }
+    }
 }
 
 /// The test that is also timed without timestamps.
