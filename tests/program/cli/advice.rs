@@ -20,6 +20,9 @@ fn followed(args: &[String], error: &str) -> Option<Vec<String>> {
         "--no-matrices",
         "--serial-passes",
         "--packed-halves",
+        "--gpu-memory",
+        "--experts",
+        "--cpu-share",
         "--parallel",
     ];
     let left_out = flags.iter().find(|flag| {
@@ -78,6 +81,10 @@ fn advice_on_a_machine_without_a_gpu_leads_somewhere() {
         &["--tier", "plain", "--device", "cpu"],
         &["--precompose", "qk", "--device", "cpu"],
         &["--packed-halves", "on", "--device", "cpu"],
+        &["--gpu-memory", "1G"],
+        &["--gpu-memory", "1G", "--device", "cpu"],
+        &["--experts", "file", "--device", "cpu"],
+        &["--cpu-share", "auto", "--device", "cpu"],
     ] {
         let error = follow(&[&generate[..], flags].concat());
         assert_eq!(error, "", "{flags:?}");

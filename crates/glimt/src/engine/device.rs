@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::share::CpuShare;
 use super::{EngineError, EngineOptions, PrecomposeChoice};
+use crate::gpu::behind::ExpertsFrom;
 use crate::gpu::{self, AdapterSummary, DeviceChoice, Gpu, GpuError, GpuOptions};
 
 /// The device that a model runs on.
@@ -27,8 +29,30 @@ fn gpu_flag(options: &GpuOptions, precompose: PrecomposeChoice) -> Option<&'stat
     given.map(|(_, flag)| flag)
 }
 
-/// Refuses what only GPU kernels can do.
+/// The first flag about what of a model lies in the memory of a GPU.
+fn memory_flag(options: &GpuOptions) -> Option<&'static str> {
+    let flags = [
+        (options.max_memory.is_some(), "--gpu-memory"),
+        (options.experts != ExpertsFrom::Auto, "--experts"),
+    ];
+    let given = flags.into_iter().find(|(given, _)| *given);
+    given.map(|(_, flag)| flag)
+}
+
+/// Refuses what only a GPU can do.
+///
+/// # Errors
+/// The error that names the first flag for a GPU.
 pub fn check_cpu(options: &GpuOptions, precompose: PrecomposeChoice) -> Result<(), EngineError> {
+    check_kernels(options, precompose)?;
+    match memory_flag(options) {
+        Some(flag) => Err(EngineError::MemoryWithoutGpu { flag }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what only GPU kernels can do.
+fn check_kernels(options: &GpuOptions, precompose: PrecomposeChoice) -> Result<(), EngineError> {
     let Some(flag) = gpu_flag(options, precompose) else {
         return Ok(());
     };
@@ -40,10 +64,16 @@ pub fn check_cpu(options: &GpuOptions, precompose: PrecomposeChoice) -> Result<(
 
 /// The GPU that `options` ask for; `None` is the CPU reference.
 fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
-    let suits_cpu = check_cpu(&options.gpu, options.precompose);
     if options.gpu.device == DeviceChoice::Cpu {
-        return suits_cpu.map(|()| None);
+        check_cpu(&options.gpu, options.precompose)?;
+        return match options.cpu_share {
+            CpuShare::Off => Ok(None),
+            _ => Err(EngineError::MemoryWithoutGpu {
+                flag: "--cpu-share",
+            }),
+        };
     }
+    let suits_cpu = check_kernels(&options.gpu, options.precompose);
     Ok(Some(GpuOptions {
         // Flags for GPU kernels ask for some adapter, even if it is software.
         hardware: suits_cpu.is_ok(),
@@ -55,7 +85,8 @@ fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
 /// Why the CPU reference is taken instead of what is wanted, or why that is an error.
 fn instead(options: &EngineOptions, error: GpuError) -> Result<GpuError, EngineError> {
     let is_auto = options.gpu.device == DeviceChoice::Auto;
-    match gpu_flag(&options.gpu, options.precompose) {
+    let flag = gpu_flag(&options.gpu, options.precompose);
+    match flag.or_else(|| memory_flag(&options.gpu)) {
         None if is_auto && error.is_no_gpu() => Ok(error),
         Some(flag) if error.advises_cpu() => Err(EngineError::NoGpuForFlag {
             flag,

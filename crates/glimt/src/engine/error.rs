@@ -55,6 +55,14 @@ pub enum EngineError {
         /// The flag.
         flag: &'static str,
     },
+    /// A flag about the memory of a GPU was given together with the CPU.
+    #[error(
+        "{flag} says what of a model lies in the memory of a GPU, but the device is the CPU, which reads all weights from the machine's memory; leave it out"
+    )]
+    MemoryWithoutGpu {
+        /// The flag.
+        flag: &'static str,
+    },
     /// A GPU is needed for the sake of a flag, and none can be used.
     #[error("{}; or use --device cpu, without {flag} and --gpu-layers", .error.of_gpus_alone())]
     NoGpuForFlag {

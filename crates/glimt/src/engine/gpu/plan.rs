@@ -5,7 +5,7 @@
     reason = "buffers are equal and hash by identity, whatever happens to them"
 )]
 
-use super::batch::{After, Chosen, classes, copies, drafting, head_classes};
+use super::batch::{After, Chosen, classes, copies, drafting, head_classes, unknown};
 use super::prompt;
 use super::results::RESULT;
 use crate::gpu::buffer::{Buffer, Range, Role};
@@ -167,6 +167,10 @@ fn drafts(
         let choose = drafting::choice(chosen, number, of, &logits, chosen.choices);
         steps.push(("draft", step));
         steps.push(("head of a draft", head.then(&choose)));
+    }
+    if sizes.pages == 0 {
+        let step = unknown::planned(recipes, sizes, chosen.choices);
+        steps.extend(step.map(|step| ("where a step with drafts begins", step)));
     }
     Ok(steps)
 }

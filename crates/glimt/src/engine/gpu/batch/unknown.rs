@@ -6,14 +6,14 @@ use super::{BatchFlight, BatchToken, GpuBatch, Prediction, RING};
 use crate::engine::gpu::results::{RESULT, Results};
 use crate::engine::gpu::table::{records, state_of_cut, write_words};
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, State};
+use crate::gpu::call::State;
 use crate::gpu::record::{Recording, encode_all};
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::accept_drafts::{self, Candidates, words_of};
 use crate::kernels::attention::{Cut, Seen};
 use crate::kernels::sampling::Sampling;
 use crate::kernels::sequences::{CHOICE, RECORD, SLICE};
-use crate::recipes::Steps;
+use crate::recipes::{BatchSizes, Steps};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -68,6 +68,66 @@ struct Rows {
     offsets: Vec<i64>,
 }
 
+/// Room for what a step with drafts leaves, in `results` results, and for what the host writes of the next one, with the most words of a position;
+/// `None` where there is no prediction layer.
+fn room(recipes: &Steps, results: usize) -> Option<([Range; 2], usize)> {
+    let sequences = recipes.sequences().filter(|_| recipes.predicts() > 0)?;
+    let rows = sequences.table.size as usize / 4 / RECORD;
+    let slices = (sequences.work.size as usize / 4).div_ceil(rows.max(1));
+    let most = ROWS * (RECORD + slices.max(SLICE)) + (2 * MOST_UNKNOWN + 1) * CHOICE;
+    let words = words_of(POSITIONS, most) as u64;
+    let landed = Range::words("drafts and what was chosen", 4 * results as u64);
+    let candidates = Range::words("where a step may begin", words);
+    Some(([landed, candidates], most))
+}
+
+/// The step that tells another one, which reads `told`, where it begins.
+fn step(
+    sizes: BatchSizes,
+    [landed, candidates]: [&Range; 2],
+    apart: usize,
+    told: &[&Range],
+) -> Step {
+    let parts = told.iter().enumerate();
+    let call = |(part, to): (usize, &&Range)| {
+        accept_drafts::call(landed, apart as u32, candidates, part, to)
+    };
+    Step::of(Most::token(sizes.n_ctx as u32), parts.map(call))
+}
+
+/// The buffers that a step with so many drafts is told by: table, slices and choices of its tokens and of each draft.
+fn told<'a>(
+    recipes: &'a Steps,
+    choices: &'a Range,
+    of_drafts: &'a [Range],
+    drafts: usize,
+) -> Vec<&'a Range> {
+    let own = recipes.sequences();
+    let own = own.iter().flat_map(|of| [&of.table, &of.work]);
+    let mut told: Vec<_> = own.chain([choices]).collect();
+    for (number, choices) in of_drafts.iter().enumerate().take(drafts) {
+        let sequences = recipes.sequences_of_draft(number, u32::MAX);
+        told.extend(sequences.iter().flat_map(|of| [&of.table, &of.work]));
+        told.push(choices);
+    }
+    told
+}
+
+/// The step for the most drafts, as a plan counts it; `None` where a session has none.
+pub(in crate::engine::gpu) fn planned(
+    recipes: &Steps,
+    sizes: BatchSizes,
+    choices: &Range,
+) -> Option<Step> {
+    let drafts = MOST_UNKNOWN.min(recipes.predicts());
+    let apart = sizes.most_drawn() as usize;
+    let ([landed, candidates], _) = room(recipes, apart * (drafts + 1))?;
+    let words = u64::from(sizes.sequences) * CHOICE as u64;
+    let of_drafts = vec![Range::words("choices of drafts", words); drafts];
+    let told = told(recipes, choices, &of_drafts, drafts);
+    Some(step(sizes, [&landed, &candidates], apart, &told))
+}
+
 impl Unknown {
     /// Room for such steps of a session; `None` where it has no prediction layer.
     pub(super) async fn new(
@@ -75,22 +135,18 @@ impl Unknown {
         recipes: &Steps,
         results: &Results,
     ) -> Result<Option<Self>, GpuError> {
-        let Some(sequences) = recipes.sequences().filter(|_| recipes.predicts() > 0) else {
+        let (count, _) = results.parts(MOST_UNKNOWN.min(recipes.predicts()));
+        let Some(([landed, candidates], most)) = room(recipes, count) else {
             return Ok(None);
         };
-        let rows = sequences.table.size as usize / 4 / RECORD;
-        let slices = (sequences.work.size as usize / 4).div_ceil(rows.max(1));
-        let most = ROWS * (RECORD + slices.max(SLICE)) + (2 * MOST_UNKNOWN + 1) * CHOICE;
-        let (count, _) = results.parts(MOST_UNKNOWN.min(recipes.predicts()));
-        let unknown = Self {
-            landed: Range::words("drafts and what was chosen", 4 * count as u64),
-            candidates: Range::words("where a step may begin", words_of(POSITIONS, most) as u64),
+        gpu.realise(&landed.buffer).await?;
+        gpu.realise(&candidates.buffer).await?;
+        Ok(Some(Self {
+            landed,
+            candidates,
             most,
             recordings: BTreeMap::new(),
-        };
-        gpu.realise(&unknown.landed.buffer).await?;
-        gpu.realise(&unknown.candidates.buffer).await?;
-        Ok(Some(unknown))
+        }))
     }
 
     /// Encodes a copy of the results of a step with so many drafts, for the one behind it.
@@ -144,10 +200,9 @@ impl GpuBatch {
                 continue;
             }
             let gpu = Arc::clone(&self.model.gpu);
-            let step = Step::of(
-                Most::token(self.sizes.n_ctx as u32),
-                self.calls_of_parts(drafts),
-            );
+            let Some(step) = self.step_of_unknown(drafts) else {
+                return Ok(());
+            };
             let recording = Recording::new(&gpu, &step).await?;
             if let Some(unknown) = &mut self.unknown {
                 unknown.recordings.insert(drafts, recording);
@@ -156,31 +211,12 @@ impl GpuBatch {
         Ok(())
     }
 
-    /// The buffers that such a step with `drafts` drafts reads: table, slices and choices of its tokens and of each draft.
-    fn told(&self, drafts: usize) -> Vec<&Range> {
-        let mut told = vec![];
-        if let (Some(own), Some(drafting)) = (self.recipes.sequences(), &self.drafting) {
-            told.extend([&own.table, &own.work, &self.choices]);
-            for number in 0..drafts {
-                let sequences = self.recipes.sequences_of_draft(number, u32::MAX);
-                told.extend(sequences.iter().flat_map(|of| [&of.table, &of.work]));
-                told.push(&drafting.choices[number]);
-            }
-        }
-        told
-    }
-
-    fn calls_of_parts(&self, drafts: usize) -> Vec<Call> {
-        let Some(Unknown {
-            landed, candidates, ..
-        }) = &self.unknown
-        else {
-            return vec![];
-        };
-        let apart = self.results.apart() as u32;
-        let parts = self.told(drafts).into_iter().enumerate();
-        let call = |(part, to)| accept_drafts::call(landed, apart, candidates, part, to);
-        parts.map(call).collect()
+    /// The step that tells one with so many drafts where it begins.
+    fn step_of_unknown(&self, drafts: usize) -> Option<Step> {
+        let (unknown, drafting) = (self.unknown.as_ref()?, self.drafting.as_ref()?);
+        let told = told(&self.recipes, &self.choices, &drafting.choices, drafts);
+        let both = [&unknown.landed, &unknown.candidates];
+        Some(step(self.sizes, both, self.results.apart(), &told))
     }
 
     /// The rows of such a step that have tables: its own, and those of each draft.
