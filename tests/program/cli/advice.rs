@@ -84,7 +84,7 @@ fn advice_on_a_machine_without_a_gpu_leads_somewhere() {
         &["--gpu-memory", "1G"],
         &["--gpu-memory", "1G", "--device", "cpu"],
         &["--experts", "file", "--device", "cpu"],
-        &["--cpu-share", "auto", "--device", "cpu"],
+        &["--cpu-share", "2", "--device", "cpu"],
     ] {
         let error = follow(&[&generate[..], flags].concat());
         assert_eq!(error, "", "{flags:?}");

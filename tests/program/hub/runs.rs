@@ -45,9 +45,9 @@ fn server(says: &'static str, bytes: Vec<u8>) -> Server {
 #[test]
 fn a_model_that_would_not_run_is_refused_before_it_is_fetched() {
     for (says, architecture, others) in [
-        ("llama", "llama", 0),
-        ("", "qwen3moe", 0),
-        ("", "llama", 200),
+        ("gemma3", "gemma3", 0),
+        ("", "qwen3next", 0),
+        ("", "gemma3", 200),
     ] {
         let (server, home) = (server(says, file(architecture, others)), Home::new());
         let error = home.failure(&server, &["pull", "a/b"], 1);
@@ -80,14 +80,14 @@ fn what_tells_no_architecture_is_fetched_all_the_same() {
 
 #[test]
 fn a_hub_without_ranges_sends_no_more_than_is_read() {
-    let (server, home) = (server("", file("llama", 0)), Home::new());
+    let (server, home) = (server("", file("gemma3", 0)), Home::new());
     server.behave(Manners {
         architecture: Some(""),
         no_ranges: Some(200),
         ..Manners::default()
     });
     let error = home.failure(&server, &["pull", "a/b"], 1);
-    assert!(error.contains("its architecture is \"llama\""), "{error}");
+    assert!(error.contains("its architecture is \"gemma3\""), "{error}");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn models_that_would_not_run_are_marked_in_the_list() {
     let folder = home.path(".lmstudio/models/teller");
     for (repo, bytes) in [
         ("Tales-GGUF", TALES.to_vec()),
-        ("Other-GGUF", file("llama", 0)),
+        ("Other-GGUF", file("gemma3", 0)),
         ("Torn-GGUF", noise(900, 6)),
     ] {
         fs::create_dir_all(folder.join(repo)).expect("it can be made");
@@ -141,7 +141,7 @@ fn models_that_would_not_run_are_marked_in_the_list() {
     let line = |name: &str| table.lines().find(|line| line.contains(name)).expect(name);
     assert!(!line("Tales").contains("does not run"), "{table}");
     assert!(
-        line("Other").ends_with("  does not run: its architecture is llama"),
+        line("Other").ends_with("  does not run: its architecture is gemma3"),
         "{table}"
     );
     assert!(line("Torn").contains("is not a GGUF file"), "{table}");

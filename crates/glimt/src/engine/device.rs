@@ -67,8 +67,8 @@ fn wanted(options: &EngineOptions) -> Result<Option<GpuOptions>, EngineError> {
     if options.gpu.device == DeviceChoice::Cpu {
         check_cpu(&options.gpu, options.precompose)?;
         return match options.cpu_share {
-            CpuShare::Off => Ok(None),
-            _ => Err(EngineError::MemoryWithoutGpu {
+            CpuShare::Off | CpuShare::Auto => Ok(None),
+            CpuShare::Experts(_) => Err(EngineError::MemoryWithoutGpu {
                 flag: "--cpu-share",
             }),
         };
