@@ -8,12 +8,15 @@ use glimt::gpu::memory::Loader;
 use glimt::gpu::pipeline::Spec;
 use glimt::gpu::target::profiles;
 use glimt::gpu::{Step, Target, Tier};
-use glimt::kernels::{mark, read};
+use glimt::kernels::keep_states::States;
+use glimt::kernels::nextn_input::{GpuNextnInput, StatesFrom};
+use glimt::kernels::{accept_drafts, keep_states, mark, read};
 use glimt::model::pairs::Pair;
 use glimt::model::{Convert, Weight};
 use glimt::models;
 use glimt::models::mla::{Layer, Model};
 use glimt::quant::GgmlType;
+use glimt::quant::activation::Activation;
 use glimt::recipes::{BatchSizes, Residence};
 use glimt::synth::{ModelName, Recipe, SynthOptions, without_matrices};
 use rayon::prelude::*;
@@ -163,6 +166,27 @@ fn asked(spec: Spec, target: &Target) -> (Spec, usize, Devices) {
 
 const TIERS: [Tier; 2] = [Tier::Plain, Tier::Subgroup];
 
+/// The kernels of steps with drafts, which models without a prediction layer do not have.
+fn of_drafts() -> Vec<Call> {
+    let words = |count| Range::words("any", count);
+    let floats = |count| Range::floats("any", count);
+    let states = States::new(1, 4000, 2048);
+    let input = GpuNextnInput {
+        embedding: floats(2048),
+        states: StatesFrom::Kept(None, &states),
+        norms: [floats(2048), floats(2048), floats(2048)],
+        eps: 1e-5,
+        prepared: floats(4096),
+        activation: Activation::Floats,
+        width: 2048,
+    };
+    vec![
+        accept_drafts::call(&words(64), 4, &words(4096), 0, &words(64)),
+        keep_states::call(None, &floats(2048), &states, 1),
+        input.call(),
+    ]
+}
+
 /// The calls that no step of a model has: marks, the measurement of reading, and the trial of halves.
 fn others() -> Vec<Call> {
     let told = Range::words("told", 4);
@@ -178,6 +202,7 @@ fn others() -> Vec<Call> {
         .bind("y", &range());
     let mut calls = vec![mark::call(&told), halves];
     calls.extend(read);
+    calls.extend(of_drafts());
     calls
 }
 
