@@ -60,7 +60,7 @@ const ROUTER_LEFT = EXPERTS * (TILE / 16u);
 #ifdef ALL_COLUMNS
 #number COLS  // tokens of a workgroup
 #import columns
-// The same of the tokens of all columns, whose rows of y begin at own_rows().
+// Leaves the partial logits of the tokens of all columns, whose rows of y begin at own_rows().
 fn router_store_columns(wid: vec3<u32>, tile: u32, t: u32) {
   router_of_column(wid, tile, $nu * WG + t);
 }

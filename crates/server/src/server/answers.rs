@@ -90,7 +90,7 @@ pub(super) struct Answers<'a> {
     cached: usize,
     /// Drafts of the answers, and those that were accepted.
     drafts: [usize; 2],
-    /// Those of the text that the answers are expected to repeat.
+    /// The drafts of the text that the answers are expected to repeat.
     expected: [usize; 2],
     timeout: Option<Duration>,
     until: Option<Instant>,

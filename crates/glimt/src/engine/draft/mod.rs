@@ -115,7 +115,7 @@ pub struct Verified {
 /// Which drafts of a step are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acceptance {
-    /// Those that are what was chosen, from the first one on.
+    /// The drafts that are what was chosen, from the first one on.
     Chosen,
     /// So many, whatever was chosen: a measurement says so.
     Fixed(usize),

@@ -183,7 +183,7 @@ impl Policy {
                 }
             }
         }
-        // What other numbers are worth is only known while they are taken.
+        // The worth of other numbers is only known while steps have so many drafts.
         if let Some((Way::Predicted, drafts)) = &mut best
             && self.with % EXPLORING >= EXPLORING - EXPLORED
         {

@@ -55,7 +55,7 @@ pub enum Event {
         drafted: usize,
         /// The number of drafts that were accepted.
         accepted: usize,
-        /// Whether they are of the text that the answer is [expected](Request::expected) to repeat.
+        /// Tells whether the drafts are of the text that the answer is [expected](Request::expected) to repeat.
         is_expected: bool,
     },
     /// The next token of the answer. Stop tokens are not told.

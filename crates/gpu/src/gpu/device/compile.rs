@@ -62,7 +62,7 @@ impl Gpu {
         Ok(true)
     }
 
-    /// Those of `specs` that are not made yet, each once.
+    /// The pipelines of `specs` that are not made yet, each once.
     fn missing<'a>(&self, specs: &[&'a Spec]) -> Vec<&'a Spec> {
         let made = lock(&self.pipelines.made);
         let mut seen = HashSet::new();
