@@ -11,7 +11,7 @@ const HEAD: usize = 8;
 /// The word that says that drafts are accepted by what was chosen.
 const NONE: u32 = u32::MAX;
 
-/// What the host writes for a step whose position it does not know.
+/// The words that the host writes for a step that may begin at several positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidates {
     /// The least position at which it may begin.

@@ -118,7 +118,7 @@ impl Tokenizer {
     /// The ids of a text that continues another, so that no space is put before it. Special tokens written out in it are taken as such.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_inside(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.check_length(text)?;
         let mut ids = Vec::new();
@@ -130,7 +130,7 @@ impl Tokenizer {
     /// wrote are text.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_part(
         &self,
         before: Option<u32>,
@@ -172,7 +172,7 @@ impl Tokenizer {
     /// already wrote it; EOS never, because an answer is to follow.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_chat(&self, rendered: &str) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.encode(rendered, false)?;
         Ok(self.with_bos(ids))
@@ -181,7 +181,7 @@ impl Tokenizer {
     /// Encodes like [`encode_chat`](Self::encode_chat), but marks that users and tools wrote are text.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_said(&self, rendered: &ChatText) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.encode_part(None, rendered)?;
         Ok(self.with_bos(ids))

@@ -18,7 +18,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What is expected of the answer to a prompt.
+    /// The text that the answer to a prompt is expected to repeat.
     pub(super) fn new(prompt: &[u32], text: &[u32]) -> Self {
         let lead = &prompt[prompt.len().saturating_sub(LEAD)..];
         let all = [prompt, lead, text, lead].concat();

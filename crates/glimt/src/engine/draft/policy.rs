@@ -37,7 +37,7 @@ const NEWS: f64 = 0.25;
 /// The steps that drafts go on for, from which the costs of beginning and of ending them have to be gained: those of the layer, and of a match.
 const LONG_RUN: f64 = 16.0;
 const SHORT_RUN: f64 = 4.0;
-/// The steps in flight that come before the first one with drafts.
+/// The number of steps without drafts that are still in flight when drafts begin.
 const IN_FLIGHT: i32 = 2;
 /// The gain from which drafts are begun, and that to which they go on.
 const BEGIN: f64 = 1.05;

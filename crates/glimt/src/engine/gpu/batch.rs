@@ -83,7 +83,7 @@ pub struct GpuBatch {
     pub(super) results: Results,
     /// The drafts of the prediction layer, where there is one.
     drafting: Option<Drafting>,
-    /// What steps at positions that only the device knows need, where there are some.
+    /// The buffers and recordings of steps that are encoded before the host knows where they begin, where there are such steps.
     unknown: Option<Unknown>,
     /// The step that was encoded before it is known.
     ahead: Option<Ahead>,

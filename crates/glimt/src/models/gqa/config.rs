@@ -87,7 +87,7 @@ impl Config {
                 let supported = "1 (softmax)".to_owned();
                 return Err(keys.unsupported("expert_gating_func", "2 (sigmoid)", supported));
             }
-            // No key of these architectures tells it: llama.cpp divides by the sum in any case.
+            // These architectures have no key for the division of the weights by their sum. llama.cpp always divides.
             experts.weights_norm = true;
         }
         let traits = Traits::of(&common.architecture);

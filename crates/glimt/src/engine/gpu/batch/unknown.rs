@@ -26,11 +26,11 @@ const POSITIONS: usize = 2 * MOST_UNKNOWN + 1;
 /// The most rows of the step in its tables: the layer's for the tokens of the step before, those of its further drafts, and its own.
 const ROWS: usize = 3 * MOST_UNKNOWN + 1;
 
-/// What steps at unknown positions need.
+/// The buffers and recordings of steps that are encoded before the host knows where they begin.
 pub(super) struct Unknown {
     /// The results of the last step with drafts: these stay on the device.
     landed: Range,
-    /// What the host writes for each position.
+    /// The words that the host writes for each position at which a step may begin ([`Candidates`]).
     candidates: Range,
     /// The most words of a position.
     most: usize,
@@ -356,7 +356,7 @@ impl GpuBatch {
         }
     }
 
-    /// Submits a step that was encoded so. At most `BATCHES_IN_FLIGHT` may be on their way.
+    /// Submits a step whose position the host does not know. At most `BATCHES_IN_FLIGHT` may be on their way.
     pub(in crate::engine::gpu) fn submit_unknown(&mut self, encoded: Encoded) -> BatchFlight {
         let gpu = self.gpu();
         if let Some(unknown) = &self.unknown {

@@ -23,8 +23,8 @@ const MOST_CREDIT: f64 = 16.0;
 /// The most that they are in debt, so that they are taken again in a foreseeable time.
 const MOST_DEBT: f64 = 4.0;
 const LOSS: f64 = 0.005;
-/// What a step with drafts costs behind one without, beside its time, where there are several on their way: the device waits for the host, and a
-/// sequence for its last token.
+/// The cost of a step with drafts behind one without, in steps without drafts, beside its own time. The device waits for the host there, and a
+/// sequence waits for its last token.
 const BEGINNING: f64 = 1.0;
 
 /// The times of steps in which sequences only decode, without drafts, and what drafts have gained and lost.

@@ -99,7 +99,7 @@ fn rows_in_pairs_and_in_halves_are_one_model() {
         let model = Arc::new(load(gguf).expect("it is whole"));
         logits(&model, Products::Exact, &[12])
     });
-    // Sums of scores have another order, so that some values of the cache are rounded the other way.
+    // The scores are added up in another order. So some values of the cache are rounded the other way.
     let size: f32 = a.iter().map(|a| a * a).sum();
     let error: f32 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
     assert!(error < 1e-6 * size, "{error} of {size}");
