@@ -28,10 +28,10 @@ pub(super) fn format(text: &str, given: &[Value], kwargs: &Kwargs) -> Result<Str
     filled(text, &mut values, 0)
 }
 
-/// Formats like [`format`], with values by name alone.
+/// Formats like [`format()`], with values by name alone.
 ///
 /// # Errors
-/// As for [`format`].
+/// As for [`format()`].
 pub(super) fn format_map(text: &str, map: &Value) -> Result<String, Error> {
     let named = |name: &str| {
         let value = map.get_item(&Value::from(name)).ok();

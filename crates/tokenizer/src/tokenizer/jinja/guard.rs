@@ -1,4 +1,4 @@
-//! Filters, tests, functions, methods and operators that ask the [budget](super::budget) before they work and after.
+//! Filters, tests, functions, methods and operators that ask the [`budget`] before they work and after.
 //!
 //! The environment that renders has nothing else. What they do then is done in another one, [`PLAIN`], which has all of Jinja.
 
