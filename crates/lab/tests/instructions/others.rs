@@ -150,7 +150,7 @@ fn joining_alone() -> Steps {
     let call = attention_merge::call(
         (None, false),
         &[floats(), floats()],
-        GLM,
+        [GLM.heads, GLM.kv_lora],
         &latents,
         activation(),
     );
