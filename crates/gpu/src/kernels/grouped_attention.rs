@@ -6,8 +6,14 @@ use rayon::prelude::*;
 
 use super::GroupedDims;
 use super::linear::dot;
+use super::sequences::Sequences;
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::interface::MAX_SLICES;
 
+mod form;
 mod quick;
+pub use form::Form;
 pub use quick::attend;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
@@ -66,6 +72,73 @@ fn check(q: &[f32], out: &[f32], n_tokens: usize, dims: GroupedDims) {
         [dims.key, dims.value].map(|n| n_tokens * dims.heads * n),
         "queries and output of {n_tokens} tokens"
     );
+}
+
+/// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by
+/// [`cut_context`](super::attention::cut_context).
+pub fn partial_bytes(dims: GroupedDims, max_tokens: usize) -> [u64; 2] {
+    let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
+    [slices * dims.value as u64 * 4, slices * 8]
+}
+
+/// Buffers for them.
+pub fn partials(dims: GroupedDims, max_tokens: usize) -> [Range; 2] {
+    let [sums, stats] = partial_bytes(dims, max_tokens);
+    [
+        Range::floats("attention partials", sums / 4),
+        Range::floats("attention maxima", stats / 4),
+    ]
+}
+
+/// The kernel's buffers and sizes; all f32 but the cache.
+#[derive(Debug, Clone)]
+pub struct GpuGroupedAttention {
+    /// The division among threads.
+    pub form: Form,
+    /// The rotated queries, (max_tokens, heads, key).
+    pub q: Range,
+    /// The layer's cache, (n_ctx, kv_heads * key + kv_heads * value) of f16.
+    pub cache: Range,
+    /// The sizes of the block.
+    pub dims: GroupedDims,
+    /// The factor of scores.
+    pub scale: f32,
+    /// Sums of each slice, not normalised, (tokens, heads, slices, value) in the step's sizes, and the greatest score and sum of weights
+    /// of each, (tokens, heads, slices); [`partial_bytes`] long.
+    pub partials: [Range; 2],
+    /// The places of tokens that belong to several sequences. Then each replay takes its slices from
+    /// [`cut_sequences`](super::attention::cut_sequences) or [`OfOne::cut`](super::attention::OfOne::cut), unless a token is
+    /// [alone](Sequences::alone).
+    pub sequences: Option<Sequences>,
+}
+
+impl GpuGroupedAttention {
+    /// The dispatch; [`attention_merge`](super::attention_merge) must follow in the same step.
+    ///
+    /// A replay must keep `pos + tokens` within the rows of the cache and take `slices` and `slice_rows` from
+    /// [`cut_context`](super::attention::cut_context).
+    ///
+    /// # Panics
+    /// If the heads of a token are no whole groups or a width is no multiple of 8.
+    pub fn call(&self) -> Call {
+        let dims = self.dims;
+        let sequences = self.sequences.as_ref();
+        let listed = sequences.is_some_and(|s| !s.alone);
+        let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
+        let (kernel, groups) = self.form.kernel(dims);
+        Sequences::bind_slices(sequences, kernel)
+            .grid([Extent::Slices, Extent::N(groups), along_tokens])
+            .bind("q", &self.q)
+            .bind("cache", &self.cache)
+            .bind("slice_sums", &self.partials[0])
+            .bind("stats", &self.partials[1])
+            .word("scale", self.scale)
+            .with_bytes_per_row(dims.cache_row() as u64 * 2)
+            .with_flops(Flops {
+                per_pair: 2 * (dims.heads * (dims.key + dims.value)) as u64,
+                ..Flops::default()
+            })
+    }
 }
 
 #[cfg(test)]

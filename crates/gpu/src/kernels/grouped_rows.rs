@@ -5,7 +5,11 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::linear::rms_norm;
+use super::sequences::Sequences;
 use super::{GroupedDims, Pairing};
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent};
+use crate::gpu::machine::workgroups::GROUPED_ROWS as WG;
 
 /// The vectors that a model has beside the three weights, each if it has it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -109,6 +113,122 @@ pub fn grouped_rows(
         values.extend(biased(v, vectors.v_bias));
         row.convert_from_f32_slice(&values);
     }
+}
+
+/// [`HeadVectors`] on the device, all f32.
+#[derive(Debug, Clone, Default)]
+pub struct GpuHeadVectors {
+    /// `attn_q.bias`, (heads * key).
+    pub q_bias: Option<Range>,
+    /// `attn_k.bias`, (kv_heads * key).
+    pub k_bias: Option<Range>,
+    /// `attn_v.bias`, (kv_heads * value).
+    pub v_bias: Option<Range>,
+    /// `attn_q_norm`, (key), of each query head.
+    pub q_norm: Option<Range>,
+    /// `attn_k_norm`, (key), of each key head.
+    pub k_norm: Option<Range>,
+}
+
+/// The kernel's buffers and sizes; all f32 but the cache.
+#[derive(Debug, Clone)]
+pub struct GpuGroupedRows {
+    /// The queries as the product left them, (max_tokens, heads * key), and room for the finished ones, (max_tokens, heads, key). There are
+    /// none if only rows of the cache are made.
+    pub queries: Option<[Range; 2]>,
+    /// The keys as the product left them, (max_tokens, kv_heads * key).
+    pub k: Range,
+    /// The values as the product left them, (max_tokens, kv_heads * value).
+    pub v: Range,
+    /// Partial sums of a value of queries, keys and values, usually 1. With more, a range is (partial sums, partial_tokens, width), to be
+    /// added up.
+    pub partial_sums: [u32; 3],
+    /// Tokens from one partial sum to the next: those of a replay or more, where a product was recorded for more.
+    pub partial_tokens: u32,
+    /// The vectors that the model has beside the weights.
+    pub vectors: GpuHeadVectors,
+    /// The epsilon of the norms, `attention.layer_norm_rms_epsilon`.
+    pub eps: f32,
+    /// Cosine and sine, (n_ctx, rope / 2).
+    pub rope_table: Range,
+    /// The sizes of the block.
+    pub dims: GroupedDims,
+    /// The layer's cache, (rows, kv_heads * key + kv_heads * value) of f16.
+    pub cache: Range,
+    /// The places of tokens that belong to several sequences.
+    pub sequences: Option<Sequences>,
+}
+
+/// The dispatch; a replay must keep `pos + tokens` within the rows of the cache.
+///
+/// # Panics
+/// If a width is odd, the rotated part is wider than a head, or no multiple of 4 where it is rotated in halves.
+pub fn call(b: &GpuGroupedRows) -> Call {
+    let dims = b.dims;
+    let halves = dims.pairing == Pairing::Halves;
+    assert!(
+        [dims.key, dims.value].iter().all(|n| n.is_multiple_of(2))
+            && (2..=dims.key).contains(&dims.rope)
+            && dims.rope.is_multiple_of(if halves { 4 } else { 2 }),
+        "grouped_rows works on pairs: {dims:?}"
+    );
+    let (heads, kv_heads) = (dims.heads as u32, dims.kv_heads as u32);
+    let [key, value] = [dims.key, dims.value].map(|n| n as u32);
+    let call = Call::new("grouped_rows")
+        .number("WG", WG)
+        .number("LANES", 1)
+        .number("KV_HEADS", kv_heads)
+        .number("KEY", key)
+        .number("VALUE", value)
+        .number("ROPE", dims.rope as u32)
+        .number("PAIRS", (key / 2).div_ceil(WG))
+        .flag("ROTATES_HALVES", halves)
+        .bind("angles", &b.rope_table)
+        .bind("k", &b.k)
+        .bind("v", &b.v)
+        .bind("cache", &b.cache);
+    let norms = [&b.vectors.q_norm, &b.vectors.k_norm];
+    let call = match norms.iter().any(|norm| norm.is_some()) {
+        true => call.word("eps", b.eps),
+        false => call,
+    };
+    let vectors = [
+        ("k_bias", &b.vectors.k_bias),
+        ("v_bias", &b.vectors.v_bias),
+        ("k_norm", &b.vectors.k_norm),
+    ];
+    let of_queries = [("q_bias", &b.vectors.q_bias), ("q_norm", &b.vectors.q_norm)];
+    let of_queries = of_queries.into_iter().filter(|_| b.queries.is_some());
+    let vectors = vectors.into_iter().chain(of_queries);
+    let call = vectors.fold(call, |call, (name, range)| match range {
+        Some(range) => call.bind(name, range),
+        None => call,
+    });
+    let mut call = Sequences::bind_pages(b.sequences.as_ref(), call);
+    let sums = [
+        ("q_partial_sums", "q_partial_stride", heads * key),
+        ("k_partial_sums", "k_partial_stride", kv_heads * key),
+        ("v_partial_sums", "v_partial_stride", kv_heads * value),
+    ];
+    for ((sums, stride, width), count) in sums.into_iter().zip(b.partial_sums) {
+        let (summed, here) = (count > 1, b.queries.is_some() || !sums.starts_with('q'));
+        let pairs = b.partial_tokens * width / 2;
+        call = call
+            .word_some(sums, (summed && here).then_some(count))
+            .word_some(stride, (summed && here).then_some(pairs));
+    }
+    let blocks = (kv_heads * value / 2).div_ceil(WG);
+    let (call, query_heads) = match &b.queries {
+        None => (call, 0),
+        Some([q, finished]) => (
+            call.number("HEADS", heads)
+                .bind("q", q)
+                .bind("finished", finished),
+            heads,
+        ),
+    };
+    let groups = query_heads + kv_heads + blocks;
+    call.grid([Extent::N(groups), Extent::Tokens, Extent::N(1)])
 }
 
 #[cfg(test)]

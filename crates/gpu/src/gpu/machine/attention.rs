@@ -91,6 +91,15 @@ pub(crate) const TOKEN: [TokenShape; 5] = [
 /// the last one needs. Reckoned.
 pub(crate) const SHARING_TOKENS: usize = 64;
 
+/// Threads of a workgroup of `grouped_attention` with subgroups: several small workgroups share a core. Reckoned.
+pub(crate) const GROUPED_THREADS: usize = 128;
+/// Most query heads of a workgroup of `grouped_attention`, all of one key head. Larger groups are split evenly. Reckoned.
+pub(crate) const GROUPED_HEADS: usize = 8;
+/// Most query heads of a thread of `grouped_attention`: with more, queries and sums leave too few registers for loads ahead. Reckoned.
+pub(crate) const GROUPED_HEADS_OF_THREAD: usize = 5;
+/// Workgroups of `grouped_attention` that share a core. Reckoned.
+pub(crate) const GROUPED_OF_CORE: usize = 2;
+
 /// Cache rows of a slice in `attention_short`. Reckoned.
 pub const SHORT_ROWS: u32 = 16;
 
