@@ -19,6 +19,7 @@ pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
 pub(crate) mod gemm;
+pub(crate) mod grouped_prompt_attention;
 pub(crate) mod keep_states;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
@@ -161,6 +162,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         moe_combine::cases(),
         expand_kv::weights(),
         prompt_attention::tried(gpu),
+        grouped_prompt_attention::tried(gpu),
         router::cases(),
         logit_bias::cases(),
         sample::cases(),
