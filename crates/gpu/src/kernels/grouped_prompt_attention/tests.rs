@@ -133,18 +133,17 @@ fn check_emulated(coop: Coop, dims: GroupedDims, backwards: bool) {
     }
 }
 
-/// Few heads of each width that a shape of these matrices is for.
-const NARROW: [GroupedDims; 4] = [
-    dims(3, 1, 64, 64),
-    dims(4, 2, 80, 80),
-    dims(2, 1, 96, 96),
-    dims(4, 2, 128, 128),
-];
-
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
-    for (i, dims) in NARROW.into_iter().enumerate() {
+    // Rows that 16, 8 and 4 threads load, in both shapes. Heads are narrow, because llvmpipe has little workgroup memory.
+    let narrow = [
+        dims(4, 2, 128, 128),
+        dims(3, 1, 64, 64),
+        dims(2, 1, 96, 32),
+        dims(4, 2, 48, 48),
+    ];
+    for (i, dims) in narrow.into_iter().enumerate() {
         check_emulated(NVIDIA, dims, i % 2 == 0);
     }
 }
@@ -152,9 +151,9 @@ fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
 #[test]
 #[ignore = "llvmpipe takes half a minute to compile 8x8 matrices over 32 lanes: cargo test --lib emulated -- --ignored"]
 fn a_chunk_agrees_with_the_twin_where_matrices_of_8_over_32_lanes_are_emulated() {
-    NARROW
-        .into_iter()
-        .for_each(|dims| check_emulated(APPLE, dims, false));
+    for dims in [dims(3, 1, 64, 64), dims(4, 2, 80, 80), dims(2, 1, 96, 96)] {
+        check_emulated(APPLE, dims, false);
+    }
 }
 
 #[test]
