@@ -1,5 +1,5 @@
-//! Protects the grouped attention of prompts: in every form it agrees with its twin, wherever chunks, tiles and pages begin and end, and reaches
-//! beyond no buffer.
+//! Protects the grouped attention of prompts: in every form it agrees with its twin, wherever chunks, tiles and pages begin and end, and
+//! reaches beyond no buffer.
 
 use super::*;
 use crate::gpu::Most;
@@ -8,8 +8,8 @@ use crate::gpu::machine::Machine;
 use crate::gpu::testing::{gpus, metal};
 use crate::gpu::wait::complete;
 use crate::gpu::{Tier, machine};
-use crate::kernels::cases::Case;
 use crate::kernels::cases::grouped_prompt_attention::{Context, QWEN3, SMOLLM, case, dims};
+use crate::kernels::cases::{Case, Lab};
 use crate::kernels::testing::bounds::needs_every_byte;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
 use crate::kernels::testing::{Rng, agree, agree_everywhere, agree_long, agrees_changed};
@@ -87,6 +87,16 @@ fn chunks_of_any_size_anywhere_agree_with_the_twin_also_in_pages() {
 #[ignore = "long: scripts/test --all"]
 fn masks_hold_at_the_edges_of_tiles_and_in_long_contexts() {
     agree_long(gpus(), cases);
+}
+
+impl Context {
+    /// The score of row i is `step` times i, so all weight is on the last row seen or on the first.
+    fn far(lab: &Lab<'_>, dims: GroupedDims, step: f32) -> Self {
+        let mut context = Self::random(lab, dims, 150, 50);
+        context.q.fill(0.0);
+        context.set_share(step, |i| i);
+        context
+    }
 }
 
 /// Rows whose scores are so far apart.
