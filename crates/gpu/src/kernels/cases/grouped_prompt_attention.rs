@@ -99,7 +99,6 @@ impl Context {
             sequences,
             dims,
             scale: self.scale,
-            max_tokens: most as u32,
             values: lab.room(most * dims.heads * dims.value),
         };
         lab.run(vec![attention.call_by(kernel)], state)?;

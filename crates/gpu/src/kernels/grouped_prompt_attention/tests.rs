@@ -220,7 +220,6 @@ fn unmade(form: Form, rows: u32, page: u32) -> GpuGroupedPromptAttention {
         }),
         dims: QWEN3,
         scale: 1.0,
-        max_tokens: 40,
         values: floats(QWEN3.heads * QWEN3.value),
     }
 }
@@ -272,6 +271,37 @@ fn the_trial_passes_where_there_are_matrices() {
             let form = complete(Form::of(gpu, dims)).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(form, Some(Form::Matrix(coop)));
         }
+    }
+}
+
+#[test]
+#[ignore = "long: scripts/test --all"]
+fn the_trial_passes_where_matrices_are_emulated_and_fails_where_they_are_wrong() {
+    for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+        let error = |scale: f32| {
+            let trial = trial::compared(dims(3, 1, 64, 64), NVIDIA);
+            let calls = |matrices: bool, values: &Range| {
+                let mut calls = (trial.calls)(matrices, values);
+                for call in calls.iter_mut().filter(|_| matrices) {
+                    *call = emulated_call(call, NVIDIA, false);
+                    let words = call.words.iter_mut();
+                    let scales = words.filter(|(name, _)| *name == "scale");
+                    scales.for_each(|(_, word)| *word = scale.into());
+                }
+                calls
+            };
+            let (state, values) = (trial.state, trial.values);
+            let trial = coop::Trial {
+                state,
+                values,
+                calls,
+            };
+            complete(trial.nmse(gpu)).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let [right, wrong] = [0.125, 0.12].map(error);
+        eprintln!("NMSE {right:.1e}, {wrong:.1e}");
+        assert!(right <= trial::LIMIT / 4.0, "{right:e}");
+        assert!(wrong > trial::LIMIT, "{wrong:e}");
     }
 }
 
