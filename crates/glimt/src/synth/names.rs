@@ -15,6 +15,18 @@ named! {
         DeepseekV2Lite = "deepseek-v2-lite",
         /// Youtu-LLM-2B: 32 dense layers, tied head.
         YoutuLlm2b = "youtu-llm-2b",
+        /// DeepSeek-Coder-V2-Lite: the sizes of DeepSeek-V2-Lite.
+        DeepseekCoderV2Lite = "deepseek-coder-v2-lite",
+        /// GLM-4.7-Flash-REAP-23B-A3B: GLM-4.7-Flash with 48 of its experts.
+        Glm47FlashReap23b = "glm-4.7-flash-reap-23b",
+        /// Moonlight-16B-A3B: 27 layers, 64 experts, sigmoid gating, no q_lora.
+        Moonlight16bA3b = "moonlight-16b-a3b",
+        /// The text part of Kimi-VL-A3B: the sizes of Moonlight-16B-A3B, a longer context.
+        KimiVlA3b = "kimi-vl-a3b",
+        /// Kanana-2-30B-A3B: 48 layers, 128 experts, sigmoid gating, no q_lora.
+        Kanana2_30bA3b = "kanana-2-30b-a3b",
+        /// GigaChat3-10B-A1.8B: 26 layers, 64 experts, sigmoid gating, no q_lora, values of 192 dimensions.
+        Gigachat3_10bA18b = "gigachat3-10b-a1.8b",
         /// A few megabytes in the manner of DeepSeek-V2-Lite.
         TinyDs2 = "tiny-ds2",
         /// A few megabytes in the manner of Youtu-LLM-2B.
