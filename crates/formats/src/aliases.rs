@@ -23,18 +23,9 @@ pub const ALIASES: [(&str, &str); 14] = [
         "moonlight-16b-a3b",
         "gabriellarson/Moonlight-16B-A3B-Instruct-GGUF",
     ),
-    (
-        "kimi-vl-a3b",
-        "ggml-org/Kimi-VL-A3B-Thinking-2506-GGUF",
-    ),
-    (
-        "kanana-2-30b-a3b",
-        "ohora23/Kanana-2-30B-A3B-Instruct-GGUF",
-    ),
-    (
-        "gigachat3-10b-a1.8b",
-        "ai-sage/GigaChat3.1-10B-A1.8B-GGUF",
-    ),
+    ("kimi-vl-a3b", "ggml-org/Kimi-VL-A3B-Thinking-2506-GGUF"),
+    ("kanana-2-30b-a3b", "ohora23/Kanana-2-30B-A3B-Instruct-GGUF"),
+    ("gigachat3-10b-a1.8b", "ai-sage/GigaChat3.1-10B-A1.8B-GGUF"),
     ("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B-GGUF"),
     ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct-GGUF"),
     ("llama-3.1-8b", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"),

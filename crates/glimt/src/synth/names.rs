@@ -353,6 +353,44 @@ mod tests {
     }
 
     #[test]
+    fn cousins_are_as_large_as_their_published_files() {
+        // Sizes that others tell of files, in bytes, and by how much such a size is rounded. Metadata takes about 6 MB of them.
+        const GIB: f64 = 1_073_741_824.0;
+        for (model, recipe, published, rounded) in [
+            (
+                ModelName::Gigachat3_10bA18b,
+                Recipe::F16,
+                21_356_264_448.0,
+                0.0,
+            ),
+            (
+                ModelName::Gigachat3_10bA18b,
+                Recipe::Q4KM,
+                6_474_702_976.0,
+                0.0,
+            ),
+            (
+                ModelName::Glm47FlashReap23b,
+                Recipe::F16,
+                42.85 * GIB,
+                0.005 * GIB,
+            ),
+            (
+                ModelName::Glm47FlashReap23b,
+                Recipe::Q8_0,
+                22.78 * GIB,
+                0.005 * GIB,
+            ),
+            (ModelName::Kanana2_30bA3b, Recipe::Q4KM, 18.6e9, 5e7),
+        ] {
+            let plan = Plan::new(model, recipe, &SynthOptions::default()).unwrap();
+            let left = published - plan.byte_len() as f64;
+            let allowed = 5e6 - rounded..1.2e7 + rounded;
+            assert!(allowed.contains(&left), "{model} {recipe}: {left} left");
+        }
+    }
+
+    #[test]
     fn short_names_mean_the_same_model_as_for_the_hub() {
         for (alias, repo) in ALIASES {
             let model: ModelName = alias.parse().unwrap();

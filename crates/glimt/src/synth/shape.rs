@@ -185,7 +185,7 @@ const YOUTU: Shape = Shape {
     tied: true,
 };
 
-/// 48 of the 64 experts are left (REAP). The sizes of its published files, 13.14 GiB in Q4_K_M and 22.78 in Q8_0, are those of this shape.
+/// 48 of the 64 experts are left (REAP). Its published files, of 42.85 GiB in BF16 and 22.78 in Q8_0, are as large as this shape makes them.
 const GLM_REAP: Shape = Shape {
     experts: Some(ExpertShape {
         count: 48,
@@ -221,7 +221,8 @@ const KIMI_VL: Shape = Shape {
 };
 
 /// The README of kakao/kanana-2 has the layers, experts, vocabulary and context, and llama.cpp's `deepseek2.cpp` that queries have no latent.
-/// The widths, heads, gating and constants are not published there. These are chosen so that the weights come to the 30 billion of its name.
+/// The widths, heads, gating and constants are not published there. These give 30.7 billion weights, and a file in Q4_K_M is as large as the
+/// 18.6 GB that others tell of theirs.
 const KANANA2: Shape = Shape {
     layers: 48,
     heads: 32,
@@ -243,8 +244,8 @@ const KANANA2: Shape = Shape {
     ..DEEPSEEK
 };
 
-/// The sizes follow from the bytes of each kind of tensor that others have counted in the BF16 file of GigaChat3.1-10B-A1.8B: 414 tensors, and
-/// 21,356,264,448 bytes with the metadata. The scale of the weights and the base of the rotation do not, and are not known.
+/// The sizes follow from the bytes that others have counted for each kind of tensor in the BF16 file of GigaChat3.1-10B-A1.8B (414 tensors,
+/// 21,356,264,448 bytes with its metadata). The scale of the experts' weights and the base of the rotation do not, and are not verified.
 const GIGACHAT3: Shape = Shape {
     layers: 26,
     embedding_length: 1536,
