@@ -49,7 +49,8 @@ impl Heads {
     }
 
     /// The keys and the values of a key head in rows of the cache: there, where it is the only one, or copied to `scratch`. Copies lie beside
-    /// each other, and are filled up with zeros to whole vectors.
+    /// each other, and are filled up with zeros to whole vectors. They are read once for every few queries. In the cache of the model they
+    /// would often lie a power of two apart, for which a processor's caches have few places.
     fn find<'a>(&self, head: usize, rows: &'a [f16], scratch: &'a mut Vec<f16>) -> [Apart<'a>; 2] {
         let places @ [of_key, of_value] = self.places(head);
         let widths @ [key, value] = self.widths();
