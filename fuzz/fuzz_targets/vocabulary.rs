@@ -1,8 +1,8 @@
 //! A vocabulary from metadata: it is refused with a reason, or texts become ids of it, and these the same text again.
 //!
 //! An input has lines up to an empty one, and then the text. The first line is the kind of words, or `llama` for a vocabulary with scores. A line
-//! of 1 to 6 and a text is a token of this type, and any other line is a merge, or else the score of the token before it: a number, or the bits
-//! of one. A `+` before the kind adds all bytes as tokens.
+//! of 1 to 6 and a text is a token of this type, and any other line is a merge, or else the score of the token before it: a number with a
+//! sign, or the bits of one. A `+` before the kind adds all bytes as tokens.
 
 #![no_main]
 
@@ -145,7 +145,7 @@ fuzz_target!(
         let glm = "+glm4\n1Ġt\n1he\n1Ġthe\n3<|user|>\n4<|code|>\n6<0x41>\n2<unk>\n5[gone]\nĠ t\nh e\nĠt he\n\nthe cat, <|user|> the the <|code|>x 1234 äöü 日本 <0x41>\r\n\n  end";
         let deepseek = "deepseek-v3\n1a\n1b\n1ab\n1Ġ\na b\n\nab a b";
         let scores = "+llama\n1▁\n-1\n1t\n1h\n1e\n1he\n-2.5\n1▁t\n-2.5\n1▁the\n-1e30\n3<s>\n4<|code|>\n2<unk>\n\nthe  the <|code|> the\n<s>the 日本▁é";
-        let whole = "llama\n1▁\n1a\n1b\n1ab\n3\n1▁ab\n2\n6<0x0A>\n\nab ab\nb";
+        let whole = "llama\n1▁\n1a\n1b\n1ab\n+3\n1▁ab\n+2\n6<0x0A>\n\nab ab\nb";
         vec![
             ("glm", glm.into()),
             ("deepseek", deepseek.into()),
