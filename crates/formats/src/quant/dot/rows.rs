@@ -328,9 +328,10 @@ impl AddRows<'_, '_, '_> {
             let weights: [&[f32]; X] = from_fn(|i| &weights[i.min(weights.len() - 1)][..count]);
             for first in (0..len).step_by(V * FLOATS) {
                 let mut sums = [[simd.splat(0.0); V]; X];
-                for r in 0..count {
-                    let values = &rows.values[r * rows.stride + first..][..V * FLOATS];
-                    let (halves, _) = bytemuck::cast_slice::<_, u8>(values).as_chunks::<32>();
+                let all = rows.values.chunks(rows.stride);
+                for (r, row) in all.take(count).enumerate() {
+                    let bytes: &[u8] = bytemuck::cast_slice(&row[first..first + V * FLOATS]);
+                    let (halves, _) = bytes.as_chunks::<32>();
                     let mut values = [simd.splat(0.0); V];
                     for (value, halves) in values.iter_mut().zip(halves) {
                         *value = simd.halves(halves);
