@@ -144,6 +144,21 @@ pub(crate) const PROMPT: [PromptShape; 4] = [
     of_prompt(Coop::LLVMPIPE, 256, 16, 2),
 ];
 
+/// Shapes for grouped-query attention. The first that suits a device and a model is used. All are reckoned: the first of each kind of
+/// matrices is the one for latent attention, and takes heads of 128 values. In narrower ones a tile has more rows, so that every thread has
+/// a load and the queries fit where they pass through.
+pub(crate) const GROUPED_PROMPT: [PromptShape; 9] = [
+    of_prompt(Coop::NVIDIA, 256, 8, 1),
+    of_prompt(Coop::NVIDIA, 256, 8, 2),
+    of_prompt(Coop::NVIDIA, 256, 4, 2),
+    of_prompt(Coop::APPLE, 256, 4, 1),
+    of_prompt(Coop::APPLE, 256, 4, 2),
+    of_prompt(Coop::APPLE, 256, 4, 4),
+    of_prompt(Coop::LLVMPIPE, 256, 8, 1),
+    of_prompt(Coop::LLVMPIPE, 256, 8, 2),
+    of_prompt(Coop::LLVMPIPE, 256, 16, 2),
+];
+
 /// The shape of a workgroup of `expand_kv_coop`, which computes keys and values from latent rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpansionShape {
