@@ -16,20 +16,20 @@ use crate::kernels::sequences::Sequences;
 /// WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
 const LIMIT_OF_HALVES: f64 = 9.6e-7;
 
-/// A cache of `rows` rows before anything is written.
-fn untouched(dims: MlaDims, rows: usize) -> Vec<f16> {
-    vec![f16::from_f32(7.0); rows * dims.cache_row()]
+/// A cache of `rows` rows of `row` values before anything is written.
+pub(super) fn untouched(row: usize, rows: usize) -> Vec<f16> {
+    vec![f16::from_f32(7.0); rows * row]
 }
 
-/// A cache beside what it should be: rows that were to be written, and all others bit by bit.
-fn compared(
+/// A cache with rows of `row` values beside what it should be: rows that were to be written, and all others bit by bit.
+pub(super) fn compared(
     lab: &Lab<'_>,
     found: &Range,
     expected: &[f16],
-    dims: MlaDims,
+    row: usize,
     written: impl Fn(usize) -> bool,
 ) -> Result<Vec<Compared>, GpuError> {
-    let (row, found) = (dims.cache_row(), lab.read::<f16>(found, expected.len())?);
+    let found = lab.read::<f16>(found, expected.len())?;
     let rows = |cache: &[f16], of: bool| -> Vec<f16> {
         let rows = cache.chunks_exact(row).enumerate();
         let rows = rows.filter(|(i, _)| written(*i) == of);
@@ -73,7 +73,7 @@ impl Row {
             kv_a: lab.given(&self.kv_a),
             kv_a_norm: lab.given(&self.norm),
             eps: EPS,
-            cache: lab.cache(&untouched(self.dims, self.rows)),
+            cache: lab.cache(&untouched(self.dims.cache_row(), self.rows)),
         }
     }
 
@@ -86,14 +86,14 @@ impl Row {
         at: usize,
     ) -> Result<Vec<Compared>, GpuError> {
         let (dims, row) = (self.dims, self.dims.cache_row());
-        let mut expected = untouched(dims, self.rows);
+        let mut expected = untouched(row, self.rows);
         let own = &mut expected[at * row..][..row];
         let q = vec![0.0; dims.heads * dims.head()];
         let mut q_pe = vec![0.0; dims.heads * dims.rope];
         rope_cache(
             &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, own,
         );
-        compared(lab, &found.cache, &expected, dims, |row| row == at)
+        compared(lab, &found.cache, &expected, row, |row| row == at)
     }
 }
 
@@ -137,7 +137,7 @@ impl NewRows {
             kv_a: lab.given(&sums),
             kv_a_norm: lab.given(&self.norm),
             eps: EPS,
-            cache: lab.cache(&untouched(self.dims, rows)),
+            cache: lab.cache(&untouched(self.dims.cache_row(), rows)),
         };
         let rotated = lab.room(self.q.len() / self.dims.head() * self.dims.rope);
         let table = lab.given(self.table.as_flattened());
@@ -168,7 +168,7 @@ impl NewRows {
     /// The rotated queries of tokens, and a cache with their rows: for each token its position and its row.
     fn twins(&self, places: &[(usize, usize)], rows: usize) -> (Vec<f32>, Vec<f16>) {
         let row = self.dims.cache_row();
-        let (mut rotated, mut cache) = (vec![], untouched(self.dims, rows));
+        let (mut rotated, mut cache) = (vec![], untouched(self.dims.cache_row(), rows));
         for (t, (position, to)) in places.iter().enumerate() {
             let (q_pe, own) = self.twin(t, *position);
             rotated.extend(q_pe);
@@ -203,7 +203,13 @@ fn alone(
             all.push(lab.floats(&q_pe, &rotated, 1e-13)?);
         }
         let written = |row| (pos..pos + tokens).contains(&row);
-        all.extend(compared(lab, &rows.row.cache, &expected, dims, written)?);
+        all.extend(compared(
+            lab,
+            &rows.row.cache,
+            &expected,
+            dims.cache_row(),
+            written,
+        )?);
     }
     Ok(all)
 }
@@ -225,7 +231,7 @@ fn by_sequence(lab: &Lab<'_>, dims: MlaDims) -> Result<Vec<Compared>, GpuError> 
     let state: State = state(tokens, longest.max(tokens) - tokens);
     lab.run(vec![call(&rows)], state)?;
     let written = |row| places.iter().any(|(_, to)| *to == row);
-    let mut all = compared(lab, &rows.row.cache, &expected, dims, written)?;
+    let mut all = compared(lab, &rows.row.cache, &expected, dims.cache_row(), written)?;
     all.push(lab.floats(&q_pe, &rotated, 1e-12)?);
     Ok(all)
 }
