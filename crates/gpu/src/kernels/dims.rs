@@ -113,6 +113,7 @@ impl PromptDims for GroupedDims {
             .number("HEADS", self.heads as u32)
             .number("GROUP", self.group() as u32)
             .number("NOPE", self.key as u32)
+            .number("ROPE", 0)
             .number("V", self.value as u32)
     }
 }

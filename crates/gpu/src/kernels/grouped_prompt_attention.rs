@@ -86,15 +86,36 @@ impl Form {
         fits(dims).then(|| target.coop.filter(suits).map_or(Self::Vector, Self::Matrix))
     }
 
-    /// The kernel, still without buffers, and the tokens of a workgroup.
-    fn tiled(self, dims: GroupedDims) -> (Call, usize) {
+    /// The kernel for blocks of these sizes.
+    ///
+    /// # Panics
+    /// If the sizes do not suit the form.
+    pub(super) fn kernel(self, dims: GroupedDims) -> Kernel {
         let Self::Matrix(coop) = self else {
-            return prompt_attention::tiled(dims);
+            return Kernel::Vector;
         };
         let shape = best(dims, coop);
-        let shape =
-            shape.unwrap_or_else(|| panic!("grouped_prompt_attention: {coop:?} for {dims:?}"));
-        shape.tiled(dims)
+        let shape = shape.unwrap_or_else(|| panic!("grouped_prompt_attention: {self:?}, {dims:?}"));
+        Kernel::Matrix(shape)
+    }
+}
+
+/// A kernel with the shape of its workgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    /// The kernel in f32.
+    Vector,
+    /// The kernel by matrices in a shape.
+    Matrix(Shape),
+}
+
+impl Kernel {
+    /// The form that it belongs to.
+    pub fn form(self) -> Form {
+        match self {
+            Self::Vector => Form::Vector,
+            Self::Matrix(shape) => Form::Matrix(shape.coop),
+        }
     }
 }
 
@@ -126,15 +147,19 @@ impl GpuGroupedPromptAttention {
     /// `first_page` if the cache has pages.
     ///
     /// # Panics
-    /// If the sizes do not suit the form, or pages are no whole tiles.
+    /// If the sizes do not suit the form, or tiles of rows do not divide a page.
     pub fn call(&self) -> Call {
-        self.call_by(self.form.tiled(self.dims))
+        self.call_by(self.form.kernel(self.dims))
     }
 
-    /// The dispatch of a kernel, whose workgroups have so many tokens.
-    fn call_by(&self, (kernel, tokens): (Call, usize)) -> Call {
+    /// The dispatch of a kernel of the form.
+    pub(super) fn call_by(&self, kernel: Kernel) -> Call {
         let dims = self.dims;
         assert!(fits(dims), "grouped_prompt_attention: {dims:?}");
+        let (kernel, tokens) = match kernel {
+            Kernel::Vector => prompt_attention::tiled(dims),
+            Kernel::Matrix(shape) => shape.tiled(dims),
+        };
         if let Some(Sequences { page, .. }) = &self.sequences {
             assert!(
                 page.is_multiple_of(ROWS as u32),
@@ -142,7 +167,9 @@ impl GpuGroupedPromptAttention {
             );
         }
         let heads = Extent::N(dims.heads as u32);
+        let paged = self.sequences.as_ref().is_some_and(|s| s.pages.is_some());
         Sequences::bind_own_pages(self.sequences.as_ref(), kernel)
+            .flag("PAGED_VALUES", paged && self.form != Form::Vector)
             .bind("q", &self.q)
             .bind("kv", &self.cache)
             .bind("values", &self.values)
@@ -157,3 +184,6 @@ impl GpuGroupedPromptAttention {
             })
     }
 }
+
+#[cfg(test)]
+mod tests;

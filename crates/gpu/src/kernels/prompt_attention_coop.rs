@@ -92,6 +92,7 @@ impl Shape {
             ("LOADERS", loaders),
             ("ROW_PASSES", self.rows() * loaders / threads),
             ("KEY_LOADS", widths.key / 4 / loaders),
+            ("ROPE_LOADS", widths.rotated / 4 / loaders),
             ("VALUE_LOADS", widths.value / 4 / loaders),
             ("SQUARE_FEWS", size / turn),
             ("SCORE_FEWS", self.rows() / turn),
@@ -101,10 +102,6 @@ impl Shape {
             .module("MATRICES", coop::module(size))
             .flag("VECTORS", self.vectors)
             .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
-        let kernel = match widths.rotated {
-            0 => kernel,
-            rotated => kernel.number("ROPE_LOADS", (rotated / 4 / loaders) as u32),
-        };
         (kernel, self.tokens())
     }
 }

@@ -21,6 +21,7 @@ pub(crate) mod expert_sources;
 pub(crate) mod gemm;
 pub(crate) mod grouped_attention;
 pub(crate) mod grouped_rows;
+pub(crate) mod grouped_prompt_attention;
 pub(crate) mod keep_states;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
@@ -165,6 +166,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         moe_combine::cases(),
         expand_kv::weights(),
         prompt_attention::tried(gpu),
+        grouped_prompt_attention::tried(gpu),
         router::cases(),
         logit_bias::cases(),
         sample::cases(),

@@ -28,10 +28,11 @@ impl Grouped {
         let of_cache = [&layer.attn_k.weight, &layer.attn_v.weight];
         let of_cache = self.keys_and_values(step, of_cache, x)?;
         let queries = step.floats("queries", width);
-        step.calls.push(grouped_rows::call(&GpuGroupedRows {
+        let rows = GpuGroupedRows {
             queries: Some([q, queries.clone()]),
             ..self.rows_of(given, i, of_cache)
-        }));
+        };
+        step.calls.extend(grouped_rows::calls(&rows, given.target));
         let values = step.values("values", (dims.heads * dims.value) as u32);
         let output = (&values, step.activation);
         let mut calls = self.attention(given, i, &queries, output, step.as_one);

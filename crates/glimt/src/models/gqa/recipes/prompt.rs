@@ -14,18 +14,19 @@ impl Grouped {
         let q = step.split_product(&buffers.q, &layer.attn_q.weight, x);
         let rows = self.summed_rows(step, i, x);
         let [_, k, v] = rows.partial_sums;
-        step.calls.push(grouped_rows::call(&GpuGroupedRows {
+        let rows = GpuGroupedRows {
             queries: Some([q.range, buffers.queries.clone()]),
             partial_sums: [q.count, k, v],
             ..rows
-        }));
+        };
+        step.calls.extend(grouped_rows::calls(&rows, step.given.target));
         self.attend(step, i, least);
     }
 
     /// Records the rows of the cache of layer `i` for the normed rows `x`.
     pub(super) fn record_rows(&self, step: &mut Prompt<'_>, i: usize, x: &Rows) {
         let rows = self.summed_rows(step, i, x);
-        step.calls.push(grouped_rows::call(&rows));
+        step.calls.extend(grouped_rows::calls(&rows, step.given.target));
     }
 
     /// The rows of the cache of layer `i`, from products that are recorded here.
