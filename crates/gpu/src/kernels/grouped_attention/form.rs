@@ -20,30 +20,40 @@ pub struct Form {
     lanes: usize,
     /// Threads of a workgroup.
     threads: usize,
+    /// Whether it is for tier `plain`, where runs use workgroup memory.
+    plain: bool,
 }
+
+/// Bytes of workgroup memory that every device has.
+const MEMORY: usize = 16 << 10;
 
 impl Form {
     /// The form for blocks of these sizes on a device.
+    ///
+    /// # Panics
+    /// If the sizes do not [suit](super::suits).
     pub fn of(target: &Target, dims: GroupedDims) -> Self {
+        assert!(super::suits(dims), "grouped_attention: {dims:?}");
+        let plain = target.tier == Tier::Plain;
         // The heads of a key head in as few workgroups as can hold them, evenly.
-        let group = dims.group().max(1);
+        let group = dims.group();
         let heads = group.div_ceil(group.div_ceil(GROUPED_HEADS));
         let splits = heads.div_ceil(GROUPED_HEADS_OF_THREAD).next_power_of_two();
         let vectors = dims.key.max(dims.value).div_ceil(8).next_power_of_two();
-        match target.tier {
-            Tier::Plain => Self {
-                heads,
-                splits,
-                lanes: 8,
-                threads: 64,
-            },
-            Tier::Subgroup | Tier::Int8 => Self {
-                heads,
-                splits,
-                lanes: vectors.clamp(8, (target.lanes() as usize).clamp(8, 32)),
-                threads: GROUPED_THREADS,
-            },
-        }
+        let most_lanes = if plain { 8 } else { target.lanes() as usize };
+        let most_threads = if plain { 64 } else { GROUPED_THREADS };
+        let form = |(threads, splits)| Self {
+            heads,
+            splits,
+            lanes: vectors.clamp(8, most_lanes.clamp(8, 32)),
+            threads,
+            plain,
+        };
+        let threads = [most_threads, 64].into_iter();
+        let divided = threads.flat_map(|threads| [1, 2, 4].map(|more| (threads, more * splits)));
+        let mut forms = divided.map(form);
+        let fits = |form: &Self| form.phases() > 0 && form.memory(dims, 1) <= MEMORY;
+        forms.find(fits).expect("heads of suitable widths fit")
     }
 
     /// Query heads of a thread.
@@ -56,32 +66,33 @@ impl Form {
         self.threads / self.lanes / self.splits
     }
 
+    /// Bytes of workgroup memory, with the sums of so many heads of each run at the end.
+    const fn memory(self, dims: GroupedDims, buffers: usize) -> usize {
+        let runs = self.phases() * self.splits;
+        let told = if self.plain { 8 * self.threads } else { 0 };
+        (buffers * runs * dims.value + (2 * runs + told) * self.heads_of_thread()) * 4
+    }
+
     /// The kernel for blocks of these sizes, still without buffers, and its workgroups for a slice.
     pub(super) fn kernel(self, dims: GroupedDims) -> (Call, u32) {
-        assert!(
-            dims.heads == dims.kv_heads * dims.group()
-                && [dims.key, dims.value].iter().all(|n| n.is_multiple_of(8)),
-            "grouped_attention reads 8 values at a time, for whole groups: {dims:?}"
-        );
         let parts = dims.group().div_ceil(self.heads);
         let vectors = dims.key.max(dims.value) / 8;
-        let call = with_numbers(
-            Call::new("grouped_attention"),
-            [
-                ("WG", self.threads),
-                ("LANES", self.lanes),
-                ("SPLITS", self.splits),
-                ("PHASES", self.phases()),
-                ("STAGES", self.lanes / 8),
-                ("VECTORS", vectors.div_ceil(self.lanes)),
-                ("HEADS_OF", self.heads_of_thread()),
-                ("HEADS_HERE", self.heads),
-                ("HEADS", dims.heads),
-                ("KV_HEADS", dims.kv_heads),
-                ("KEY", dims.key),
-                ("VALUE", dims.value),
-            ],
-        );
+        let numbers = [
+            ("WG", self.threads),
+            ("LANES", self.lanes),
+            ("SPLITS", self.splits),
+            ("PHASES", self.phases()),
+            ("STAGES", self.lanes / 8),
+            ("VECTORS", vectors.div_ceil(self.lanes)),
+            ("HEADS_OF", self.heads_of_thread()),
+            ("HEADS_HERE", self.heads),
+            ("HEADS", dims.heads),
+            ("KV_HEADS", dims.kv_heads),
+            ("KEY", dims.key),
+            ("VALUE", dims.value),
+            ("BUFFERS", 1 + usize::from(self.memory(dims, 2) <= MEMORY)),
+        ];
+        let call = with_numbers(Call::new("grouped_attention"), numbers);
         (call, (dims.kv_heads * parts) as u32)
     }
 }
