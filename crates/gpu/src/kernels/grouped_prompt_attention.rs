@@ -123,7 +123,7 @@ impl Kernel {
 pub struct GpuGroupedPromptAttention {
     /// The kernel.
     pub form: Form,
-    /// The finished queries, (max_tokens, heads, key) of f32.
+    /// The finished queries, (tokens, heads, key) of f32, for the most tokens of a replay.
     pub q: Range,
     /// The layer's cache, (rows, kv_heads * key + kv_heads * value) of f16, the chunk's rows written.
     pub cache: Range,
@@ -134,9 +134,7 @@ pub struct GpuGroupedPromptAttention {
     pub dims: GroupedDims,
     /// Factor of the scores.
     pub scale: f32,
-    /// Most tokens of a replay.
-    pub max_tokens: u32,
-    /// The output, (max_tokens, heads, value) of f32.
+    /// The output, (tokens, heads, value) of f32.
     pub values: Range,
 }
 

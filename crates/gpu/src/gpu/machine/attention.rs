@@ -145,11 +145,10 @@ pub(crate) const PROMPT: [PromptShape; 4] = [
 ];
 
 /// Shapes for grouped-query attention. The first that suits a device and a model is used. All are reckoned: the first of each kind of
-/// matrices is the one for latent attention, and takes heads of 128 values. In narrower ones a tile has more rows, so that every thread has
+/// matrices is the one for latent attention, and takes heads of 128 values. For narrower ones a tile has more rows, so that every thread has
 /// a load and the queries fit where they pass through.
-pub(crate) const GROUPED_PROMPT: [PromptShape; 9] = [
+pub(crate) const GROUPED_PROMPT: [PromptShape; 8] = [
     of_prompt(Coop::NVIDIA, 256, 8, 1),
-    of_prompt(Coop::NVIDIA, 256, 8, 2),
     of_prompt(Coop::NVIDIA, 256, 4, 2),
     of_prompt(Coop::APPLE, 256, 4, 1),
     of_prompt(Coop::APPLE, 256, 4, 2),

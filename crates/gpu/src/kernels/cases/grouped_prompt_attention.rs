@@ -57,16 +57,8 @@ impl Context {
         context
     }
 
-    /// The score of row i is `step` times i, so all weight is on the last row seen or on the first.
-    pub fn far(lab: &Lab<'_>, dims: GroupedDims, step: f32) -> Self {
-        let mut context = Self::random(lab, dims, 150, 50);
-        context.q.fill(0.0);
-        context.set_share(step, |i| i);
-        context
-    }
-
     /// Makes a share of the score of row i `step` times `of(i)`, by the first value of queries and keys.
-    fn set_share(&mut self, step: f32, of: impl Fn(usize) -> usize) {
+    pub fn set_share(&mut self, step: f32, of: impl Fn(usize) -> usize) {
         let dims = self.dims;
         let queries = self.q.chunks_exact_mut(dims.key);
         queries.for_each(|q| q[0] = step / self.scale);
@@ -107,7 +99,6 @@ impl Context {
             sequences,
             dims,
             scale: self.scale,
-            max_tokens: most as u32,
             values: lab.room(most * dims.heads * dims.value),
         };
         lab.run(vec![attention.call_by(kernel)], state)?;
@@ -145,17 +136,18 @@ pub(crate) fn case(
     })
 }
 
-/// In f32 and in the form that a device takes after it has tried it.
+/// Wide heads and narrow ones, in f32 and in the form that a device takes after it has tried it.
 pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
-    let mut kernels = vec![Kernel::Vector];
     let mut all = vec![];
-    match lab::tried(Form::of(gpu, QWEN3)) {
-        Ok(form) => kernels.extend(form.map(|form| form.kernel(QWEN3))),
-        Err(error) => all.push(Case::failed("prompt_attention_coop", error)),
-    }
-    kernels.dedup();
-    for kernel in kernels {
-        all.push(case(kernel, QWEN3, [20, 37], false).verified());
+    for dims in [QWEN3, SMOLLM] {
+        let mut kernels = vec![Kernel::Vector];
+        match lab::tried(Form::of(gpu, dims)) {
+            Ok(form) => kernels.extend(form.map(|form| form.kernel(dims))),
+            Err(error) => all.push(Case::failed("prompt_attention_coop", error)),
+        }
+        kernels.dedup();
+        let cases = kernels.into_iter();
+        all.extend(cases.map(|kernel| case(kernel, dims, [20, 37], false).verified()));
     }
     all
 }

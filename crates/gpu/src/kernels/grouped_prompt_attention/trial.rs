@@ -76,7 +76,6 @@ fn trial(
             sequences: None,
             dims,
             scale,
-            max_tokens: state.tokens,
             values: values.clone(),
         };
         vec![attention.call()]
