@@ -1,6 +1,7 @@
 //! Protects the forward passes on the GPU: in every tier and mode they stay near the golden values of whole models, and near the CPU
 //! reference.
 
+mod cousins;
 mod precomposed;
 mod sessions;
 mod tokens;

@@ -44,6 +44,7 @@ pub mod nextn_input;
 pub mod products;
 pub mod prompt_attention;
 mod prompt_attention_coop;
+mod quick_attention;
 pub mod read;
 pub mod rope_cache;
 pub mod router;

@@ -35,6 +35,8 @@ static ALL: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
         ModelName::Glm47Flash,
         ModelName::DeepseekV2Lite,
         ModelName::YoutuLlm2b,
+        ModelName::Kanana2_30bA3b,
+        ModelName::Gigachat3_10bA18b,
         ModelName::TinyGlm,
         ModelName::Qwen3_30bA3b,
         ModelName::Qwen25_7b,
