@@ -71,13 +71,25 @@ fn tokens_one_by_one_on_gpus_stay_near_the_golden_values() {
         for (gpu, nmse, contrast) in drawn(&gpus, 1) {
             let name = format!("{name} {} {} one by one", gpu.tier.name(), form(gpu));
             let mut backend = OneByOne(backend_of(gpu, model.clone(), 128));
-            check_golden(&mut backend, &golden.with_a_prompt(), &name, *nmse, *contrast);
+            check_golden(
+                &mut backend,
+                &golden.with_a_prompt(),
+                &name,
+                *nmse,
+                *contrast,
+            );
         }
     }
 }
 
 /// Holds the logits of random tokens in calls of these lengths against those of the CPU, to the limit of a position's contrast.
-fn check_lengths(gpu: &Arc<Gpu>, model: &Arc<dyn Model>, name: &str, lengths: &[usize], limit: f64) {
+fn check_lengths(
+    gpu: &Arc<Gpu>,
+    model: &Arc<dyn Model>,
+    name: &str,
+    lengths: &[usize],
+    limit: f64,
+) {
     let count = lengths.iter().sum();
     let vocab = model.config().vocab_size;
     let tokens = random_below(vocab, count).into_iter();
@@ -89,7 +101,7 @@ fn check_lengths(gpu: &Arc<Gpu>, model: &Arc<dyn Model>, name: &str, lengths: &[
     let errors = contrasts(&found, &expected);
     let worst = errors.iter().copied().fold(0.0, f64::max);
     eprintln!("{name} in calls of {lengths:?}: contrast {worst:.2e}");
-    assert!(worst < limit, "{name} in calls of {lengths:?}: {errors:.1e?}");
+    assert!(worst < limit, "{name} in calls of {lengths:?}: {errors:?}");
 }
 
 #[test]

@@ -55,9 +55,8 @@ const SAMPLED: [ModelName; 4] = [
 ];
 
 /// The pipelines of some models, with weights of two types.
-static SAMPLE: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
-    pipelines(&SAMPLED, &[GgmlType::Q4_0, GgmlType::Q6_K])
-});
+static SAMPLE: LazyLock<Vec<Pipeline>> =
+    LazyLock::new(|| pipelines(&SAMPLED, &[GgmlType::Q4_0, GgmlType::Q6_K]));
 
 /// The translations of all `pipelines`, all of which pass.
 #[track_caller]

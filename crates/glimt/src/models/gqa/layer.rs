@@ -39,7 +39,8 @@ impl<W, V> Attention<W, V> {
         &'a self,
         by: &mut C,
     ) -> Result<Attention<C::Weight, C::Vector>, C::Error> {
-        let norm = |norm: &'a Option<V>, by: &mut C| norm.as_ref().map(|v| by.vector(v)).transpose();
+        let norm =
+            |norm: &'a Option<V>, by: &mut C| norm.as_ref().map(|v| by.vector(v)).transpose();
         Ok(Attention {
             attn_q: self.attn_q.convert(by)?,
             attn_k: self.attn_k.convert(by)?,

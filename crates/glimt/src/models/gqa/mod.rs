@@ -20,8 +20,9 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::{GroupedDims, Pairing};
+use crate::kernels::grouped_attention::WIDEST;
 use crate::kernels::products::Products;
+use crate::kernels::{GroupedDims, Pairing};
 use crate::model;
 use crate::model::pairs::{Factors, Pair};
 use crate::recipes::{Placed, Residence};
@@ -118,9 +119,11 @@ fn check_sizes(dims: GroupedDims) -> Result<(), GpuError> {
         Pairing::Adjacent => 2,
         Pairing::Halves => 4,
     };
+    let (key, value) = ("attention.key_length", "attention.value_length");
+    crate::recipes::check_sizes([(key, dims.key, WIDEST), (value, dims.value, WIDEST)])?;
     for (key, found, of) in [
-        ("attention.key_length", dims.key, 8),
-        ("attention.value_length", dims.value, 8),
+        (key, dims.key, 8),
+        (value, dims.value, 8),
         ("rope.dimension_count", dims.rope, halves),
     ] {
         if !found.is_multiple_of(of) {
@@ -162,6 +165,7 @@ mod tests {
             }
         };
         refused("key_length", &|c| c.dims.key = 36);
+        refused("key_length", &|c| c.dims.key = WIDEST + 8);
         refused("value_length", &|c| c.dims.value = 20);
         refused("rope.dimension_count", &|c| c.dims.rope = 30);
         refused("head_count", &|c| (c.dims.heads, c.dims.value) = (3, 24));

@@ -19,14 +19,16 @@ impl Grouped {
             partial_sums: [q.count, k, v],
             ..rows
         };
-        step.calls.extend(grouped_rows::calls(&rows, step.given.target));
+        step.calls
+            .extend(grouped_rows::calls(&rows, step.given.target));
         self.attend(step, i, least);
     }
 
     /// Records the rows of the cache of layer `i` for the normed rows `x`.
     pub(super) fn record_rows(&self, step: &mut Prompt<'_>, i: usize, x: &Rows) {
         let rows = self.summed_rows(step, i, x);
-        step.calls.extend(grouped_rows::calls(&rows, step.given.target));
+        step.calls
+            .extend(grouped_rows::calls(&rows, step.given.target));
     }
 
     /// The rows of the cache of layer `i`, from products that are recorded here.
@@ -62,7 +64,6 @@ impl Grouped {
             sequences: given.context.sequences.clone(),
             dims: self.dims(),
             scale: self.weights.config.softmax_scale(),
-            max_tokens: step.max_tokens,
             values: values.clone(),
         };
         step.calls.push(attention.call().only(When::Many));

@@ -107,8 +107,8 @@ fn steps(target: &Target, model: &Model, sizes: BatchSizes) -> Steps {
 #[track_caller]
 fn resolved(target: &Target, what: &str, step: &Step) -> Vec<Resolved> {
     let calls = step.resolve();
-    let calls = calls
-        .unwrap_or_else(|e| panic!("{what} on {}, {}: {e}", target.name, target.tier.name()));
+    let calls =
+        calls.unwrap_or_else(|e| panic!("{what} on {}, {}: {e}", target.name, target.tier.name()));
     // Tier `plain` may bind no more storage buffers than every browser gives.
     let most = if target.tier.has_subgroups() { 16 } else { 8 };
     for call in &calls {
@@ -186,7 +186,12 @@ fn a_sequence_alone_and_prompts_in_pages_take_the_dispatches_of_a_session() {
             let step = steps.prompt(target, 9, 512);
             step.expect("its shapes suit")
         });
-        assert_eq!(forms(&in_pages), forms(&in_session), "{name}, {}", target.name);
+        assert_eq!(
+            forms(&in_pages),
+            forms(&in_session),
+            "{name}, {}",
+            target.name
+        );
         for call in &in_pages.calls {
             // Whatever reads or writes the cache finds its rows by the pages, and no kernel reads the table.
             let bound = |name: &str| call.bound(name).is_some();
@@ -223,10 +228,17 @@ fn several_tokens_take_the_dispatches_of_one() {
         let batch = steps(&target, &model, BATCH);
         let of = |tokens: u32| {
             let step = batch.step(&target, tokens).expect("its shapes suit");
-            let of_attention = ["token_matvec", "grouped_rows", "grouped_attention", "attention_merge"];
+            let of_attention = [
+                "token_matvec",
+                "grouped_rows",
+                "grouped_attention",
+                "attention_merge",
+            ];
             let calls = step.calls.iter();
             let kernels = calls.map(|call| call.kernel);
-            kernels.filter(|kernel| of_attention.contains(kernel)).count()
+            kernels
+                .filter(|kernel| of_attention.contains(kernel))
+                .count()
         };
         let most = crate::recipes::few::most_as_one(&target, true);
         if most >= 2 {
@@ -330,7 +342,10 @@ fn few_tokens_attend_to_slices_where_workgroups_of_prompts_would_leave_a_device_
     let target = Target::h200();
     let session = steps(&target, &model, BatchSizes::of_one(N_CTX, 512));
     let state = |tokens| session.state(target.machine, 30_000, tokens);
-    assert!(state(2).few && state(16).few, "32 heads leave 100 of 132 cores idle");
+    assert!(
+        state(2).few && state(16).few,
+        "32 heads leave 100 of 132 cores idle"
+    );
     assert!(!state(256).few && !state(512).few);
     assert!(state(16).slices > 4, "{}", state(16).slices);
     // A head and a tile of tokens for each of 8 cores is enough.
