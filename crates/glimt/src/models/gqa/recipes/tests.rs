@@ -3,7 +3,7 @@
 
 use crate::engine::gpu::plan::Plan;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, State, When};
+use crate::gpu::call::{Call, Extent, State, When};
 use crate::gpu::interface::Resolved;
 use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::record::works;
@@ -20,8 +20,8 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Rows of a context that is cut into many slices.
-const N_CTX: usize = 40_000;
+/// Rows of a context that is cut into many slices, and whose cache of a layer is one binding of a browser.
+const N_CTX: usize = 32_000;
 
 /// Sizes of a batch, whose steps have one token to many.
 const BATCH: BatchSizes = BatchSizes {
@@ -168,12 +168,15 @@ fn every_model_is_recorded_for_every_device() {
     assert_eq!(now.lines().count(), recorded.lines().count(), "{path}");
 }
 
-/// What a replay encodes of each call.
-fn forms(step: &Step) -> Vec<(&'static str, When, [crate::gpu::call::Extent; 3])> {
-    let calls = step.calls.iter();
+/// What a replay encodes of each call. Rows of the cache may take a dispatch more where few buffers are bound: these are one.
+fn forms(target: &Target, step: &Step) -> Vec<(&'static str, When, Option<[Extent; 3]>)> {
+    let calls = step.calls.iter().map(|call| {
+        let divided = call.kernel == "grouped_rows" && !target.tier.has_subgroups();
+        (call.kernel, call.when, (!divided).then_some(call.grid))
+    });
+    let mut calls: Vec<_> = calls.collect();
+    calls.dedup_by(|a, b| a.2.is_none() && b.2.is_none());
     calls
-        .map(|call| (call.kernel, call.when, call.grid))
-        .collect()
 }
 
 #[test]
@@ -187,8 +190,8 @@ fn a_sequence_alone_and_prompts_in_pages_take_the_dispatches_of_a_session() {
             step.expect("its shapes suit")
         });
         assert_eq!(
-            forms(&in_pages),
-            forms(&in_session),
+            forms(target, &in_pages),
+            forms(target, &in_session),
             "{name}, {}",
             target.name
         );
@@ -196,7 +199,7 @@ fn a_sequence_alone_and_prompts_in_pages_take_the_dispatches_of_a_session() {
             // Whatever reads or writes the cache finds its rows by the pages, and no kernel reads the table.
             let bound = |name: &str| call.bound(name).is_some();
             let cached = in_pages_of(&batch, call);
-            assert_eq!(cached, bound("pages"), "{}", call.kernel);
+            assert!(!cached || bound("pages"), "{}", call.kernel);
             assert!(!bound("table"), "{}", call.kernel);
         }
         if target.tier.has_subgroups() {
@@ -204,7 +207,7 @@ fn a_sequence_alone_and_prompts_in_pages_take_the_dispatches_of_a_session() {
             let token = session.token(target, &logits).expect("its shapes suit");
             let alone = batch.step(target, 1).expect("its shapes suit");
             // The head is a step of its own in a batch.
-            let (token, alone) = (forms(&token), forms(&alone));
+            let (token, alone) = (forms(target, &token), forms(target, &alone));
             assert_eq!(alone, token[..alone.len()], "{name}, {}", target.name);
         }
     }
@@ -300,11 +303,11 @@ fn target(tier: Tier, serial_passes: bool, repeats_work: bool) -> Target {
 
 #[test]
 fn a_layer_of_each_model_takes_so_many_dispatches_that_wait() {
-    // The dispatches of the last layer and how many of them wait for each other, by (serial, repeating): (false, false), (false, true), (true, false),
-    // (true, true).
+    // The dispatches of the last layer, and how many of these wait for results of each other, by (serial, repeating): (false, false), (false,
+    // true), (true, false), (true, true). With serial passes keys and values share a grid.
     for (name, expected) in [
-        (ModelName::Qwen3_30bA3b, [(10, 8), (9, 7), (9, 9), (8, 8)]),
-        (ModelName::Smollm2_135m, [(8, 6), (8, 6), (7, 7), (7, 7)]),
+        (ModelName::Qwen3_30bA3b, [(10, 8), (9, 7), (9, 8), (8, 7)]),
+        (ModelName::Smollm2_135m, [(9, 7), (9, 7), (8, 7), (8, 7)]),
     ] {
         let model = model(name, &[]);
         for tier in [Tier::Subgroup, Tier::Int8] {
