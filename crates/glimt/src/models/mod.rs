@@ -317,7 +317,7 @@ mod tests {
             refused("gemma3"),
             "the file holds a model of the architecture \"gemma3\"; glimt runs \"deepseek2\", \"glm4moelite\": GLM-4.7-Flash, DeepSeek-V2-Lite, \
              Youtu-LLM-2B and models of their shape; \"qwen3moe\", \"qwen3\", \"qwen2\", \"llama\": Qwen3-30B-A3B, Qwen3, Qwen2.5, Llama 3, \
-             SmolLM2 and models of their shape, on the CPU alone so far"
+             SmolLM2 and models of their shape"
         );
     }
 }

@@ -283,7 +283,7 @@ mod tests {
         for (form, dims) in forms {
             let (rows, heads) = form.tile(4096);
             assert!(
-                rows % 8 == 0 && PAGE as usize % 8 == 0,
+                rows % 8 == 0 && (PAGE as usize).is_multiple_of(8),
                 "slices begin where a page may"
             );
             assert!(rows > 0 && heads <= 8 && heads * dims.group().div_ceil(heads) >= dims.group());
