@@ -42,7 +42,13 @@ enable wgpu_cooperative_matrix;
 #import coop_few as scores
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read cache: array<vec4<f16>> @cache(CACHE_ROWS * CACHE_WORDS)         // (rows, CACHE_WORDS / 4) of 4 f16, of which the rotated ones are read
+#import cache_codes
+#else
 #read cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4)
+#endif
 #read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
 #write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (reference, sum)
@@ -58,7 +64,11 @@ const SLACK = 15.0;
 const MOST = 65504.0;   // the largest f16
 const TOKENS = GROUPS * MAT;
 const ROWS = ROW_TILES * MAT;
+#ifdef CODES
+const CACHE_ROW = CACHE_WORDS / 4u;
+#else
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+#endif
 const KV_ROW = HEADS * (NOPE + V) / 4u;
 // Rows in workgroup memory are padded by 16 bytes, so that 8 of them lie in different banks.
 const KEY_PITCH = NOPE + ROPE + 8u;
@@ -299,7 +309,11 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
     t / LOADERS,
     max(end, 1u) - 1u,
     head * (NOPE / 4u) + loaded,
+#ifdef CODES
+    p.begin * CACHE_ROW + ROTATED_AT / 2u + loaded,
+#else
     p.begin * CACHE_ROW + KV_LORA / 4u + loaded,
+#endif
     (HEADS * NOPE + head * V) / 4u + loaded,
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;

@@ -99,7 +99,8 @@ impl Shape {
             ("SCORE_FEWS", self.rows() / turn),
         ];
         let kernel = super::with_numbers(
-            Call::new("prompt_attention_coop").variant(dims.numbers_of_attention()),
+            dims.mla
+                .with_rows(Call::new("prompt_attention_coop").variant(dims.numbers_of_attention())),
             numbers,
         )
         .module("MATRICES", coop::module(size))

@@ -51,7 +51,7 @@ impl Identity {
             rows: (
                 config.block_count + usize::from(model.nextn()),
                 model.cache_bytes_per_token(),
-                "f16".to_owned(),
+                model.cache_type().name().to_owned(),
             ),
             layer: model.nextn().then(|| layer(model)),
         })
