@@ -36,6 +36,7 @@ fn run(bench: &Bench) -> Result<(), GpuError> {
             nope: 192,
             rope: 64,
             kv_lora: 512,
+            cache: CacheType::F16,
         };
         let by_matrices = choices::attention_by_matrices(&bench.gpu, dims);
         measure(bench, dims, &by_matrices, &[])?;

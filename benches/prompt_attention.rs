@@ -20,6 +20,7 @@ const GLM: KvDims = KvDims {
         nope: 192,
         rope: 64,
         kv_lora: 512,
+        cache: CacheType::F16,
     },
     v: 256,
 };
@@ -29,6 +30,7 @@ const DEEPSEEK: KvDims = KvDims {
         nope: 128,
         rope: 64,
         kv_lora: 512,
+        cache: CacheType::F16,
     },
     v: 128,
 };

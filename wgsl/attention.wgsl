@@ -16,13 +16,22 @@
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)       // (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#else
 #read cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))  // (rows, (KV_LORA + ROPE) / 8) of 8 f16
+#endif
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import reduce
 
 const LOWEST = -1e30;
+#ifdef CODES
+const CACHE_ROW = CACHE_WORDS / 4u;
+#else
 const CACHE_ROW = (KV_LORA + ROPE) / 8u;
+#endif
 const TILE = (WG / LANES) * ROWS;
 const OWNERS = KV_LORA / 8u;          // threads that own the columns of a row
 const PHASES = WG / OWNERS;           // runs of so many threads
@@ -34,7 +43,11 @@ var<workgroup> maxima: array<f32, 4u * LANES>;    // (head, lane)
 var<workgroup> decay: array<f32, 4>;              // (head), the factor for the sums of earlier tiles
 var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one head
 
+#ifdef CODES
+#import cache_eights
+#else
 #import eight
+#endif
 
 #main
   let lane = t & (LANES - 1u);
@@ -69,7 +82,11 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
     loop {
       if (c >= KV_LORA / 8u) { break; }
 #for r ROWS
+#ifdef CODES
+      let k$r = latent_eight(latent_asked(row$r, c), c);
+#else
       let k$r = widen(cache[row$r + c]);
+#endif
 #endfor
 #for h 4
       let lo_q$h = q_lat[q$h * (KV_LORA / 4u) + c * 2u];
@@ -86,7 +103,11 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
     loop {
       if (c >= ROPE / 8u) { break; }
 #for r ROWS
+#ifdef CODES
+      let k$r = widen(rotated_asked(row$r, c));
+#else
       let k$r = widen(cache[row$r + KV_LORA / 8u + c]);
+#endif
 #endfor
 #for h 4
       let lo_q$h = q_pe[q$h * (ROPE / 4u) + c * 2u];
@@ -150,7 +171,11 @@ var<workgroup> sums: array<vec4<f32>, WG * 2u>;   // (phase, KV_LORA / 4) of one
       var r = phase;
       loop {
         if (r >= rows) { break; }
+#ifdef CODES
+        let v = latent_eight(latent_asked(cache_row_at(own.page, first + r) * CACHE_ROW, owner), owner);
+#else
         let v = widen(cache[cache_row_at(own.page, first + r) * CACHE_ROW + owner]);
+#endif
 #for h 4
         let w$h = weights[r * 4u + $hu];
         lo$h += w$h * v.lo;

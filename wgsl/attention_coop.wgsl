@@ -15,7 +15,10 @@ enable wgpu_cooperative_matrix;
 #number HEADS KV_LORA ROPE WG  // query heads, width of a latent, rotated values of a head, threads of a workgroup
 #number LANES MAT HEAD_TILES SHARES  // threads of a subgroup, rows of a matrix, tiles of MAT queries, shares of the columns
 #number VALUE_TILES ROW_PASSES  // tiles of MAT columns of a subgroup, rows that a thread loads for
-#number ROW_LOADS HEAD_PASSES  // vectors of a row that a thread loads, heads that a thread loads for
+#ifndef CODES
+#number ROW_LOADS  // vectors of a row that a thread loads
+#endif
+#number HEAD_PASSES  // heads that a thread loads for
 #number LATENT_LOADS PE_LOADS  // vectors of the latent that a thread loads, vectors of the rotated part that a thread loads
 #number STEPS ROW_TILES THREAD_PAIRS  // matrices along a share, tiles of MAT rows, pairs of weights of a thread
 #number MATRIX_LOADS OUT_STORES  // pairs of a matrix that a thread moves, vectors of a matrix that a thread writes
@@ -26,13 +29,22 @@ enable wgpu_cooperative_matrix;
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
 // (rows, (KV_LORA + ROPE) / 4). It is only read. It is declared as written because compilers move loads of read-only data past barriers to
 // where they are used, and then a tile waits for all of its bytes.
+#ifdef CODES
+#number CACHE_WORDS CODE_LOADS  // words of 16 bits in a row of the cache, vectors of 8 codes that a thread loads
+#write cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)   // in Q8_0 (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#import cache_halves
+#each g CODE_LOADS
+#else
 #write cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
+#endif
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import MATRICES as c
 #import coop_put as rows
 #each j ROW_PASSES
+#ifndef CODES
 #each i ROW_LOADS
+#endif
 #each q HEAD_PASSES
 #each l LATENT_LOADS
 #each e PE_LOADS
@@ -49,7 +61,11 @@ const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
 // Weights reach 2^SLACK, and f16 ends at 2^16. The greater SLACK is, the less often sums are scaled.
 const SLACK = 15.0;
+#ifdef CODES
+const CACHE_ROW = CACHE_WORDS / 4u;
+#else
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+#endif
 // A row in workgroup memory, padded by 16 bytes so that 8 rows lie in different banks.
 const PITCH = KV_LORA + ROPE + 8u;
 const TILE = ROW_TILES * MAT;
@@ -197,8 +213,18 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   let loader = t / LOADERS;
   let column = t % LOADERS;
   let to = loader * PITCH + column * 4u;
+#ifdef CODES
+  let to_codes = loader * PITCH + column * 8u;
+#endif
+#ifdef CODES
+  let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW;
+  var codes$j_$g = cache[from$j + $gu * LOADERS + column];
+  var scales$j_$g = cache[from$j + SCALES_AT / 2u + ($gu * LOADERS + column) / 16u];
+  var rotated$j_$e = cache[from$j + ROTATED_AT / 2u + $eu * LOADERS + column];
+#else
   let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
   var next$j_$i = cache[from$j + $iu * LOADERS];
+#endif
   if (t == 0u) { raised = vec4(0u); }
   bring_queries(wid, own, loader, column, to);
   workgroupBarrier();
@@ -223,13 +249,27 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   loop {
     // 1. The rows.
     workgroupBarrier();
+#ifdef CODES
+    let scale$j_$g = scale_half(scales$j_$g, ($gu * LOADERS + column) / 4u);
+    rows_put((to_codes + $ju * (AT_ONCE * PITCH) + $gu * (LOADERS * 8u)) / STAGE, four_halves(codes$j_$g.x, scale$j_$g));
+    rows_put((to_codes + $ju * (AT_ONCE * PITCH) + $gu * (LOADERS * 8u) + 4u) / STAGE, four_halves(codes$j_$g.y, scale$j_$g));
+    rows_put((to + $ju * (AT_ONCE * PITCH) + KV_LORA + $eu * (LOADERS * 4u)) / STAGE, halves_of(rotated$j_$e));
+#else
     rows_put((to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u)) / STAGE, next$j_$i);
+#endif
     if (t == 0u) { raised = vec4(0u); }
     workgroupBarrier();
     // Barriers keep these loads here. Before the stores they would delay them, and after the scores they would come late. Behind the last
     // tile they load the last row of the slice again, from the first-level cache.
+#ifdef CODES
+    let from$j = cache_row_at(own.page, min(first + TILE + $ju * AT_ONCE + loader, last)) * CACHE_ROW;
+    codes$j_$g = cache[from$j + $gu * LOADERS + column];
+    scales$j_$g = cache[from$j + SCALES_AT / 2u + ($gu * LOADERS + column) / 16u];
+    rotated$j_$e = cache[from$j + ROTATED_AT / 2u + $eu * LOADERS + column];
+#else
     let from$j = cache_row_at(own.page, min(first + TILE + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
     next$j_$i = cache[from$j + $iu * LOADERS];
+#endif
     workgroupBarrier();
 
     // 2. The scores.

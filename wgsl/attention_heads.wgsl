@@ -20,7 +20,12 @@
 #read q_pe: array<f32> @floats(TOKENS * HEADS * ROPE)                // (tokens, HEADS, ROPE)
 // (rows, (KV_LORA + ROPE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data past
 // barriers to where they are used, and then a tile waits for all of its bytes.
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#write cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)   // in Q8_0 (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#else
 #write cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
+#endif
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 
@@ -51,6 +56,26 @@ var<workgroup> weights: array<vec4<f32>, HEADS_HERE * (TILE / 4u)>;   // (head) 
 var<workgroup> decay: array<f32, HEADS_HERE>;                         // (head), the factor for the sums of earlier tiles
 var<workgroup> raised: array<u32, 2>;                                 // whether a tile raised a reference, for even and odd tiles
 
+#ifdef CODES
+#import cache_eights
+
+// Vector v of the rows of a sequence, as it lies in the cache. Rows behind the end are never read: the last one is read instead, from the same
+// place, so that what is read there are numbers.
+fn asked(page: u32, v: u32, end: u32) -> vec4<u32> {
+  let row = cache_row_at(page, min(v / ROW, end - 1u)) * (CACHE_WORDS / 4u);
+  let column = v % ROW;
+  if (column < COLUMNS) { return latent_asked(row, column); }
+  return rotated_asked(row, column - COLUMNS);
+}
+
+// Vector v of a tile in f16, as it was asked for.
+fn in_halves(asked: vec4<u32>, v: u32) -> vec4<u32> {
+  let column = v % ROW;
+  if (column >= COLUMNS) { return asked; }
+  let k = latent_eight(asked, column);
+  return vec4(pack2x16float(k.lo.xy), pack2x16float(k.lo.zw), pack2x16float(k.hi.xy), pack2x16float(k.hi.zw));
+}
+#else
 #import eight
 #import fold
 
@@ -59,6 +84,7 @@ var<workgroup> raised: array<u32, 2>;                                 // whether
 fn vector_at(page: u32, v: u32) -> u32 { return cache_row_at(page, v / ROW) * ROW + v % ROW; }
 #else
 fn vector_at(page: u32, v: u32) -> u32 { return v; }
+#endif
 #endif
 
 fn max_of_8(v: f32) -> f32 {
@@ -198,10 +224,14 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   let own = own_slice(wid);
   let begin = own.begin;
   let end = own.end;
+#ifdef CODES
+  var next$i = asked(own.page, begin * ROW + t + $iu * WG, end);
+#else
   // Vectors behind the slice are never read, because they may hold anything, even NaN. The last one is read instead: rows behind the
   // end get no weight.
   let last = end * ROW - 1u;
   var next$i = cache[vector_at(own.page, min(begin * ROW + t + $iu * WG, last))];
+#endif
   let head$h = own.token * HEADS + min(first_head + own_head + $hu, HEADS - 1u);
   let queries = Queries(
     query(head$h, column),
@@ -220,7 +250,11 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
   var first = begin;
   var odd = 0u;       // 1 for every second tile
   if (TWO_BUFFERS) {
+#ifdef CODES
+    if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = in_halves(next$i, t + $iu * WG); }
+#else
     if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
+#endif
     workgroupBarrier();
   }
   loop {
@@ -230,10 +264,18 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
     if (!TWO_BUFFERS) {
       // The values of the tile before have been read.
       workgroupBarrier();
+#ifdef CODES
+      if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = in_halves(next$i, t + $iu * WG); }
+#else
       if (t + $iu * WG < BUFFER) { rows[t + $iu * WG] = next$i; }
+#endif
       workgroupBarrier();
     }
+#ifdef CODES
+    next$i = asked(own.page, (first + TILE) * ROW + t + $iu * WG, end);
+#else
     next$i = cache[vector_at(own.page, min((first + TILE) * ROW + t + $iu * WG, last))];
+#endif
 
     // 2. The scores.
     var eight = phase * ROWS;
@@ -251,7 +293,11 @@ fn write_sums(phase: u32, at: u32, writes: bool, to: u32, sums: Eight) {
     if (t + $su * WG < SOFTENERS) { state$s = soften(soft$s, lane, own$s, first, end, odd, state$s); }
     if (t == 0u) { raised[1u - odd] = 0u; }
     if (TWO_BUFFERS) {
+#ifdef CODES
+      if (t + $iu * WG < BUFFER) { rows[BUFFER - at + t + $iu * WG] = in_halves(next$i, t + $iu * WG); }
+#else
       if (t + $iu * WG < BUFFER) { rows[BUFFER - at + t + $iu * WG] = next$i; }
+#endif
     }
     workgroupBarrier();
 

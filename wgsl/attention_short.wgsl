@@ -13,7 +13,12 @@
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)       // (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#else
 #read cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))  // (rows, (KV_LORA + ROPE) / 8) of 8 f16
+#endif
 #write slice_sums: array<vec2<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 2)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 const WG = ROWS * SHARE;
@@ -25,6 +30,10 @@ var<workgroup> scores: array<f32, ROWS>;
 var<workgroup> weights: array<f32, ROWS>;
 var<workgroup> sums: array<vec2<f32>, ROWS / 2u * PAIRS>;   // (pair of rows, pair of columns)
 
+#ifdef CODES
+#import cache_eights
+
+#endif
 fn first_half(k: vec4<u32>) -> vec4<f32> {
   return vec4<f32>(unpack2x16float(k.x), unpack2x16float(k.y));
 }
@@ -41,22 +50,40 @@ fn second_half(k: vec4<u32>) -> vec4<f32> {
   let lane = t & (SHARE - 1u);
   let count = own.end - own.begin;
   // Threads behind the last row load it again and give it no weight.
+#ifdef CODES
+  let at = cache_row_at(own.page, own.begin + min(row, count - 1u)) * (CACHE_WORDS / 4u);
+#else
   let at = cache_row_at(own.page, own.begin + min(row, count - 1u)) * (LATENT + ROTATED);
+#endif
 #for i LATENT_LOADS
+#ifdef CODES
+  let k$i = latent_asked(at, lane + $iu * SHARE);
+#else
   let k$i = cache[at + lane + $iu * SHARE];
+#endif
   let qa$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u];
   let qb$i = q_lat[(head * LATENT + lane + $iu * SHARE) * 2u + 1u];
 #endfor
 #for i ROTATED_LOADS
   let c$i = min(lane + $iu * SHARE, ROTATED - 1u);
+#ifdef CODES
+  let r$i = rotated_asked(at, c$i);
+#else
   let r$i = cache[at + LATENT + c$i];
+#endif
   let pa$i = q_pe[(head * ROTATED + c$i) * 2u];
   let pb$i = q_pe[(head * ROTATED + c$i) * 2u + 1u];
 #endfor
   var score = 0.0;
 #for i LATENT_LOADS
+#ifdef CODES
+  let v$i = latent_eight(k$i, lane + $iu * SHARE);
+  let va$i = v$i.lo;
+  let vb$i = v$i.hi;
+#else
   let va$i = first_half(k$i);
   let vb$i = second_half(k$i);
+#endif
   score += dot(qa$i, va$i) + dot(qb$i, vb$i);
 #endfor
 #for i ROTATED_LOADS

@@ -6,7 +6,7 @@
 // Bound by: the matrix units; loads from workgroup memory, TILES_M + TILES_N matrices for TILES_M * TILES_N products.
 enable f16;
 enable wgpu_cooperative_matrix;
-#number KV_LORA CACHE_ROW WIDTH  // width of a latent, values of a row of the cache, values that a row of the context expands to
+#number KV_LORA CACHE_ROW WIDTH  // width of a latent, words of 16 bits in a row of the cache, values that a row of the context expands to
 #number WG LANES MAT GROUPS_M  // threads of a workgroup, threads of a subgroup, rows of a matrix, subgroups along rows
 #number GROUPS_N TILES_M TILES_N  // subgroups along outputs, matrices of a subgroup along rows, matrices of a subgroup along outputs
 #number DEPTH LEFT_LOADS RIGHT_LOADS  // columns of a stage, vectors of the left tile of a thread, vectors of the right tile of a thread
@@ -16,7 +16,12 @@ enable wgpu_cooperative_matrix;
 #import coop_few as sums
 #word begin: u32   // first row of the block
 #word rows: u32    // of the block
+#ifdef CODES
+#read cache: array<u32> @cache(CACHE_ROWS * CACHE_ROW)        // (rows, CACHE_ROW / 2) words, see shared/cache_codes.wgsl
+#import cache_halves
+#else
 #read cache: array<vec4<f16>> @cache(CACHE_ROWS * CACHE_ROW)  // (rows, CACHE_ROW / 4)
+#endif
 #read weights: array<vec4<f16>> @halves(WIDTH * KV_LORA)      // (WIDTH, KV_LORA / 4)
 #write kv: array<FewHalves> @halves(p.rows * WIDTH)           // (block, WIDTH / FEW)
 #import MATRICES as c
@@ -64,6 +69,11 @@ fn write(t: u32, first_row: u32, first_column: u32, own: cSums) {
   own_barrier();
 }
 
+#ifdef CODES
+// The codes of vector `c` of 4 values of the latent of a row, which begins at word `row`, and the word with their scale.
+fn latent_asked(row: u32, c: u32) -> vec2<u32> { return vec2(cache[row + c], cache[row + SCALES_AT + c / 16u]); }
+
+#endif
 fn write_few(row: u32, column: u32, at: u32) {
   if (row >= p.rows || column >= WIDTH) { return; }
   kv[(row * WIDTH + column) / FEW] = FewHalves(sums_few(at / SUM, 0u));
@@ -76,9 +86,17 @@ fn write_few(row: u32, column: u32, at: u32) {
   let first_column = wid.y * COLUMNS;
   // Rows behind the end are never read, because they may hold anything, even NaN.
   let position$i = p.begin + min(first_row + ($iu * WG + t) / QUADS, p.rows - 1u);
+#ifdef CODES
+  let a$i = (position$i + moved(position$i)) * (CACHE_ROW / 2u);
+#else
   let a$i = (position$i + moved(position$i)) * (CACHE_ROW / 4u) + t % QUADS;
+#endif
   let b$j = min(first_column + ($ju * WG + t) / QUADS, WIDTH - 1u) * (KV_LORA / 4u) + t % QUADS;
+#ifdef CODES
+  var x$i = latent_asked(a$i, t % QUADS);
+#else
   var x$i = cache[a$i];
+#endif
   var w$j = weights[b$j];
   var own: Sums;
   let own_rows = group / GROUPS_N * (TILES_M * MAT);
@@ -87,13 +105,21 @@ fn write_few(row: u32, column: u32, at: u32) {
   loop {
     if (k >= KV_LORA / 4u) { break; }
     workgroupBarrier();
+#ifdef CODES
+    left_put(place($iu * WG + t), four_halves(x$i.x, f16(scale_in(x$i.y, (k + t % QUADS) / 8u))));
+#else
     left_put(place($iu * WG + t), x$i);
+#endif
     right_put(place($ju * WG + t), w$j);
     workgroupBarrier();
     k += QUADS;
     // Behind the last stage it is loaded again, from the first-level cache.
     let next = min(k, (KV_LORA - DEPTH) / 4u);
+#ifdef CODES
+    x$i = latent_asked(a$i, next + t % QUADS);
+#else
     x$i = cache[a$i + next];
+#endif
     w$j = weights[b$j + next];
     multiply(t, own_rows, own_columns, $du * MAT, &own);
   }

@@ -30,7 +30,13 @@
 #else
 #number KV_LORA  // width of a latent
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)         // (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#import cache_codes
+#else
 #read cache: array<vec2<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4) of 4 f16
+#endif
 #read kv: array<vec4<f32>> @floats(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #endif
 #write values: array<vec4<f32>> @floats(p.tokens * HEADS * V)          // (tokens, HEADS, V / 4)
@@ -51,7 +57,11 @@ const HEAD = (NOPE + ROPE) / 4u;
 const KEY_HEADS = HEADS / GROUP;
 #else
 const KEY_HEADS = HEADS;
+#ifdef CODES
+const CACHE_ROW = CACHE_WORDS / 4u;
+#else
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+#endif
 #endif
 const KV_ROW = KEY_HEADS * (NOPE + V) / 4u;
 
@@ -151,7 +161,11 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #else
         if (pe) {
           let place = p.begin + row + tile_moved;
+#ifdef CODES
+          shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[place * CACHE_ROW + ROTATED_AT / 2u + own - NOPE / 4u]);
+#else
           shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = widen(cache[place * CACHE_ROW + KV_LORA / 4u + own - NOPE / 4u]);
+#endif
         } else {
           shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = kv[row * KV_ROW + head * (NOPE / 4u) + own];
         }

@@ -51,7 +51,13 @@ enable wgpu_cooperative_matrix;
 #else
 #number KV_LORA  // width of a latent
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read cache: array<vec4<f16>> @cache(CACHE_ROWS * CACHE_WORDS)         // (rows, CACHE_WORDS / 4) of 4 f16, of which the rotated ones are read
+#import cache_codes
+#else
 #read cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4)
+#endif
 #read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
 #endif
 #write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
@@ -74,7 +80,11 @@ const ROWS = ROW_TILES * MAT;
 const KEY_HEADS = HEADS / GROUP;
 #else
 const KEY_HEADS = HEADS;
+#ifdef CODES
+const CACHE_ROW = CACHE_WORDS / 4u;
+#else
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+#endif
 #endif
 const KV_ROW = KEY_HEADS * (NOPE + V) / 4u;
 // Rows in workgroup memory are padded by 16 bytes, so that 8 of them lie in different banks.
@@ -356,7 +366,11 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
     max(end, 1u) - 1u,
     key_head * (NOPE / 4u) + loaded,
 #ifndef GROUPED
+#ifdef CODES
+    p.begin * CACHE_ROW + ROTATED_AT / 2u + loaded,
+#else
     p.begin * CACHE_ROW + KV_LORA / 4u + loaded,
+#endif
 #endif
     (KEY_HEADS * NOPE + key_head * V) / 4u + loaded,
   );

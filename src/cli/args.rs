@@ -15,6 +15,7 @@ use crate::engine::{
     CpuShare, DeviceChoice, GpuOptions, ModelSource, PrecomposeChoice, Products, Tier,
 };
 use crate::gpu::behind::ExpertsFrom;
+use crate::kernels::CacheType;
 use crate::recipes::MAX_CHUNK;
 
 /// Under what the help lists flags of sampling, and those of devices and memory.
@@ -308,6 +309,15 @@ pub(super) struct PrecomposeArgs {
     pub(super) choice: Option<PrecomposeChoice>,
 }
 
+/// The type of the cache.
+#[derive(Args, Clone)]
+pub(super) struct CacheArgs {
+    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory [default: f16, or
+    /// q8_0 where the context of -c has no room in f16]
+    #[arg(long = "cache-type", value_name = "f16|q8_0", hide_short_help = true, help_heading = DEVICE)]
+    pub(super) asked: Option<CacheType>,
+}
+
 /// How much context.
 #[derive(Args, Clone)]
 pub(super) struct ContextArgs {
@@ -320,6 +330,8 @@ pub(super) struct ContextArgs {
     /// what its bindings have room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)), hide_short_help = true, help_heading = DEVICE)]
     pub(super) ubatch: Option<u32>,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
     /// Load the model even if it and the context need more memory than there is
     #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     pub(super) force: bool,

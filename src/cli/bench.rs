@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::args::{DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, ShareArgs, gpu_layers};
+use super::args::{
+    CacheArgs, DEVICE, GpuMemoryArgs, KernelArgs, PrecomposeArgs, ShareArgs, gpu_layers,
+};
 use super::bars::{Bar, progress_bar, runs_bar};
 use super::draft;
 use super::error::CliError;
@@ -156,6 +158,8 @@ pub(super) struct Bench {
     text: Option<PathBuf>,
     #[command(flatten)]
     precompose: PrecomposeArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Tokens of a prompt computed at once; also -ub [default: 2048, on software 512, or what its
     /// bindings have room for]
     #[arg(long = "ubatch", value_name = "N,..", value_parser = ubatch, hide_short_help = true, help_heading = DEVICE)]
@@ -290,6 +294,7 @@ impl Bench {
                 tiers: self.tiers.clone(),
                 gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
+                cache_type: self.cache.asked.unwrap_or_default(),
                 cpu_products: self.kernels.cpu_products(),
                 cpu_share: self.share.asked(),
                 chunks: self.chunks.concat(),

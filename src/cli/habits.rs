@@ -46,7 +46,6 @@ const fn habit(names: &'static [&'static str], takes: Takes, means: Means) -> Ha
 const SWITCH: &[&str] = &[
     "on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled",
 ];
-const CACHE: &str = "the cache of latent attention is f16 and has no other type; leave it out, or take a shorter context with -c";
 const MAPPED: &str = "glimt maps the file and reads it once for a GPU; leave it out";
 const ONE_PLACE: &str = "a model runs on one device and is never divided; --device says on which";
 const OF_THE_FILE: &str = "this is read from the model's file and cannot be changed; leave it out";
@@ -93,8 +92,8 @@ const HABITS: &[Habit] = &[
             "attention is always fused here, so it cannot be switched off; leave it out",
         ),
     ),
-    habit(&["-ctk", "--cache-type-k"], Value, Always(&["f16"], CACHE)),
-    habit(&["-ctv", "--cache-type-v"], Value, Always(&["f16"], CACHE)),
+    habit(&["-ctk", "--cache-type-k"], Value, Flag("cache-type")),
+    habit(&["-ctv", "--cache-type-v"], Value, Flag("cache-type")),
     habit(
         &[
             "--jinja",
@@ -360,7 +359,7 @@ const HABITS: &[Habit] = &[
             "--quantized-kv-start",
         ],
         Value,
-        Instead(CACHE),
+        Instead("the cache has one of two types: --cache-type f16 or q8_0"),
     ),
     habit(
         &[

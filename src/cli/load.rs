@@ -8,11 +8,13 @@ use super::error::CliError;
 use super::guard::guarded;
 use super::output::{detail, note};
 use crate::engine::{
-    DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Partly, Serving, Share,
+    CacheType, DeviceChoice, Engine, EngineError, EngineOptions, ModelSource, Opened, Partly,
+    Serving, Share,
 };
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::gpu::wait::Wait;
+use crate::model::NextnSource;
 use crate::models::{self, Model};
 use crate::plural::count;
 use crate::tokenizer::{Message, Tokenizer};
@@ -39,6 +41,7 @@ pub(super) fn open_for(
         cpu_products: engine.cpu_products(),
         cpu_share: ctx.cpu_share,
         ctx: ctx.ctx,
+        cache_type: ctx.cache.asked,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
         parse_special: ctx.parse_special,
@@ -106,11 +109,14 @@ pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
     Ok(Tokenizer::check(&gguf)?)
 }
 
-/// The model's file and what it says of its model.
-pub(super) fn described(source: &ModelSource) -> Result<(Arc<Gguf>, Arc<dyn Model>), CliError> {
+/// The model's file and what it says of its model, which has a cache of this type.
+pub(super) fn described(
+    source: &ModelSource,
+    cache: CacheType,
+) -> Result<(Arc<Gguf>, Arc<dyn Model>), CliError> {
     let read = || {
         let gguf = Arc::new(source.open()?);
-        let model = models::load(Arc::clone(&gguf))?;
+        let model = models::load_with_cache(Arc::clone(&gguf), &NextnSource::None, cache)?;
         Ok((gguf, model))
     };
     let described: Result<_, EngineError> = read();
@@ -170,7 +176,8 @@ pub(super) fn share(share: &Share) {
 /// Loads the weights and tells which model runs on which device. That it is no GPU is told unless the CPU was asked for.
 pub(super) fn weights(opened: Opened) -> Result<Engine, CliError> {
     opened.partly().map(partly);
-    if let Some(reason) = opened.layer_left_off() {
+    let reasons = [opened.layer_left_off(), opened.chosen_cache()];
+    for reason in reasons.into_iter().flatten() {
         note(format_args!("{reason}"));
     }
     let engine = with_bar("loading", |told| {

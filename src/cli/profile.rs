@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::args::{EngineArgs, MeasuredArgs, ShareArgs};
+use super::args::{CacheArgs, EngineArgs, MeasuredArgs, ShareArgs};
 use super::draft::DraftArgs;
 use super::error::CliError;
 use super::load;
@@ -45,6 +45,8 @@ With --draft mtp or ngram, steps of a token and --draft-max drafts behind it (3 
 pub(super) struct Profile {
     #[command(flatten)]
     model: MeasuredArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -111,6 +113,7 @@ impl Profile {
             source: self.model.source()?,
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice.unwrap_or_default(),
+            cache_type: self.cache.asked.unwrap_or_default(),
             cpu_share: self.share.asked(),
             force: self.model.force,
             on_partly: load::partly,

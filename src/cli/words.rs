@@ -11,6 +11,9 @@ use super::error::CliError;
 use super::habits::{self, Habit, Means};
 use super::output::complain;
 
+/// The flag of the cache's type.
+const CACHE_TYPE: &str = "cache-type";
+
 /// The words that the parser is given.
 pub(super) struct Words {
     /// All words, the program's name first.
@@ -151,6 +154,9 @@ impl<'a> Reader<'a> {
                         format!("this is --{flag} here, which glimt {command} does not have");
                     return Err(config::wrong(name, problem));
                 };
+                if flag == CACHE_TYPE && self.has_cache_type(name, value)? {
+                    return Ok(());
+                }
                 self.kept.push((None, format!("--{flag}").into()));
                 if let Some(value) = value.filter(|_| !is_switch(known)) {
                     self.kept.push((None, value.into()));
@@ -170,6 +176,25 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the type of the cache was given already: llama.cpp has a flag for keys and one for values.
+    ///
+    /// # Errors
+    /// [`CliError::Setting`] for another type.
+    fn has_cache_type(&self, name: &str, value: Option<&str>) -> Result<bool, CliError> {
+        let long = format!("--{CACHE_TYPE}");
+        let given = self.kept.iter().position(|(_, word)| *word == *long);
+        let given = given.and_then(|at| self.kept.get(at + 1)?.1.to_str());
+        match (given, value) {
+            (Some(given), Some(value)) if given != value => Err(config::wrong(
+                format!("{name} {value}"),
+                format!(
+                    "keys and values have one type here, and --cache-type is {given}; give both the same"
+                ),
+            )),
+            (given, _) => Ok(given.is_some()),
+        }
     }
 
     /// Says that a value may have been meant as a flag.
@@ -373,7 +398,11 @@ mod tests {
         );
         is(
             &["generate", "-fa", "on", "-ctk", "f16", "Hi"],
-            &["generate", "Hi"],
+            &["generate", "--cache-type", "f16", "Hi"],
+        );
+        is(
+            &["bench", "-ctk", "q8_0", "-ctv", "q8_0"],
+            &["bench", "--cache-type", "q8_0"],
         );
         is(&["generate", "-fa", "Hi"], &["generate", "Hi"]);
         is(
@@ -386,7 +415,7 @@ mod tests {
         );
         is(&["generate", "-no-cnv"], &["generate", "--raw"]);
         for (words, said) in [
-            (&["generate", "-ctk", "q8_0"][..], "-ctk q8_0"),
+            (&["generate", "-ctk", "q8_0", "-ctv", "f16"][..], "-ctv f16"),
             (&["generate", "-fa", "off"], "-fa off"),
             (&["generate", "--mlock"], "--mlock"),
             (&["serve", "-sys", "x"], "--system"),

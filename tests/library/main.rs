@@ -3,6 +3,7 @@
 
 mod at_once;
 mod built_in;
+mod cache_types;
 mod converter;
 mod dequant_gpu;
 mod drafts;

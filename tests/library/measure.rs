@@ -49,7 +49,7 @@ fn a_step_reads_every_weight_of_a_dense_model_once_and_the_cache() {
         .filter(|t| t.dims.len() > 1)
         .map(|t| t.byte_len())
         .sum();
-    let row = (model.config.cache_row() * 2 * model.layers.len()) as u64;
+    let row = (model.config.cache_values() * 2 * model.layers.len()) as u64;
     // The head is the embedding; one row of it is read twice. A choice reads the logits.
     let expected = matrices + 11 * row + model.config.vocab_size as u64 * 4;
     let found = backend.step_bytes(10);

@@ -276,7 +276,7 @@ impl Backend for CpuBackend {
         Box::pin(async move {
             check_rows(rows, self.n_ctx)?;
             let mut work = self.work();
-            let values: Vec<f16> = cache_values(rows * work.row());
+            let values = work.model.cache_rows(rows, cache_values);
             for cache in work.reference.cache() {
                 cache[..values.len()].copy_from_slice(&values);
             }

@@ -168,7 +168,7 @@ pub enum EngineError {
 }
 
 /// The error that a model and a context have no room in memory. Sizes have their unit.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "not enough memory: weights of {weights} and a context of {n_ctx} tokens ({cache}) take {needed} in all, \
      {device} has {has}{but}; {advice} (--force tries all the same)"

@@ -45,6 +45,7 @@ mod warm;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+pub use crate::kernels::CacheType;
 pub use crate::kernels::logit_bias::Biases;
 pub use crate::kernels::products::Products;
 pub use crate::kernels::sampling::{self, Sampling};
@@ -150,6 +151,8 @@ pub struct EngineOptions {
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
+    /// The type of the cache. `None` is f16, or q8_0 where a context that is asked for has no room in f16 ([`Opened::chosen_cache`] tells).
+    pub cache_type: Option<CacheType>,
     /// Whether answers are asked for that may begin with thoughts, if the model's template knows them.
     pub may_think: bool,
     /// Whether marks of turns, calls and thoughts are also read in what users and tools say, and not only in what the chat template writes.

@@ -18,8 +18,9 @@ use super::{
 use crate::gguf::Gguf;
 use crate::gpu::pending::may_block;
 use crate::gpu::{GpuError, Tier};
+use crate::kernels::CacheType;
 use crate::kernels::sequences::PAGE;
-use crate::model::NextnSource;
+use crate::model::{ModelError, NextnSource};
 use crate::models::{self, Model};
 use crate::recipes::BatchSizes;
 use crate::tokenizer::{ChatTemplate, ChatText, Message, Tokenizer, TokenizerError};
@@ -47,6 +48,8 @@ pub struct Opened {
     pub(super) draft: DraftOptions,
     /// Why the prediction layer is not in use, though drafts may be.
     layer_left_off: Option<String>,
+    /// Why the cache is not in f16, if nobody asked for another type.
+    chosen_cache: Option<String>,
 }
 
 impl Opened {
@@ -85,7 +88,7 @@ impl Opened {
     /// # Errors
     /// [`EngineError::NoRoom`], or what loading would refuse.
     fn of(
-        file: File,
+        mut file: File,
         (tokenizer, chat_template): (Tokenizer, Template),
         device: Device,
         options: &EngineOptions,
@@ -103,10 +106,7 @@ impl Opened {
             thinks,
         };
         let layer_bytes = file.model.nextn_bytes();
-        let (fitted, model) = match file.without {
-            None => (wanted.fit(&device, &*file.model)?, file.model),
-            Some(without) => wanted.fit_auto(&device, [file.model, without])?,
-        };
+        let (fitted, model) = file.fit(&wanted, &device)?;
         let layer_left_off = match layer_bytes > 0 && !model.nextn() {
             true => predicted::left_off(&device, options.serving.is_some(), layer_bytes),
             false => None,
@@ -132,6 +132,7 @@ impl Opened {
             n_ctx,
             ubatch: partly.and_then(|partly| partly.at_once).or(options.ubatch),
             layer_left_off,
+            chosen_cache: file.chosen_cache,
             device,
             cpu_products: options.cpu_products,
             cpu_share: options.cpu_share,
@@ -212,6 +213,11 @@ impl Opened {
     /// Why the file's prediction layer is not in use, where [`DraftSource::Auto`] would take it if it had room.
     pub fn layer_left_off(&self) -> Option<&str> {
         self.layer_left_off.as_deref()
+    }
+
+    /// Why the cache is in q8_0, where no type was asked for and the context has no room in f16.
+    pub fn chosen_cache(&self) -> Option<&str> {
+        self.chosen_cache.as_deref()
     }
 
     /// The sizes of the steps of a scheduler: those that are asked for, else of one sequence.
@@ -352,6 +358,8 @@ struct File {
     without: Option<Arc<dyn Model>>,
     /// The context that was asked for, in tokens; `None` is the default.
     n_ctx: Option<usize>,
+    /// Why the cache is in q8_0, though nobody asked for that.
+    chosen_cache: Option<String>,
 }
 
 impl File {
@@ -367,11 +375,67 @@ impl File {
         };
         let asked = |ctx| context_length(Some(ctx), model.config().context_length);
         let n_ctx = options.ctx.map(asked).transpose()?;
-        Ok(Self {
+        let mut file = Self {
             model,
             without,
             n_ctx,
-        })
+            chosen_cache: None,
+        };
+        file.set_cache_type(options.cache_type.unwrap_or_default())?;
+        Ok(file)
+    }
+
+    /// Has the model have a cache of this type, with its prediction layer and without.
+    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
+        for model in [&mut self.model].into_iter().chain(&mut self.without) {
+            let own = Arc::get_mut(model).expect("nobody else has the model yet");
+            own.set_cache_type(cache)?;
+        }
+        Ok(())
+    }
+
+    /// The room of the model, and which of the two models gets it. If nobody asked for a type of the cache, it is in q8_0 where a context that was asked for
+    /// has no room in f16.
+    fn fit(
+        &mut self,
+        wanted: &Wanted<'_>,
+        device: &Device,
+    ) -> Result<(Fitted, Arc<dyn Model>), EngineError> {
+        let no_room = match (self.fit_as_it_is(wanted, device), self.n_ctx) {
+            (Err(EngineError::NoRoom(no_room)), Some(_)) if wanted.options.cache_type.is_none() => {
+                no_room
+            }
+            (found, _) => return found,
+        };
+        let with_codes = match self.set_cache_type(CacheType::Q8_0) {
+            Ok(()) => self.fit_as_it_is(wanted, device).ok(),
+            Err(_) => None,
+        };
+        let found = with_codes.ok_or_else(|| EngineError::NoRoom(no_room.clone()))?;
+        self.chosen_cache = Some(format!(
+            "the cache is in {}: in {} a context of {} tokens takes {}, and {} in all, where {} has {}; --cache-type says which is taken",
+            CacheType::Q8_0,
+            CacheType::F16,
+            no_room.n_ctx,
+            no_room.cache,
+            no_room.needed,
+            no_room.device,
+            no_room.has
+        ));
+        Ok(found)
+    }
+
+    /// The room of the model with the cache that it has, and which of the two models gets it.
+    fn fit_as_it_is(
+        &self,
+        wanted: &Wanted<'_>,
+        device: &Device,
+    ) -> Result<(Fitted, Arc<dyn Model>), EngineError> {
+        let model = Arc::clone(&self.model);
+        match &self.without {
+            None => Ok((wanted.fit(device, &*model)?, model)),
+            Some(without) => wanted.fit_auto(device, [model, Arc::clone(without)]),
+        }
     }
 
     /// Reads the text.

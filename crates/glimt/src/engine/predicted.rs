@@ -135,12 +135,15 @@ mod tests {
     use crate::engine::draft::{DraftOptions, DraftSource};
     use crate::engine::gpu::MemoryPlan;
     use crate::engine::testing::small_model_with_nextn;
-    use crate::engine::{DeviceChoice, EngineOptions, GpuOptions, Opened, Serving};
+    use crate::engine::{
+        CacheType, DeviceChoice, EngineError, EngineOptions, GpuOptions, Opened, Serving,
+    };
     use crate::gpu::wait::Wait;
     use crate::gpu::{Gpu, Tier};
     use crate::model::NextnSource;
     use crate::models;
     use crate::recipes::Residence;
+    use crate::synth::{ModelName, Recipe, SynthOptions, without_matrices};
     use std::sync::Arc;
 
     const CTX: usize = 256;
@@ -209,5 +212,55 @@ mod tests {
         };
         let on_cpu = opened(cpu, DraftSource::Auto, None);
         assert!(!on_cpu.model().nextn() && on_cpu.layer_left_off().is_none());
+    }
+
+    /// A dense model on a GPU with so much memory, and the cache that is asked for.
+    fn opened_dense(
+        max_memory: Option<u64>,
+        cache_type: Option<CacheType>,
+    ) -> Result<Opened, EngineError> {
+        let options = EngineOptions {
+            gpu: gpu(max_memory),
+            ctx: Some(4096),
+            cache_type,
+            ..EngineOptions::default()
+        };
+        let synth = SynthOptions::default();
+        let gguf = without_matrices(ModelName::TinyYoutu, Recipe::Q4_0, &synth);
+        Opened::of_gguf(gguf.expect("a plan"), &options).wait()
+    }
+
+    #[test]
+    fn a_cache_has_codes_if_asked_for_or_where_a_context_has_no_room_in_f16() {
+        use CacheType::{F16, Q8_0};
+        let total = |cache| {
+            let opened = opened_dense(None, Some(cache)).expect("it has room");
+            let device = Gpu::open(&gpu(None)).wait().expect("there is one");
+            let plan = MemoryPlan::new(&device, opened.model(), Residence::Whole, 4096, None);
+            plan.expect("it has room").total()
+        };
+        let [whole, with_codes] = [F16, Q8_0].map(total);
+        assert!(with_codes < whole);
+        for (memory, asked, expected, is_told) in [
+            (None, None, Some(F16), false),
+            (Some(whole), None, Some(F16), false),
+            (Some(whole - 1), None, Some(Q8_0), true),
+            (Some(with_codes), None, Some(Q8_0), true),
+            (Some(with_codes), Some(Q8_0), Some(Q8_0), false),
+            (Some(whole - 1), Some(F16), None, false),
+            (Some(with_codes - 1), None, None, false),
+        ] {
+            let found = opened_dense(memory, asked);
+            let cache = found
+                .as_ref()
+                .ok()
+                .map(|opened| opened.model().cache_type());
+            assert_eq!(cache, expected, "{memory:?} {asked:?}");
+            let told = found.as_ref().ok().and_then(Opened::chosen_cache);
+            assert_eq!(told.is_some(), is_told, "{told:?}");
+            if let Err(error) = found {
+                assert!(matches!(error, EngineError::NoRoom(_)), "{error}");
+            }
+        }
     }
 }

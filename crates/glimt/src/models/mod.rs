@@ -15,6 +15,7 @@ use half::f16;
 
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::CacheType;
 use crate::kernels::products::Products;
 use crate::kernels::sequences::PAGE;
 use crate::model::pairs::{Factors, Pair};
@@ -61,6 +62,17 @@ pub fn load_with_nextn(gguf: Arc<Gguf>, nextn: &NextnSource) -> Loaded {
         });
     };
     (family.load)(gguf, nextn)
+}
+
+/// Loads a model of any family like [`load_with_nextn`], with a cache of this type.
+///
+/// # Errors
+/// The errors of [`load_with_nextn`], and [`ModelError::CacheType`].
+pub fn load_with_cache(gguf: Arc<Gguf>, nextn: &NextnSource, cache: CacheType) -> Loaded {
+    let mut model = load_with_nextn(gguf, nextn)?;
+    let own = Arc::get_mut(&mut model).expect("nobody else has the model yet");
+    own.set_cache_type(cache)?;
+    Ok(model)
 }
 
 /// Whether a family has this architecture.
@@ -115,6 +127,31 @@ pub trait Model: fmt::Debug + Send + Sync {
         weights.map(Weight::byte_len).sum()
     }
 
+    /// The type of the rows of its cache.
+    fn cache_type(&self) -> CacheType {
+        CacheType::F16
+    }
+
+    /// Has the rows of its cache be of this type from now on.
+    ///
+    /// # Errors
+    /// [`ModelError::CacheType`] where its family has no such cache, or its rows have no whole blocks.
+    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
+        match cache {
+            CacheType::F16 => Ok(()),
+            CacheType::Q8_0 => Err(ModelError::CacheType {
+                cache: cache.name(),
+                why: "models of its architecture have it in f16 alone so far".to_owned(),
+            }),
+        }
+    }
+
+    /// So many rows of the cache of a layer, made of the `values` that are wanted for them.
+    fn cache_rows(&self, rows: usize, values: fn(usize) -> Vec<f16>) -> Vec<f16> {
+        let layers = self.config().block_count + usize::from(self.nextn());
+        values(rows * (self.cache_bytes_per_token() as usize / layers / size_of::<f16>()))
+    }
+
     /// Bytes that a position takes in the cache, of all layers, also of the prediction layer if that is loaded.
     fn cache_bytes_per_token(&self) -> u64;
 
@@ -161,7 +198,7 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The result of `work` on the rows of the sequence up to the last of these tokens, in their order. `row` is the number of values of one.
+    /// The result of `work` on the rows of the sequence up to the last of these tokens, in their order. `row` is the number of words of 16 bits of one.
     /// The rows of these tokens are put back into their pages.
     pub fn in_order<T>(
         &self,

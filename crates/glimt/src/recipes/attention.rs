@@ -19,7 +19,7 @@ pub type Chosen<'a> =
 
 /// The weights of a model's attention on a device, and which of its kernels the device takes: at first those that run everywhere.
 pub trait AttentionWeights: Send + Sync {
-    /// Values of f16 in a row of the cache of a layer.
+    /// Words of 16 bits in a row of the cache of a layer.
     fn cache_row(&self) -> usize;
 
     /// Values of all heads, which `attn_output` reads.

@@ -104,7 +104,7 @@ pub struct Context {
     pub sequences: Option<Sequences>,
     /// Token ids by position, (sequences, n_ctx + 1) u32.
     pub history: Range,
-    /// Per layer the rows of the cache, f16.
+    /// Per layer the rows of the cache.
     pub cache: Vec<Range>,
     /// The form in which the products of prompts are multiplied.
     pub products: Form,
@@ -113,7 +113,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context for sequences and steps of these sizes, with a cache of `cache_row` values a row for each of the layers.
+    /// The context for sequences and steps of these sizes, with a cache of `cache_row` words of 16 bits a row for each of the layers.
     ///
     /// # Errors
     /// [`GpuError::BindingTooLarge`] where a layer's cache does not fit one binding.

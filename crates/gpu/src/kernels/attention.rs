@@ -1,7 +1,6 @@
 //! Latent attention: all heads attend to the same cache rows, whose first part is both key and value (MQA form of MLA).
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::MlaDims;
@@ -18,7 +17,7 @@ use crate::gpu::machine::attention::{
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
 /// `q_lat` (T, heads, kv_lora) are the queries absorbed into the latent space, `q_pe` (T, heads, rope) their rotated part,
-/// `cache` (n_ctx, kv_lora + rope). Token t sees rows `0..=pos + t`. The score is (q_lat . latent + q_pe . k_pe) * scale;
+/// `cache` (n_ctx) rows as `dims` say. Token t sees rows `0..=pos + t`. The score is (q_lat . latent + q_pe . k_pe) * scale;
 /// `out` (T, heads, kv_lora) is the softmax-weighted sum of the latents.
 ///
 /// # Panics
@@ -38,18 +37,14 @@ pub fn attention(
     out: &mut [f32],
 ) {
     let (heads, rope, kv_lora) = (dims.heads, dims.rope, dims.kv_lora);
-    let row = dims.cache_row();
+    let row = dims.cache_values();
     assert_eq!(
         [q_lat.len(), q_pe.len(), out.len()],
         [kv_lora, rope, kv_lora].map(|n| n_tokens * heads * n),
         "queries and output of {n_tokens} tokens"
     );
     // Widened once for all heads and tokens; every head widening for itself would cost heads times as much.
-    let seen = &cache[..(pos + n_tokens) * row];
-    let mut rows = vec![0.0f32; seen.len()];
-    rows.par_chunks_mut(64 * row)
-        .zip(seen.par_chunks(64 * row))
-        .for_each(|(wide, narrow)| narrow.convert_to_f32_slice(wide));
+    let rows = dims.read_rows(&cache[..(pos + n_tokens) * dims.cache_row()]);
 
     out.par_chunks_exact_mut(kv_lora)
         .enumerate()
@@ -105,7 +100,7 @@ pub fn partials(dims: MlaDims, max_tokens: usize) -> [Range; 2] {
 
 /// The kernel for blocks of these sizes, still without buffers.
 fn kernel(dims: MlaDims) -> Call {
-    Call::new("attention")
+    dims.with_rows(Call::new("attention"))
         .number("WG", WG as u32)
         .number("LANES", LANES as u32)
         .number("ROWS", ROWS as u32)
@@ -123,7 +118,7 @@ pub struct GpuAttention {
     pub q_lat: Range,
     /// The rotated queries, (max_tokens, heads, rope).
     pub q_pe: Range,
-    /// The layer's cache, (n_ctx, kv_lora + rope) of f16.
+    /// The layer's cache, (n_ctx) rows as `dims` say.
     pub cache: Range,
     /// The sizes of the block.
     pub dims: MlaDims,
@@ -207,7 +202,7 @@ impl GpuAttention {
             .word("scale", self.scale)
             .with_bytes_per_row(dims.cache_row() as u64 * 2)
             .with_flops(Flops {
-                per_pair: 2 * (dims.heads * (dims.cache_row() + dims.kv_lora)) as u64,
+                per_pair: 2 * (dims.heads * (dims.cache_values() + dims.kv_lora)) as u64,
                 ..Flops::default()
             })
     }

@@ -1,6 +1,6 @@
 //! [`attention`](super::attention) of one token by cooperative matrices, for devices that have them.
 
-use super::{MlaDims, coop};
+use super::{CacheType, MlaDims, coop};
 use crate::gpu::call::{Call, When};
 use crate::gpu::machine::Machine;
 use crate::gpu::{Coop, GpuError};
@@ -126,7 +126,7 @@ impl Shape {
     fn memory(self, dims: MlaDims) -> usize {
         let size = self.coop.size as usize;
         let (tile, heads) = self.tile();
-        let rows = tile.max(heads) * (dims.cache_row() / 4 + 2) * 8;
+        let rows = tile.max(heads) * (dims.cache_values() / 4 + 2) * 8;
         let products = self.subgroups() * size * size * 4;
         let weights = heads * (tile + 8) * 2;
         rows + products + weights + heads * 4 + 16
@@ -137,11 +137,16 @@ impl Shape {
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let threads = self.subgroups() * lanes;
         let (tile, heads) = self.tile();
+        // Values of the latent that a thread loads at once.
+        let latent = match dims.cache {
+            CacheType::F16 => 4,
+            CacheType::Q8_0 => 8,
+        };
         dims.heads >= size
             && dims.heads > heads - size
             && dims.rope.is_multiple_of(4 * LOADERS)
-            && dims.kv_lora.is_multiple_of(4 * LOADERS)
-            && dims.cache_row().is_multiple_of(size * self.shares)
+            && dims.kv_lora.is_multiple_of(latent * LOADERS)
+            && dims.cache_values().is_multiple_of(size * self.shares)
             && dims.kv_lora.is_multiple_of(size * self.subgroups())
             && (tile * LOADERS).is_multiple_of(threads)
             && (heads * LOADERS).is_multiple_of(threads)
@@ -165,12 +170,11 @@ impl Shape {
             ("HEAD_TILES", self.head_tiles),
             ("ROW_TILES", self.row_tiles),
             ("SHARES", self.shares),
-            ("STEPS", dims.cache_row() / size / self.shares),
+            ("STEPS", dims.cache_values() / size / self.shares),
             ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
             ("LOADERS", LOADERS),
             ("ROW_PASSES", tile * LOADERS / threads),
             ("HEAD_PASSES", heads * LOADERS / threads),
-            ("ROW_LOADS", dims.cache_row() / 4 / LOADERS),
             ("LATENT_LOADS", dims.kv_lora / 4 / LOADERS),
             ("PE_LOADS", dims.rope / 4 / LOADERS),
             ("THREAD_PAIRS", tile * heads / threads / 2),
@@ -178,7 +182,13 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        super::with_numbers(Call::new("attention_coop"), numbers)
+        // The vectors of a row of the cache that a thread loads: of 4 values, or of 8 codes beside those of the rotated part.
+        let loads = match dims.cache {
+            CacheType::F16 => ("ROW_LOADS", dims.cache_values() / 4 / LOADERS),
+            CacheType::Q8_0 => ("CODE_LOADS", dims.kv_lora / 8 / LOADERS),
+        };
+        super::with_numbers(dims.with_rows(Call::new("attention_coop")), numbers)
+            .number(loads.0, loads.1 as u32)
             .module("MATRICES", coop::module(size))
             .flag("VECTORS", self.vectors)
     }
@@ -241,6 +251,7 @@ mod tests {
             }
             for &(coop, backwards, shape) in drawn(&cases, 3) {
                 let (tile, _) = shape.tile();
+                let dims = dims.with_cache(CacheType::ALL[rng.below(2)]);
                 for rows in [[1usize, 2, 17][rng.below(3)], 575] {
                     // Slices of several tiles, the last one shorter and not full.
                     agrees(gpu, shape, dims, [rows, 5 * tile], |call| {
@@ -276,16 +287,25 @@ mod tests {
     #[track_caller]
     fn check(gpu: &Gpu, shape: Shape) {
         eprintln!("{shape:?}");
-        for (heads, rows) in [
-            (20, 1),
-            (20, 2),
-            (16, 17),
-            (20, 575),
-            (20, 4096),
-            (20, 32_768),
-            (20, 131_072),
+        use CacheType::{F16, Q8_0};
+        for (heads, rows, cache) in [
+            (20, 1, F16),
+            (20, 2, F16),
+            (16, 17, F16),
+            (20, 575, F16),
+            (20, 4096, F16),
+            (20, 32_768, F16),
+            (20, 131_072, F16),
+            (20, 1, Q8_0),
+            (16, 17, Q8_0),
+            (20, 575, Q8_0),
+            (20, 32_768, Q8_0),
         ] {
-            let dims = MlaDims { heads, ..GLM };
+            let dims = MlaDims {
+                heads,
+                cache,
+                ..GLM
+            };
             if !shape.fits(dims) {
                 continue;
             }

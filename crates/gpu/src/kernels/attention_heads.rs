@@ -57,7 +57,7 @@ impl Shape {
     /// Bytes of workgroup memory, as the shader declares them.
     fn memory(self, dims: MlaDims) -> usize {
         let (tile, heads) = self.tile();
-        let rows = tile * dims.cache_row() * 2 * if self.two_buffers { 2 } else { 1 };
+        let rows = tile * dims.cache_values() * 2 * if self.two_buffers { 2 } else { 1 };
         let scores = heads * (dims.kv_lora / 64 * tile + 8) * 4;
         rows + scores + heads * tile * 4 + heads * 4 + 8
     }
@@ -74,7 +74,7 @@ impl Shape {
             && self.rows.is_multiple_of(8)
             && threads.is_multiple_of(64)
             && threads <= MAX_THREADS as usize
-            && of_phases <= self.tile().0 * dims.cache_row() * 2
+            && of_phases <= self.tile().0 * dims.cache_values() * 2
     }
 
     /// The kernel for blocks of these sizes, still without buffers.
@@ -91,7 +91,7 @@ impl Shape {
             ("PHASES", self.phases),
             ("ROWS", self.rows),
             ("BUFFERS", if self.two_buffers { 2 } else { 1 }),
-            ("LOADS", (tile * dims.cache_row() / 8).div_ceil(threads)),
+            ("LOADS", (tile * dims.cache_values() / 8).div_ceil(threads)),
             ("PE_PAIRS", dims.rope / (dims.kv_lora / 8) / 2),
             ("RUNS", dims.kv_lora / 64),
             ("EIGHTS", tile / 8),
@@ -102,7 +102,7 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        super::with_numbers(Call::new("attention_heads"), numbers)
+        super::with_numbers(dims.with_rows(Call::new("attention_heads")), numbers)
             .flag("ONE_PE", one_pe)
             .flag("TWO_BUFFERS", self.two_buffers)
     }
@@ -149,6 +149,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::gpu::testing::{WAVE_SIZES, gpus, waves};
+    use crate::kernels::CacheType;
     use crate::kernels::attention::Form;
     use crate::kernels::cases::attention::{Context, GLM, Kernel};
     use crate::kernels::testing::agrees_changed;
@@ -173,6 +174,7 @@ mod tests {
             nope: 32,
             rope: 64,
             kv_lora: 128,
+            cache: CacheType::F16,
         };
         let wide = MlaDims {
             heads: 3,
@@ -200,7 +202,9 @@ mod tests {
                 (glm, shape(10, 2, 1, 16, false)),
                 (narrow, shape(4, 4, 2, 8, true)),
             ];
-            for &(dims, shape) in drawn(&cases, 4) {
+            let codes = |(dims, shape): (MlaDims, Shape)| (dims.with_cache(CacheType::Q8_0), shape);
+            let of_codes = cases.map(codes);
+            for &(dims, shape) in drawn(&cases, 4).into_iter().chain(drawn(&of_codes, 2)) {
                 let (tile, _) = shape.tile();
                 // One row, some that fill no tile, and slices: the others have no code of their own.
                 for rows in [[1usize, 2][rng.below(2)], tile + rng.below(2), 575] {

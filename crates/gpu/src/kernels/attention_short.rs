@@ -24,7 +24,7 @@ fn kernel(dims: MlaDims, lanes: u32) -> Option<Call> {
         && latent / share <= 16
         && rotated > 0;
     suits.then(|| {
-        Call::new("attention_short")
+        dims.with_rows(Call::new("attention_short"))
             .number("ROWS", ROWS)
             .number("SHARE", share)
             .number("HEADS", dims.heads as u32)
@@ -89,6 +89,7 @@ mod tests {
     use crate::gpu::Gpu;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::token_gpus;
+    use crate::kernels::CacheType;
     use crate::kernels::cases::Case;
     use crate::kernels::cases::attention::{Context, DEEPSEEK, GLM, Kernel};
     use crate::kernels::testing::agree_everywhere;
@@ -113,6 +114,7 @@ mod tests {
             nope: 32,
             rope: 40,
             kv_lora: 256,
+            cache: CacheType::F16,
         };
         let contexts = [
             (GLM, 1),
@@ -123,6 +125,9 @@ mod tests {
             (DEEPSEEK, 100),
             (narrow, 31),
             (narrow, 48),
+            (GLM.with_cache(CacheType::Q8_0), 17),
+            (GLM.with_cache(CacheType::Q8_0), 575),
+            (narrow.with_cache(CacheType::Q8_0), 31),
         ];
         let suits = |(dims, _): &(MlaDims, usize)| fits(gpu, *dims);
         let contexts = contexts.into_iter().filter(suits);
@@ -138,6 +143,7 @@ mod tests {
             nope: 192,
             rope,
             kv_lora,
+            cache: CacheType::F16,
         };
         assert!(kernel(dims(512, 64), 32).is_some());
         assert!(kernel(dims(512, 64), 8).is_some());

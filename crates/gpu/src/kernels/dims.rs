@@ -1,5 +1,6 @@
 //! The sizes of attention blocks.
 
+use super::CacheType;
 use crate::gpu::shader::Variant;
 
 /// The sizes of one multi-head latent attention block (DeepSeek-V2 paper, section 2.1).
@@ -13,6 +14,8 @@ pub struct MlaDims {
     pub rope: usize,
     /// Width of the latent, `attention.kv_lora_rank`.
     pub kv_lora: usize,
+    /// The type of the cache's rows.
+    pub cache: CacheType,
 }
 
 impl MlaDims {
@@ -21,9 +24,9 @@ impl MlaDims {
         self.nope + self.rope
     }
 
-    /// Width of one cache row: the latent, then the rotated key all heads share.
-    pub fn cache_row(&self) -> usize {
-        self.kv_lora + self.rope
+    /// The sizes with a cache of another type.
+    pub const fn with_cache(self, cache: CacheType) -> Self {
+        Self { cache, ..self }
     }
 }
 
@@ -128,6 +131,14 @@ pub struct KvDims {
 }
 
 impl KvDims {
+    /// The sizes with a cache of another type.
+    pub const fn with_cache(self, cache: CacheType) -> Self {
+        Self {
+            mla: self.mla.with_cache(cache),
+            ..self
+        }
+    }
+
     /// Values that a context row expands to: the keys of all heads without their rotated part, then the values of all heads.
     pub fn width(&self) -> usize {
         self.mla.heads * (self.mla.nope + self.v)
@@ -146,6 +157,7 @@ impl KvDims {
     /// The constants of the expansion's kernels.
     pub(super) fn numbers_of_expansion(self) -> Variant {
         Variant::default()
+            .flag("CODES", self.mla.cache == CacheType::Q8_0)
             .number("KV_LORA", self.mla.kv_lora as u32)
             .number("CACHE_ROW", self.mla.cache_row() as u32)
             .number("WIDTH", self.width() as u32)
@@ -162,7 +174,8 @@ impl PromptDims for KvDims {
     }
 
     fn numbers_of_attention(self) -> Variant {
-        Variant::default()
+        self.mla
+            .rows_in(Variant::default())
             .number("HEADS", self.mla.heads as u32)
             .number("NOPE", self.mla.nope as u32)
             .number("ROPE", self.mla.rope as u32)

@@ -14,7 +14,6 @@ use crate::model::Weight;
 use crate::quant::dequantize_row;
 use crate::quant::repack::shader_module;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 /// Threads of a workgroup that unpacks weights: as many rows of `attn_k_b`, which has a multiple of them.
@@ -144,7 +143,7 @@ pub(super) fn call(
         .with_shape(format!("{}x{}", dims.width(), dims.mla.kv_lora))
 }
 
-/// `kv` (rows, width): the latent of each of the rows of `cache` (rows, kv_lora + rope) times each row of `weights`
+/// `kv` (rows, width): the latent of each of the rows of `cache`, (rows) as `dims` say, times each row of `weights`
 /// (width, kv_lora).
 ///
 /// # Panics
@@ -156,10 +155,10 @@ pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
     kv.par_chunks_exact_mut(dims.width())
         .zip(cache.par_chunks_exact(row))
         .for_each(|(kv, row)| {
-            let mut latent = vec![0.0f32; kv_lora];
-            row[..kv_lora].convert_to_f32_slice(&mut latent);
+            let mut values = vec![0.0f32; dims.mla.cache_values()];
+            dims.mla.read_row(row, &mut values);
             for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
-                *kv = dot(&latent, weights);
+                *kv = dot(&values[..kv_lora], weights);
             }
         });
 }

@@ -14,6 +14,7 @@ pub mod attention_short;
 pub mod batch_combine;
 pub mod batch_experts;
 pub mod batch_matvec;
+pub mod cache_type;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cases;
 #[cfg(feature = "bench")]
@@ -64,6 +65,7 @@ pub mod token_router;
 
 use crate::gpu::call::{Call, Flops};
 use crate::gpu::memory::{GpuWeight, Piece};
+pub use cache_type::CacheType;
 pub use dims::{GroupedDims, KvDims, MlaDims, Pairing};
 
 #[cfg(any(test, feature = "testing"))]

@@ -13,7 +13,6 @@ use crate::gpu::call::{Blocks, Call, Extent, Flops, Word};
 use crate::gpu::machine::Machine;
 use crate::gpu::{Coop, Gpu, GpuError, Target};
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 mod trial;
@@ -160,7 +159,7 @@ impl Costs {
         let mla = dims.mla;
         Self {
             expand: (mla.kv_lora * dims.width()) as u64,
-            absorbed: (mla.heads * (mla.cache_row() + mla.kv_lora)) as u64,
+            absorbed: (mla.heads * (mla.cache_values() + mla.kv_lora)) as u64,
             expanded: (mla.heads * (mla.head() + dims.v)) as u64,
         }
     }
@@ -247,7 +246,7 @@ pub struct GpuPromptAttention<'a> {
     pub q: Range,
     /// Cosine and sine, (n_ctx, rope / 2).
     pub rope_table: Range,
-    /// The layer's cache, (rows, kv_lora + rope) of f16, the chunk's rows written.
+    /// The layer's cache, (rows) as `dims` say, the chunk's rows written.
     pub cache: Range,
     /// The places of the context's rows, if the cache has pages. Then the chunk belongs to one sequence, which is
     /// [alone](Sequences::alone).
@@ -361,7 +360,7 @@ impl GpuPromptAttention<'_> {
 /// Causal attention of T tokens at positions `pos..pos + T` over expanded keys and values.
 ///
 /// `q` (T, heads, nope + rope) are the queries, whose last values are still to be rotated by `rope_table` (pos + T or more, rope
-/// / 2), cosine and sine. `kv` (pos + T or more, heads * nope + heads * v) are the expanded rows of `cache` (rows, kv_lora + rope),
+/// / 2), cosine and sine. `kv` (pos + T or more, heads * nope + heads * v) are the expanded rows of `cache`, (rows) as `dims` say,
 /// which has the rotated part of the keys. Token t sees rows `0..=pos + t`; `out` (T, heads, v) is the softmax-weighted sum of their values.
 ///
 /// # Panics
@@ -386,9 +385,7 @@ pub fn prompt_attention(
     assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
     assert!(rope_table.len() >= rows * mla.rope / 2, "rotation table");
     assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
-    let seen = &cache[..rows * mla.cache_row()];
-    let mut cache = vec![0.0f32; seen.len()];
-    seen.convert_to_f32_slice(&mut cache);
+    let cache = mla.read_rows(&cache[..rows * mla.cache_row()]);
     out.par_chunks_exact_mut(v)
         .enumerate()
         .for_each(|(i, out)| {
@@ -401,7 +398,7 @@ pub fn prompt_attention(
             let seen = position + 1;
             let rows = || kv.chunks_exact(width).take(seen);
             let mut weights: Vec<f32> = rows()
-                .zip(cache.chunks_exact(mla.cache_row()))
+                .zip(cache.chunks_exact(mla.cache_values()))
                 .map(|(kv, row)| {
                     (dot(q, &kv[h * mla.nope..][..mla.nope]) + dot(q_pe, &row[mla.kv_lora..]))
                         * scale

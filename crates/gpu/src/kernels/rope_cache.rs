@@ -1,7 +1,6 @@
 //! Rotation of the queries and of the shared key, and the cache rows of new tokens: normed latent, then rotated key.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 use super::MlaDims;
 use super::linear::rms_norm;
@@ -21,8 +20,8 @@ fn rotate(x: &mut [f32], table: &[[f32; 2]]) {
 /// Writes the rotated queries and the cache rows of T tokens at positions `pos..pos + T`.
 ///
 /// `q` is (T, heads, nope + rope), its rotated part goes to `q_pe` (T, heads, rope). `kv_a` is (T, kv_lora + rope): the
-/// latent is RMS-normed with `kv_a_norm` and `eps`, the key rotated, and both become rows of `cache` (n_ctx, kv_lora +
-/// rope) in f16. `rope_table` is (n_ctx, rope / 2) of cosine and sine.
+/// latent is RMS-normed with `kv_a_norm` and `eps`, the key rotated, and both become rows of `cache`, (n_ctx) rows of
+/// [`MlaDims::cache_row`] words. `rope_table` is (n_ctx, rope / 2) of cosine and sine.
 ///
 /// # Panics
 /// If a size does not fit the others or the cache ends before `pos + T`.
@@ -41,8 +40,8 @@ pub fn rope_cache(
     q_pe: &mut [f32],
     cache: &mut [f16],
 ) {
-    let row = dims.cache_row();
-    let n_tokens = kv_a.len() / row;
+    let (width, row) = (dims.cache_values(), dims.cache_row());
+    let n_tokens = kv_a.len() / width;
     let pairs = dims.rope / 2;
     assert_eq!(
         [q.len(), q_pe.len()],
@@ -51,7 +50,7 @@ pub fn rope_cache(
     );
     let rows = &mut cache[pos * row..(pos + n_tokens) * row];
     for (t, (kv_a, cache)) in kv_a
-        .chunks_exact(row)
+        .chunks_exact(width)
         .zip(rows.chunks_exact_mut(row))
         .enumerate()
     {
@@ -69,7 +68,7 @@ pub fn rope_cache(
         let mut values = rms_norm(latent, kv_a_norm, eps);
         values.extend(key);
         rotate(&mut values[dims.kv_lora..], angles);
-        cache.convert_from_f32_slice(&values);
+        dims.write_row(&values, cache);
     }
 }
 
@@ -142,14 +141,15 @@ pub struct CacheRow {
     pub kv_a_norm: Range,
     /// `attention.layer_norm_rms_epsilon`.
     pub eps: f32,
-    /// The layer's cache, (n_ctx, kv_lora + rope) of f16. A replay's position must be among its rows.
+    /// The layer's cache, (n_ctx) rows as `dims` say. A replay's position must be among its rows.
     pub cache: Range,
 }
 
 impl CacheRow {
     /// `call` in workgroups of `threads` threads, with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
     pub(super) fn bind(&self, call: Call, dims: MlaDims, threads: u32) -> Call {
-        call.number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
+        dims.with_rows(call)
+            .number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
             .number("ROPE", dims.rope as u32)
             .number("KV_LORA", dims.kv_lora as u32)
             .bind("kv_a", &self.kv_a)
@@ -175,7 +175,7 @@ pub fn call(b: &GpuRopeCache) -> Call {
         "rope_cache works on pairs: {dims:?}"
     );
     let summed = b.partial_sums > 1;
-    let partial_stride = b.partial_tokens * dims.cache_row() as u32 / 2;
+    let partial_stride = b.partial_tokens * dims.cache_values() as u32 / 2;
     let call = Call::new("rope_cache")
         .number("WG", WG)
         .number("LANES", 1)
@@ -219,6 +219,7 @@ mod tests {
     use crate::gpu::buffer::{Buffer, Role};
     use crate::gpu::testing::gpus;
     use crate::gpu::{GpuError, Most, Step};
+    use crate::kernels::CacheType;
     use crate::kernels::cases::rope_cache::cases;
     use crate::kernels::testing::{Rng, agree_everywhere, assert_close};
 
@@ -230,6 +231,7 @@ mod tests {
             nope: 20,
             rope: 8,
             kv_lora: 48,
+            cache: CacheType::F16,
         };
         let (n_tokens, pos, n_ctx, row) = (2, 5, 9, 56);
         let q = rng.normals(n_tokens * 3 * 28);
@@ -301,6 +303,7 @@ mod tests {
             nope: 6,
             rope: 4,
             kv_lora: 12,
+            cache: CacheType::F16,
         };
         // Two partial sums of a product that was recorded for five tokens.
         let enough = GpuRopeCache {

@@ -288,6 +288,7 @@ mod tests {
     use super::*;
     use crate::gpu::machine::Profile;
     use crate::gpu::testing::{some_waves, token_gpus};
+    use crate::kernels::CacheType;
     use crate::kernels::cases::attention::GLM;
     use crate::kernels::cases::token_absorb::{Absorbed, cases};
     use crate::kernels::testing::{agree, agree_everywhere};
@@ -325,6 +326,7 @@ mod tests {
                 nope,
                 rope: 64,
                 kv_lora: 512,
+                cache: CacheType::F16,
             },
             cache: false,
             tokens: 1,

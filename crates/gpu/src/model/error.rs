@@ -16,6 +16,14 @@ pub enum ModelError {
         /// The architectures of all families, and their models.
         runs: String,
     },
+    /// A type of the cache that the model cannot have.
+    #[error("the model cannot have a cache of {cache}: {why}; use --cache-type f16")]
+    CacheType {
+        /// The type that is asked for.
+        cache: &'static str,
+        /// Why it cannot have it, as a clause.
+        why: String,
+    },
     /// A file of metadata only, such as a vocabulary.
     #[error("the file holds no tensors: it is a vocabulary or an incomplete export, not a model")]
     NoTensors,

@@ -272,6 +272,7 @@ fn absorb(ty: GgmlType, units: u32, nope: usize, kv_lora: usize) -> Spec {
         nope,
         rope: 64,
         kv_lora,
+        cache: CacheType::F16,
     };
     let call = GpuTokenAbsorb {
         tokens: 1,

@@ -28,6 +28,7 @@ const GLM: MlaDims = MlaDims {
     nope: 192,
     rope: 64,
     kv_lora: 512,
+    cache: CacheType::F16,
 };
 
 /// The cost of a shader outside of loops.

@@ -84,6 +84,8 @@ pub struct Row {
     pub activation: Option<&'static str>,
     /// The weights whose products decoding read.
     pub precompose: Option<&'static str>,
+    /// The type of the cache.
+    pub cache_type: &'static str,
     /// The file or the synthetic model.
     pub model_filename: String,
     /// The model's name.
@@ -442,6 +444,7 @@ mod tests {
             backends: "Vulkan".to_owned(),
             tier: Some("subgroup"),
             activation: Some("halves"),
+            cache_type: "q8_0",
             model_filename: "glm-4.7-flash:q4_0".to_owned(),
             model_type: "synthetic glm-4.7-flash q4_0".to_owned(),
             model_size: 17 << 30,
@@ -543,12 +546,12 @@ mod tests {
         );
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
-        let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,model_filename,model_type,model_size,\
+        let names = "build_commit,version,gpu_info,driver,backends,tier,activation,precompose,cache_type,model_filename,model_type,model_size,\
             model_n_params,n_ubatch,n_prompt,n_gen,n_depth,test_time,avg_ns,stddev_ns,avg_ts,stddev_ts,bytes_per_token,gb_per_s,\
             peak_gb_per_s,dispatches_per_token,dependent_dispatches_per_token,host_ms_per_token,gpu_idle,clock,longest_submission_ms,\
             expert_slots,expert_hits,cpu_share,draft,drafted,accepted";
         assert_eq!(lines[0], names);
-        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"glm-4.7-flash:q4_0\",\
+        let expected = "\"abc\",\"0.1.0\",\"NVIDIA \"\"H200\"\"\",\"NVIDIA 580\",\"Vulkan\",\"\",\"\",\"\",\"q8_0\",\"glm-4.7-flash:q4_0\",\
             \"synthetic glm-4.7-flash q4_0\",\"18253611008\",\"29900000000\",\"64\",\"0\",\"100\",\"4096\",\
             \"2026-11-20T08:00:00Z\",\"225000000\",\"35355339\",\"450.0\",\"70.71067811865476\",\"2000000000.0\",\
             \"900.0\",\"4500.0\",\"700\",\"450\",\"0.5\",\"0.0125\",\"gpu\",\"\",\"\",\"\",\"\",\"\",\"\",\"\"";

@@ -25,6 +25,7 @@ use crate::engine::{
 use crate::gpu::clock::Clock;
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, Gpu, GpuOptions};
+use crate::kernels::CacheType;
 use crate::models::Model;
 use crate::tokenizer::strftime_now;
 
@@ -71,6 +72,8 @@ pub struct BenchOptions {
     pub gpu: GpuOptions,
     /// The weights of which a GPU gets products besides.
     pub precompose: PrecomposeChoice,
+    /// The type of the cache.
+    pub cache_type: CacheType,
     /// How the CPU multiplies.
     pub cpu_products: Products,
     /// The CPU's share of experts that tokens miss on a GPU.
@@ -165,7 +168,9 @@ pub fn run(options: &BenchOptions, on_event: &mut OnEvent<'_>) -> Result<(), Ben
             "it is for steps of one token, and drafts make steps of several; give --draft off";
         return Err(BenchError::Routing(several.to_owned()));
     }
-    let model = options.source.load_with_nextn(&options.draft.layer()?)?;
+    let model = options
+        .source
+        .load_with(&options.draft.layer()?, options.cache_type)?;
     let suits_cpu = suits_cpu(options, &*model);
     let on_gpus_alone = suits_cpu.is_err();
     match run_all(options, &model, suits_cpu, on_event) {
@@ -425,6 +430,7 @@ fn base_row(options: &BenchOptions, model: &dyn Model) -> Row {
         gpu_info: options.cpu_products.device(),
         backends: "CPU".to_owned(),
         model_filename: options.source.name(),
+        cache_type: model.cache_type().name(),
         model_type: describe(model),
         model_size: tensors.iter().map(|t| t.byte_len()).sum(),
         model_n_params: tensors.iter().map(|t| t.element_count()).sum(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::BenchError;
 use crate::aliases::PREFERRED;
 use crate::engine::ModelSource;
+use crate::kernels::CacheType;
 use crate::model::NextnSource;
 use crate::models::{self, Model};
 use crate::quant::GgmlType;
@@ -26,14 +27,18 @@ impl Source {
     /// # Errors
     /// The refusal of the file or of the plan.
     pub fn load(&self) -> Result<Arc<dyn Model>, BenchError> {
-        self.load_with_nextn(&NextnSource::None)
+        self.load_with(&NextnSource::None, CacheType::default())
     }
 
-    /// The model with the prediction layer of `nextn`. A synthetic model has one wherever it is wanted.
+    /// The model with the prediction layer of `nextn` and a cache of this type. A synthetic model has such a layer wherever it is wanted.
     ///
     /// # Errors
     /// The refusal of the file or of the plan.
-    pub fn load_with_nextn(&self, nextn: &NextnSource) -> Result<Arc<dyn Model>, BenchError> {
+    pub fn load_with(
+        &self,
+        nextn: &NextnSource,
+        cache: CacheType,
+    ) -> Result<Arc<dyn Model>, BenchError> {
         let gguf = match self {
             Self::Model(source) => source.open()?,
             Self::Synthetic(model, recipe) => {
@@ -44,7 +49,7 @@ impl Source {
                 synth::without_matrices(*model, *recipe, &options)?
             }
         };
-        Ok(models::load_with_nextn(Arc::new(gguf), nextn)?)
+        Ok(models::load_with_cache(Arc::new(gguf), nextn, cache)?)
     }
 
     /// The file, or `MODEL:RECIPE`.

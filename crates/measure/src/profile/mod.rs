@@ -28,6 +28,7 @@ use crate::gpu::clock::Clock;
 use crate::gpu::stamps::Stamps;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuOptions};
+use crate::kernels::CacheType;
 use crate::models::Model;
 use crate::recipes::Residence;
 use crate::tokenizer::strftime_now;
@@ -65,6 +66,8 @@ pub struct ProfileOptions {
     pub gpu: GpuOptions,
     /// The weights of which the GPU gets products besides.
     pub precompose: PrecomposeChoice,
+    /// The type of the cache.
+    pub cache_type: CacheType,
     /// The CPU's share of the experts that decoded tokens miss.
     pub cpu_share: CpuShare,
     /// Whether to load a model that has no room in memory, as far as anything tells.
@@ -129,7 +132,7 @@ fn on_gpu(
     on_load: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Profile, BenchError> {
     let layer = options.draft.layer()?;
-    let model = options.source.load_with_nextn(&layer)?;
+    let model = options.source.load_with(&layer, options.cache_type)?;
     let test = test(options);
     let n_ctx = n_ctx(&[test], &*model)?;
     let (gpu, (residence, chunk), seconds) = open(options, &*model, n_ctx)?;
@@ -402,6 +405,7 @@ mod tests {
                 source: "tiny:q4_0".parse().expect("a synthetic model"),
                 gpu: GpuOptions::default(),
                 precompose: PrecomposeChoice::Off,
+                cache_type: CacheType::F16,
                 cpu_share: CpuShare::Off,
                 draft: Drafting::default(),
                 subject,

@@ -7,6 +7,8 @@
 use crate::gpu::buffer::{Buffer, Range};
 use crate::gpu::memory::{GpuWeight, Piece, write_head};
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::CacheType;
+use crate::models::Model;
 use crate::quant::GgmlType;
 use crate::quant::repack::{Planes, UNIT, head, sub_plane_words};
 use crate::recipes::Steps;
@@ -64,21 +66,31 @@ pub(super) async fn fill_weights(
 /// Fills the first `rows` rows of every layer's cache, which has `of`.
 pub(super) async fn fill_cache(
     gpu: &Gpu,
-    recipes: &Steps,
+    (model, recipes): (&dyn Model, &Steps),
     of: u64,
     rows: u64,
 ) -> Result<(), GpuError> {
-    let values = super::super::random::cache_values(CACHE_POOL as usize / 2);
+    use super::super::random::cache_values;
+    let row = recipes.cache().first().map_or(1, |range| range.size / of);
+    // Rows with codes must stay whole.
+    let (values, step) = match model.cache_type() {
+        CacheType::F16 => (cache_values(CACHE_POOL as usize / 2), 4),
+        CacheType::Q8_0 => {
+            let rows = CACHE_POOL / row;
+            (model.cache_rows(rows as usize, cache_values), row)
+        }
+    };
+    let pool_bytes = values.len() as u64 * 2;
     let pool = gpu.storage_with("random cache rows", &values).await?;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     for (layer, range) in recipes.cache().iter().enumerate() {
-        let start = layer as u64 * 4 * 65_537 % CACHE_POOL;
-        let bytes = range.size / of * rows;
+        let start = layer as u64 * step * 65_537 % pool_bytes;
+        let bytes = row * rows;
         let to = Range {
             size: bytes,
             ..range.clone()
         };
-        tile(&mut encoder, &pool, 0..CACHE_POOL, start, &to);
+        tile(&mut encoder, &pool, 0..pool_bytes, start, &to);
     }
     gpu.queue.submit([encoder.finish()]);
     gpu.done().await

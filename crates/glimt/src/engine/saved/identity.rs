@@ -51,7 +51,7 @@ impl Identity {
             rows: (
                 config.block_count + usize::from(model.nextn()),
                 model.cache_bytes_per_token(),
-                "f16".to_owned(),
+                model.cache_type().name().to_owned(),
             ),
             layer: model.nextn().then(|| layer(model)),
         })
@@ -224,16 +224,21 @@ mod tests {
     use super::*;
     use crate::engine::draft::{DraftOptions, DraftSource};
     use crate::engine::testing::{small_model, small_model_with_nextn};
-    use crate::engine::{DeviceChoice, EngineOptions, GpuOptions};
+    use crate::engine::{CacheType, DeviceChoice, EngineOptions, GpuOptions};
     use crate::gpu::wait::Wait;
 
     fn identity(source: DraftSource) -> Identity {
+        identity_with(source, CacheType::F16)
+    }
+
+    fn identity_with(source: DraftSource, cache: CacheType) -> Identity {
         let options = EngineOptions {
             gpu: GpuOptions {
                 device: DeviceChoice::Cpu,
                 ..GpuOptions::default()
             },
             draft: DraftOptions { source, most: None },
+            cache_type: Some(cache),
             ..EngineOptions::default()
         };
         let gguf = match source {
@@ -242,6 +247,15 @@ mod tests {
         };
         let opened = Opened::of_gguf(gguf, &options).wait().expect("it opens");
         Identity::of(&opened).expect("it reads")
+    }
+
+    #[test]
+    fn rows_of_one_type_do_not_go_with_a_cache_of_another() {
+        let [own, other] = CacheType::ALL.map(|cache| identity_with(DraftSource::Off, cache));
+        assert!(!other.goes_with(&own) && !own.goes_with(&other));
+        let (what, found, expected) = other.difference(&own).expect("they differ");
+        assert_eq!(what, "layout of cache rows");
+        assert!(found.contains("of q8_0") && expected.contains("of f16"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::ops::Deref;
 
 use crate::gguf::Gguf;
-use crate::kernels::{KvDims, MlaDims};
+use crate::kernels::{CacheType, KvDims, MlaDims};
 use crate::model::keys::Keys;
 use crate::model::{self, Gating, ModelError};
 
@@ -28,6 +28,8 @@ pub struct Config {
     pub qk_rope_head_dim: usize,
     /// Value dimensions per head.
     pub v_head_dim: usize,
+    /// The type of the cache's rows, which no file tells: that of [`CacheType::default`] unless the engine asks for another.
+    pub cache: CacheType,
 }
 
 impl Deref for Config {
@@ -82,6 +84,7 @@ impl Config {
             qk_nope_head_dim,
             qk_rope_head_dim,
             v_head_dim,
+            cache: CacheType::default(),
         })
     }
 
@@ -139,6 +142,7 @@ impl Config {
             nope: self.qk_nope_head_dim,
             rope: self.qk_rope_head_dim,
             kv_lora: self.kv_lora_rank,
+            cache: self.cache,
         }
     }
 
@@ -151,7 +155,7 @@ impl Config {
     }
 
     /// Values in one row of the cache: the latent, then the rotated key (576 in all three models).
-    pub fn cache_row(&self) -> usize {
+    pub fn cache_values(&self) -> usize {
         self.kv_lora_rank + self.qk_rope_head_dim
     }
 

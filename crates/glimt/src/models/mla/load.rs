@@ -123,7 +123,7 @@ impl<'a> Loader<'a> {
         let (attn_k_b, attn_v_b) = self.kv_b(&name)?;
         Ok(Attention {
             q,
-            attn_kv_a_mqa: tensors.matrix(&name("attn_kv_a_mqa"), 1, c.cache_row(), width)?,
+            attn_kv_a_mqa: tensors.matrix(&name("attn_kv_a_mqa"), 1, c.cache_values(), width)?,
             attn_kv_a_norm: tensors.vector(&name("attn_kv_a_norm"), c.kv_lora_rank)?,
             attn_k_b,
             attn_v_b,

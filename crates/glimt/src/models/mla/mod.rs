@@ -21,10 +21,14 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::CacheType;
+use crate::kernels::cache_type::BLOCK;
 use crate::kernels::products::Products;
-use crate::model;
 use crate::model::pairs::{Factors, Pair};
+use crate::model::{self, ModelError};
 use crate::recipes::{Placed, Residence};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use std::sync::Arc;
 
 /// The family.
@@ -84,9 +88,41 @@ impl super::Model for Model {
         matrices.0
     }
 
+    fn cache_type(&self) -> CacheType {
+        self.config.cache
+    }
+
+    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
+        let dims = self.config.dims().with_cache(cache);
+        if !dims.has_whole_blocks() {
+            return Err(ModelError::CacheType {
+                cache: cache.name(),
+                why: format!(
+                    "its latents have {} values, which are no whole blocks of {BLOCK}",
+                    dims.kv_lora
+                ),
+            });
+        }
+        self.config.cache = cache;
+        Ok(())
+    }
+
+    fn cache_rows(&self, rows: usize, values: fn(usize) -> Vec<f16>) -> Vec<f16> {
+        let dims = self.config.dims();
+        let values = values(rows * dims.cache_values());
+        match dims.cache {
+            CacheType::F16 => values,
+            CacheType::Q8_0 => {
+                let mut wide = vec![0.0; values.len()];
+                values.convert_to_f32_slice(&mut wide);
+                dims.write_rows(&wide)
+            }
+        }
+    }
+
     fn cache_bytes_per_token(&self) -> u64 {
-        // A position is one row of f16 in each layer.
-        (self.cached_layers() * self.config.cache_row() * size_of::<half::f16>()) as u64
+        // A position is one row of words of 16 bits in each layer.
+        (self.cached_layers() * self.config.dims().cache_row() * size_of::<f16>()) as u64
     }
 
     fn factors(&self, pair: Pair) -> Vec<Factors<'_>> {

@@ -16,7 +16,7 @@ use crate::models::{self, OnBlock, OutOfMemory, Part, body};
 
 /// A model on the CPU: the reference that every other forward pass is held against.
 ///
-/// With exact products all arithmetic is f32 on exactly dequantised weights; only the cache is f16, as on the GPU. Results do not depend
+/// With exact products all arithmetic is f32 on exactly dequantised weights; only the cache is f16 or has codes, as on the GPU. Results do not depend
 /// on how tokens are split into calls or work among threads, bit for bit, whatever the products.
 pub struct Reference {
     model: Arc<Model>,
@@ -24,7 +24,7 @@ pub struct Reference {
     dims: MlaDims,
     /// Cosine and sine, (n_ctx, rope / 2).
     rope_table: Vec<[f32; 2]>,
-    /// One (rows, kv_lora + rope) cache per layer, that of the prediction layer behind the others.
+    /// One cache per layer, that of the prediction layer behind the others: (rows) rows of words of 16 bits, as `dims` say.
     cache: Vec<Vec<f16>>,
 }
 
@@ -101,6 +101,7 @@ impl Reference {
             nope: _,
             rope,
             kv_lora,
+            cache: _,
         } = dims;
         let normed = |w: &Weight, x: &[f32], norm: &[f32]| {
             let options = MatvecOptions::contiguous(w.cols).with_norm(norm, eps);
@@ -133,7 +134,7 @@ impl Reference {
             part.in_order(&mut self.cache[il], dims.cache_row(), |cache| {
                 rope_cache(
                     &q[own(heads * dims.head())],
-                    &kv_a[own(dims.cache_row())],
+                    &kv_a[own(dims.cache_values())],
                     &attention.attn_kv_a_norm,
                     eps,
                     &self.rope_table,
@@ -215,14 +216,16 @@ impl models::Reference for Reference {
         let kv_a = Projection::Plain(&block.attention.attn_kv_a_mqa);
         let norm = Some((&block.attn_norm[..], eps));
         let [kv_a] = self.products.project([kv_a], &x, tokens.len(), norm);
-        let (row, il) = (dims.cache_row(), model.layers.len());
+        let il = model.layers.len();
         let mut kv_a = &kv_a[..];
         for part in parts {
-            let own = kv_a.split_off(..part.tokens * row).unwrap_or_default();
+            let own = kv_a
+                .split_off(..part.tokens * dims.cache_values())
+                .unwrap_or_default();
             let norm = &block.attention.attn_kv_a_norm;
             // There are no queries.
             let dims = MlaDims { heads: 0, ..dims };
-            part.in_order(&mut self.cache[il], row, |cache| {
+            part.in_order(&mut self.cache[il], dims.cache_row(), |cache| {
                 let table = &self.rope_table;
                 rope_cache(&[], own, norm, eps, table, part.pos, dims, &mut [], cache);
             });

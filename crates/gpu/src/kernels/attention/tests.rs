@@ -6,11 +6,13 @@ use crate::gpu::call::State;
 use crate::gpu::machine::Machine;
 use crate::gpu::testing::{download, gpus, output, run, upload};
 use crate::gpu::{Gpu, GpuError, Most, Step};
+use crate::kernels::CacheType;
 use crate::kernels::cases::Case;
 use crate::kernels::cases::attention::{Context, DEEPSEEK, GLM, Kernel};
 use crate::kernels::testing::{Rng, agree, agree_everywhere, assert_close};
 use crate::kernels::{attention_coop, attention_heads, attention_merge};
 use crate::quant::activation::Activation;
+use half::slice::HalfFloatSliceExt;
 
 mod pages;
 
@@ -24,6 +26,7 @@ fn softmax_weighted_sum_of_what_each_token_may_see() {
                 nope: 32,
                 rope: 16,
                 kv_lora: 40,
+                cache: CacheType::F16,
             },
             7,
             4,
@@ -34,6 +37,7 @@ fn softmax_weighted_sum_of_what_each_token_may_see() {
                 nope: 128,
                 rope: 64,
                 kv_lora: 512,
+                cache: CacheType::F16,
             },
             0,
             1,
@@ -44,6 +48,7 @@ fn softmax_weighted_sum_of_what_each_token_may_see() {
                 nope: 128,
                 rope: 64,
                 kv_lora: 512,
+                cache: CacheType::F16,
             },
             150,
             2,
@@ -99,6 +104,7 @@ fn scores_far_beyond_the_range_of_exp_stay_finite() {
         nope: 2,
         rope: 2,
         kv_lora: 4,
+        cache: CacheType::F16,
     };
     let cache: Vec<f16> = (0..3 * 6).map(|i| f16::from_f32(i as f32)).collect();
     let mut out = vec![f32::NAN; 4];
@@ -118,6 +124,7 @@ fn slices_cover_the_context_and_fit_the_partial_sums() {
         nope: 192,
         rope: 64,
         kv_lora: 512,
+        cache: CacheType::F16,
     };
     let of_heads = attention_heads::Shape::of(dims, 32 << 10).expect("it suits");
     let vectors = [Form::Vector, Form::Heads(of_heads)];
@@ -221,6 +228,7 @@ fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
         nope: 8,
         rope: 8,
         kv_lora: 8,
+        cache: CacheType::F16,
     };
     let [sums, stats] = partial_bytes(dims, 3).map(|bytes| Range::floats("partials", bytes / 4));
     let cache = |role| Range::whole(&Buffer::new("cache", 20 * 16 * 2, role));
@@ -273,6 +281,7 @@ fn the_kernel_is_exact_in_the_longest_context() {
         nope: 192,
         rope: 64,
         kv_lora: 512,
+        cache: CacheType::F16,
     };
     let row = dims.cache_row();
     let bound = gpus().iter().map(|gpu| gpu.max_binding).min();
@@ -328,6 +337,7 @@ fn scores_far_beyond_the_range_of_exp_stay_finite_on_the_gpu() {
         nope: 8,
         rope: 8,
         kv_lora: 8,
+        cache: CacheType::F16,
     };
     let cache: Vec<f16> = (0..200 * 16)
         .map(|i| f16::from_f32((i / 16) as f32))
@@ -350,7 +360,9 @@ fn of_vectors() -> Vec<Case> {
         nope: 16,
         rope: 24,
         kv_lora: 72,
+        cache: CacheType::F16,
     };
+    let codes = |dims: MlaDims| dims.with_cache(CacheType::Q8_0);
     let kernel = Kernel::Of(Form::Vector);
     let contexts = [
         (GLM, 0, 1),
@@ -364,7 +376,12 @@ fn of_vectors() -> Vec<Case> {
         (DEEPSEEK, 63, 2),
         (odd, 0, 3),
         (odd, 700, 8),
+        (codes(GLM), 0, 1),
+        (codes(GLM), 574, 1),
+        (codes(DEEPSEEK), 4093, 3),
+        (codes(MlaDims { kv_lora: 96, ..odd }), 700, 8),
     ];
+
     let context = |(dims, pos, tokens): (MlaDims, usize, usize)| {
         let (rows, machine) = (pos + tokens, Machine::H200);
         let (slices, slice_rows) = cut_context(Form::Vector, machine, rows, tokens, dims.heads);
@@ -387,6 +404,7 @@ fn of_any_cut() -> Vec<Case> {
         nope: 16,
         rope: 8,
         kv_lora: 64,
+        cache: CacheType::F16,
     };
     let case = |cut| {
         let of = Context {

@@ -8,7 +8,6 @@ use crate::kernels::attention_coop::{Shape, Shapes};
 use crate::kernels::coop::{Trial, made_up};
 use crate::kernels::{MlaDims, attention_merge};
 use crate::quant::activation::Activation;
-use half::f16;
 
 /// The NMSE that a device may show where the forms are [compared]. Rounding queries and weights to f16 explains 1e-6: scores of variance
 /// 9 are off by 6e-4, so weights by as much.
@@ -26,15 +25,15 @@ pub(in crate::kernels) fn compared(
     let mut floats = made_up();
     let q_lat = floats(dims.heads * dims.kv_lora, 4.0);
     let mut q_pe = floats(dims.heads * dims.rope, 4.0);
-    let mut cache = floats(ROWS * dims.cache_row(), 1.0);
+    let mut cache = floats(ROWS * dims.cache_values(), 1.0);
     // One value of the key is 0, 1, 2.. for every 2 rows, and adds as much to the score.
-    let scale = 1.0 / (dims.cache_row() as f32).sqrt();
+    let scale = 1.0 / (dims.cache_values() as f32).sqrt();
     let firsts = q_pe.iter_mut().step_by(dims.rope);
     firsts.for_each(|q| *q = 1.0 / scale);
-    for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
+    for (i, row) in cache.chunks_exact_mut(dims.cache_values()).enumerate() {
         row[dims.kv_lora] = (i / 2) as f32;
     }
-    let cache: Vec<f16> = cache.into_iter().map(f16::from_f32).collect();
+    let cache = dims.write_rows(&cache);
     let attention = GpuAttention {
         form: Form::Vector,
         q_lat: Range::whole(&Buffer::with(NAME, &q_lat)),

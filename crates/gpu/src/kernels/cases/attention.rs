@@ -14,7 +14,7 @@ use crate::kernels::attention::{
 };
 use crate::kernels::attention_merge::attention_merge;
 use crate::kernels::sequences::{SLICE, Sequences};
-use crate::kernels::{MlaDims, attention_short};
+use crate::kernels::{CacheType, MlaDims, attention_short};
 
 /// The sizes of GLM-4.7-Flash.
 pub(crate) const GLM: MlaDims = MlaDims {
@@ -22,6 +22,7 @@ pub(crate) const GLM: MlaDims = MlaDims {
     nope: 192,
     rope: 64,
     kv_lora: 512,
+    cache: CacheType::F16,
 };
 
 /// The sizes of DeepSeek-V2-Lite.
@@ -41,10 +42,11 @@ pub(crate) enum Kernel {
 
 impl Kernel {
     /// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows. The error of the kernels is
-    /// smaller, except that by matrices rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much.
-    pub fn limit(self, rows: usize) -> f64 {
-        match self {
-            Self::Of(Form::Matrix(_)) => 1e-6,
+    /// smaller, except that by matrices rounding to f16 moves scores of variance 9 by some 5e-4, and weights by as much. The form by heads keeps
+    /// tiles in f16, to which values of codes are rounded.
+    pub fn limit(self, rows: usize, cache: CacheType) -> f64 {
+        match (self, cache) {
+            (Self::Of(Form::Matrix(_)), _) | (Self::Of(Form::Heads(_)), CacheType::Q8_0) => 1e-6,
             _ => 1e-12 + 1e-12 * rows as f64,
         }
     }
@@ -84,7 +86,7 @@ impl Queries {
         };
         Self {
             dims,
-            scale: 1.0 / (dims.cache_row() as f32).sqrt(),
+            scale: 1.0 / (dims.cache_values() as f32).sqrt(),
             q_lat: queries(dims.kv_lora).collect(),
             q_pe: queries(dims.rope).collect(),
         }
@@ -93,6 +95,7 @@ impl Queries {
     /// Has scores of one token rise and fall with the rows of `cache`, so that sums must be scaled.
     fn rise(&mut self, cache: &mut [f16]) {
         let (rope, row) = (self.dims.rope, self.dims.cache_row());
+        let first = self.dims.rotated_word();
         // A share that rises by 1 every 2 rows.
         let firsts = self.q_pe.iter_mut().step_by(rope);
         firsts.for_each(|q| *q = 1.0 / self.scale);
@@ -102,7 +105,7 @@ impl Queries {
             *q = -16.0 / self.scale;
         }
         for (i, row) in cache.chunks_exact_mut(row).enumerate() {
-            row[self.dims.kv_lora] = f16::from_f32((i / 2 % 32) as f32);
+            row[first] = f16::from_f32((i / 2 % 32) as f32);
         }
     }
 
@@ -195,12 +198,12 @@ impl Context {
 
     pub fn case(self) -> Case {
         let ([slices, _], rows) = (self.cut, self.pos + self.tokens);
-        let (heads, tokens) = (self.dims.heads, self.tokens);
+        let (heads, tokens) = (lab::heads(self.dims), self.tokens);
         let of = match self.kernel {
             Kernel::Of(Form::Heads(shape)) => format!(" {shape:?}"),
             _ => String::new(),
         };
-        let name = format!("{heads} heads, {rows} rows in {slices} slices");
+        let name = format!("{heads}, {rows} rows in {slices} slices");
         let tokens = match tokens {
             1 => String::new(),
             tokens => format!(", {tokens} tokens"),
@@ -213,7 +216,7 @@ impl Context {
         let (dims, rows) = (self.dims, self.pos + self.tokens);
         let seen = rows * dims.cache_row();
         // Rows behind the last token are no numbers: reading one would show.
-        let mut cache = lab.halves((rows + 3) * dims.cache_row(), 1.0);
+        let mut cache = lab.rows(dims, rows + 3, 1.0);
         cache[seen..].fill(f16::NAN);
         let mut queries = Queries::new(lab, dims, self.tokens);
         if self.tokens == 1 {
@@ -235,7 +238,11 @@ impl Context {
             [0, slices as usize],
         )?;
         let twin = queries.twin(0, self.tokens, &cache[..seen]);
-        Ok(vec![lab.close(&found, &twin, self.kernel.limit(rows))])
+        Ok(vec![lab.close(
+            &found,
+            &twin,
+            self.kernel.limit(rows, dims.cache),
+        )])
     }
 }
 
@@ -248,7 +255,7 @@ fn of_sequences(
 ) -> Result<Vec<Compared>, GpuError> {
     let pages = Pages::new(lab, 32, lengths);
     let (row, tokens) = (dims.cache_row(), pages.tokens());
-    let of: Vec<Vec<f16>> = lengths.iter().map(|n| lab.halves(n * row, 1.0)).collect();
+    let of: Vec<Vec<f16>> = lengths.iter().map(|n| lab.rows(dims, *n, 1.0)).collect();
     let cache = pages.cache(&of, row);
     let queries = Queries::new(lab, dims, tokens);
     let seen = pages.of.iter().zip(&pages.positions);
@@ -303,14 +310,14 @@ fn of_sequences(
     let limit = match form {
         // Queries and weights are rounded to f16.
         Form::Matrix(_) => 1e-5,
-        _ => kernel.limit(pages.n_ctx),
+        _ => kernel.limit(pages.n_ctx, dims.cache),
     };
     Ok(vec![fits, lab.close(&found, &twin, limit)])
 }
 
 /// Tokens of sequences of these lengths.
 pub(crate) fn sequences(form: Form, dims: MlaDims, lengths: &'static [usize]) -> Case {
-    let name = format!("{} heads, {} sequences", dims.heads, lengths.len());
+    let name = format!("{}, {} sequences", lab::heads(dims), lengths.len());
     let name = name + Kernel::Of(form).name();
     Case::new(name, move |lab| {
         of_sequences(lab, (form, None), dims, lengths)
@@ -320,8 +327,8 @@ pub(crate) fn sequences(form: Form, dims: MlaDims, lengths: &'static [usize]) ->
 /// Tokens of sequences of these lengths, each of which attends as it does alone, up to `short` rows by another kernel.
 pub(crate) fn each(form: Form, short: u32, dims: MlaDims, lengths: &'static [usize]) -> Case {
     let name = format!(
-        "{} heads, {} sequences, each alone",
-        dims.heads,
+        "{}, {} sequences, each alone",
+        lab::heads(dims),
         lengths.len()
     );
     let name = format!("{name}, {short} rows{}", Kernel::Of(form).name());
@@ -340,6 +347,7 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     }
     forms.dedup();
     let lengths: &[usize] = &[91, 1, 131];
+    let codes = DEEPSEEK.with_cache(CacheType::Q8_0);
     for &form in &forms {
         let contexts: &[usize] = match form {
             Form::Matrix(_) => &[150, 1100],
@@ -348,12 +356,16 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
         for &rows in contexts {
             let (_, slice_rows) = cut_context(form, gpu.machine, rows, 1, DEEPSEEK.heads);
             let kernel = Kernel::Of(form);
-            all.push(Context::of_one(kernel, DEEPSEEK, rows, slice_rows as usize).case());
+            for dims in [DEEPSEEK, codes] {
+                all.push(Context::of_one(kernel, dims, rows, slice_rows as usize).case());
+            }
         }
     }
     if attention_short::fits(gpu, DEEPSEEK) {
         let slice_rows = attention_short::ROWS as usize;
-        all.push(Context::of_one(Kernel::Short, DEEPSEEK, 100, slice_rows).case());
+        for dims in [DEEPSEEK, codes] {
+            all.push(Context::of_one(Kernel::Short, dims, 100, slice_rows).case());
+        }
     }
     all.extend(forms.iter().map(|&form| sequences(form, DEEPSEEK, lengths)));
     let short = attention_short::fits(gpu, DEEPSEEK).then_some(96);

@@ -5,9 +5,9 @@ use super::lab::{Compared, Lab, state};
 use crate::gpu::GpuError;
 use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
-use crate::kernels::MlaDims;
 use crate::kernels::attention::{MAX_SLICES, partial_bytes};
 use crate::kernels::attention_merge::{attention_merge, call};
+use crate::kernels::{CacheType, MlaDims};
 use crate::quant::activation::{Activation, Q8Unit, quantize_activation};
 use crate::quant::halves::{HalvesBlock, halve, restore};
 
@@ -72,6 +72,7 @@ impl Slices {
             nope: 8,
             rope: 8,
             kv_lora: self.kv_lora,
+            cache: CacheType::F16,
         }
     }
 

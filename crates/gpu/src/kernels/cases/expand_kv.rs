@@ -11,7 +11,7 @@ use crate::gpu::call::{Blocks, State};
 use crate::kernels::expand_kv::{call, expand_kv, expand_kv_weights, tiled, weights_calls};
 use crate::kernels::expand_kv_coop::Shape;
 use crate::kernels::sequences::PAGE;
-use crate::kernels::{KvDims, MlaDims};
+use crate::kernels::{CacheType, KvDims, MlaDims};
 use crate::quant::GgmlType::{self, Q4_K, Q5_0, Q8_0};
 
 pub(crate) const fn dims(heads: usize, nope: usize, v: usize) -> KvDims {
@@ -20,6 +20,7 @@ pub(crate) const fn dims(heads: usize, nope: usize, v: usize) -> KvDims {
         nope,
         rope: 64,
         kv_lora: 512,
+        cache: CacheType::F16,
     };
     KvDims { mla, v }
 }
@@ -112,6 +113,7 @@ pub(crate) fn weights() -> Vec<Case> {
         nope: 32,
         rope: 8,
         kv_lora: 64,
+        cache: CacheType::F16,
     };
     let ragged = KvDims { mla, v: 33 };
     all.push(Case::new("q8_0, 33 values of a head", move |lab| {
@@ -139,7 +141,7 @@ impl Expansion {
         let Self { dims, n, rows, .. } = self;
         let (row, matrices) = (dims.mla.cache_row(), self.shape.is_some());
         let weights = lab.halves(dims.width() * dims.mla.kv_lora, 0.05);
-        let mut cache = lab.halves(n * row, 1.0);
+        let mut cache = lab.rows(dims.mla, n, 1.0);
         // The buffer holds the last block in the end, in the rows that it has.
         let begin = (n - 1) / rows * rows;
         let mut twin = vec![f32::NAN; (n - begin) * dims.width()];

@@ -1,5 +1,6 @@
 //! The surroundings of a case: a device, random numbers, and the comparison of what was found.
 
+use crate::kernels::{CacheType, MlaDims};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -92,6 +93,12 @@ impl<'a> Lab<'a> {
     pub fn halves(&self, n: usize, size: f32) -> Vec<f16> {
         let values = self.normals(n).into_iter();
         values.map(|x| f16::from_f32(x * size)).collect()
+    }
+
+    /// Random rows of a cache, of values about as large as `size`.
+    pub fn rows(&self, dims: MlaDims, rows: usize, size: f32) -> Vec<f16> {
+        let values = self.normals(rows * dims.cache_values()).into_iter();
+        dims.write_rows(&values.map(|x| x * size).collect::<Vec<_>>())
     }
 
     /// A number below `n`.
@@ -318,6 +325,14 @@ pub(super) fn tried<F>(trial: impl Future<Output = Result<F, GpuError>>) -> Resu
 /// Values of f16 as f32.
 pub(crate) fn wide(values: &[f16]) -> Vec<f32> {
     values.iter().map(|x| x.to_f32()).collect()
+}
+
+/// The heads of a block and the type of its cache, for the name of a case.
+pub(crate) fn heads(dims: MlaDims) -> String {
+    match dims.cache {
+        CacheType::F16 => format!("{} heads", dims.heads),
+        CacheType::Q8_0 => format!("{} heads, cache of q8_0", dims.heads),
+    }
 }
 
 /// The state of a step of `tokens` tokens after `pos` rows.

@@ -7,6 +7,7 @@ use super::expand_kv::{Expansion, dims, given, role};
 use super::lab::{self, Compared, Lab, state, wide};
 use crate::gpu::call::{Blocks, State};
 use crate::gpu::{Gpu, GpuError};
+use crate::kernels::CacheType;
 use crate::kernels::expand_kv::expand_kv;
 use crate::kernels::prompt_attention::{Form, GpuPromptAttention, Scratch, prompt_attention};
 use crate::kernels::rope_cache::rotate_rows;
@@ -33,9 +34,9 @@ pub(crate) struct Context {
 impl Context {
     pub fn random(lab: &Lab<'_>, dims: KvDims, pos: usize, tokens: usize) -> Self {
         let (mla, rows) = (dims.mla, pos + tokens);
-        let mut cache = lab.halves(rows * mla.cache_row(), 1.0);
+        let mut cache = lab.rows(mla, rows, 1.0);
         for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
-            row[mla.kv_lora] = f16::from_f32((i / 8 % 32) as f32);
+            row[mla.rotated_word()] = f16::from_f32((i / 8 % 32) as f32);
         }
         // Queries large enough for weights that differ much, as real ones do.
         let queries = |n: usize| {
@@ -165,6 +166,7 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
             Form::Vector => None,
             Form::Matrix(coop) => expand_kv_coop::shape(dims, coop),
         };
+        let codes = dims.with_cache(CacheType::Q8_0);
         let expansion = Expansion {
             dims,
             n: 57,
@@ -172,11 +174,23 @@ pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
             paged: false,
             shape,
         };
-        let expansion = Case::new("57 rows of 16 heads", move |lab| expansion.compare(lab));
         let attention = Case::new("37 tokens after 20, 16 heads", move |lab| {
             Context::random(lab, dims, 20, 37).attend(lab, form)
         });
-        all.extend([expansion.verified(), attention.verified()]);
+        let of_codes = Expansion {
+            dims: codes,
+            ..expansion
+        };
+        let expansion = Case::new("57 rows of 16 heads", move |lab| expansion.compare(lab));
+        let expansion_of_codes = Case::new("57 rows of 16 heads, cache of q8_0", move |lab| {
+            of_codes.compare(lab)
+        });
+        let attention_of_codes =
+            Case::new("37 tokens after 20, 16 heads, cache of q8_0", move |lab| {
+                Context::random(lab, codes, 20, 37).attend(lab, form)
+            });
+        let own = [expansion, attention, expansion_of_codes, attention_of_codes];
+        all.extend(own.map(Case::verified));
     }
     all
 }

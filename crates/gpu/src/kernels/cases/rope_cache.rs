@@ -3,30 +3,62 @@
 use half::f16;
 
 use super::Case;
-use super::lab::{Compared, Lab, state, wide};
+use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
 use super::prepared::EPS;
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
-use crate::kernels::MlaDims;
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, call, rope_cache};
 use crate::kernels::sequences::Sequences;
+use crate::kernels::{CacheType, MlaDims};
 
 /// WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
 const LIMIT_OF_HALVES: f64 = 9.6e-7;
+/// A scale may be off by as much, and codes that lie half way between two may be off by one: 2e-4 of a block's mean square each. A kernel that
+/// cut codes off instead of rounding them would be off by 7e-5 in all.
+const LIMIT_OF_CODES: f64 = 4e-6;
 
 /// A cache of `rows` rows of `row` values before anything is written.
 pub(super) fn untouched(row: usize, rows: usize) -> Vec<f16> {
     vec![f16::from_f32(7.0); rows * row]
 }
 
-/// A cache with rows of `row` values beside what it should be: rows that were to be written, and all others bit by bit.
+/// A cache with rows of `row` values in f16 beside what it should be: rows that were to be written, and all others bit by bit.
 pub(super) fn compared(
     lab: &Lab<'_>,
     found: &Range,
     expected: &[f16],
     row: usize,
+    written: impl Fn(usize) -> bool,
+) -> Result<Vec<Compared>, GpuError> {
+    let read = |rows: &[f16]| rows.iter().map(|half| half.to_f32()).collect();
+    compared_by(lab, found, expected, (row, LIMIT_OF_HALVES), read, written)
+}
+
+/// A cache of latents beside what it should be, likewise.
+fn compared_latents(
+    lab: &Lab<'_>,
+    found: &Range,
+    expected: &[f16],
+    dims: MlaDims,
+    written: impl Fn(usize) -> bool,
+) -> Result<Vec<Compared>, GpuError> {
+    let limit = match dims.cache {
+        CacheType::F16 => LIMIT_OF_HALVES,
+        CacheType::Q8_0 => LIMIT_OF_CODES,
+    };
+    let (row, read) = (dims.cache_row(), |rows: &[f16]| dims.read_rows(rows));
+    compared_by(lab, found, expected, (row, limit), read, written)
+}
+
+/// A cache beside what it should be, if `read` gives the values of rows, whose error has a limit.
+fn compared_by(
+    lab: &Lab<'_>,
+    found: &Range,
+    expected: &[f16],
+    (row, limit): (usize, f64),
+    read: impl Fn(&[f16]) -> Vec<f32>,
     written: impl Fn(usize) -> bool,
 ) -> Result<Vec<Compared>, GpuError> {
     let found = lab.read::<f16>(found, expected.len())?;
@@ -35,10 +67,10 @@ pub(super) fn compared(
         let rows = rows.filter(|(i, _)| written(*i) == of);
         rows.flat_map(|(_, row)| row).copied().collect()
     };
-    let [new, twin] = [&found, expected].map(|cache| wide(&rows(cache, true)));
+    let [new, twin] = [&found, expected].map(|cache| read(&rows(cache, true)));
     let others = rows(&found, false) == rows(expected, false);
     Ok(vec![
-        lab.close(&new, &twin, LIMIT_OF_HALVES),
+        lab.close(&new, &twin, limit),
         lab.holds(others, || "other rows".to_owned()),
     ])
 }
@@ -56,7 +88,7 @@ impl Row {
     pub fn new(lab: &Lab<'_>, dims: MlaDims, rows: usize) -> Self {
         Self {
             dims,
-            kv_a: lab.normals(dims.cache_row()),
+            kv_a: lab.normals(dims.cache_values()),
             norm: lab.normals(dims.kv_lora),
             rows,
         }
@@ -93,7 +125,7 @@ impl Row {
         rope_cache(
             &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, own,
         );
-        compared(lab, &found.cache, &expected, row, |row| row == at)
+        compared_latents(lab, &found.cache, &expected, dims, |row| row == at)
     }
 }
 
@@ -111,7 +143,7 @@ impl NewRows {
         Self {
             dims,
             q: lab.normals(tokens * dims.heads * dims.head()),
-            kv_a: lab.normals(tokens * dims.cache_row()),
+            kv_a: lab.normals(tokens * dims.cache_values()),
             norm: lab.normals(dims.kv_lora),
             table: lab.angles(n_ctx * dims.rope / 2),
         }
@@ -126,7 +158,7 @@ impl NewRows {
         rows: usize,
         sequences: Option<Sequences>,
     ) -> (GpuRopeCache, Range) {
-        let values = tokens * self.dims.cache_row();
+        let values = tokens * self.dims.cache_values();
         // The last partial sum has it all, and behind it they hold what must not be read.
         let mut sums = vec![f32::NAN; partial_sums * values];
         for sum in sums.chunks_mut(values) {
@@ -154,10 +186,13 @@ impl NewRows {
     /// The rotated queries of token `t` at this position, and its row of a cache.
     fn twin(&self, t: usize, position: usize) -> (Vec<f32>, Vec<f16>) {
         let (dims, row) = (self.dims, self.dims.cache_row());
-        let heads = dims.heads * dims.head();
+        let (heads, width) = (dims.heads * dims.head(), dims.cache_values());
         let mut cache = vec![f16::ZERO; row];
         let mut q_pe = vec![0.0; dims.heads * dims.rope];
-        let (q, kv_a) = (&self.q[t * heads..][..heads], &self.kv_a[t * row..][..row]);
+        let (q, kv_a) = (
+            &self.q[t * heads..][..heads],
+            &self.kv_a[t * width..][..width],
+        );
         let angles = &self.table[position * dims.rope / 2..];
         rope_cache(
             q, kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, &mut cache,
@@ -203,11 +238,11 @@ fn alone(
             all.push(lab.floats(&q_pe, &rotated, 1e-13)?);
         }
         let written = |row| (pos..pos + tokens).contains(&row);
-        all.extend(compared(
+        all.extend(compared_latents(
             lab,
             &rows.row.cache,
             &expected,
-            dims.cache_row(),
+            dims,
             written,
         )?);
     }
@@ -231,7 +266,7 @@ fn by_sequence(lab: &Lab<'_>, dims: MlaDims) -> Result<Vec<Compared>, GpuError> 
     let state: State = state(tokens, longest.max(tokens) - tokens);
     lab.run(vec![call(&rows)], state)?;
     let written = |row| places.iter().any(|(_, to)| *to == row);
-    let mut all = compared(lab, &rows.row.cache, &expected, dims.cache_row(), written)?;
+    let mut all = compared_latents(lab, &rows.row.cache, &expected, dims, written)?;
     all.push(lab.floats(&q_pe, &rotated, 1e-12)?);
     Ok(all)
 }
@@ -242,19 +277,30 @@ pub(crate) fn cases() -> Vec<Case> {
         nope,
         rope,
         kv_lora,
+        cache: CacheType::F16,
     };
     let (glm, deepseek) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
     let mut all = vec![];
     // The last one has more pairs to rotate than threads.
-    for dims in [glm, deepseek, dims(3, 10, 262, 34)] {
+    let codes = |dims: MlaDims| dims.with_cache(CacheType::Q8_0);
+    // The last rows of codes have an odd number of blocks.
+    for dims in [
+        glm,
+        deepseek,
+        dims(3, 10, 262, 34),
+        codes(deepseek),
+        codes(dims(3, 10, 262, 96)),
+    ] {
         for (pos, tokens) in [(0, 1), (5, 3), (41, 8)] {
-            let name = format!("{} heads, {tokens} tokens after {pos}", dims.heads);
+            let name = format!("{}, {tokens} tokens after {pos}", lab::heads(dims));
             let case = Case::new(name, move |lab| alone(lab, dims, pos, tokens));
-            all.push(case.verified_if(dims == deepseek && tokens == 3));
+            let is_shape = dims.with_cache(CacheType::F16) == deepseek;
+            all.push(case.verified_if(is_shape && tokens == 3));
         }
     }
-    all.push(Case::new("20 heads, 4 sequences in pages", move |lab| {
-        by_sequence(lab, glm)
-    }));
+    for dims in [glm, codes(glm)] {
+        let name = format!("{}, 4 sequences in pages", lab::heads(dims));
+        all.push(Case::new(name, move |lab| by_sequence(lab, dims)));
+    }
     all
 }

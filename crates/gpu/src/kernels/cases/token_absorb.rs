@@ -1,14 +1,14 @@
 //! Cases of the absorbed queries of a decoded token, with its row of the cache, and of each of several tokens.
 
 use super::Case;
-use super::lab::{Compared, Lab};
+use super::lab::{self, Compared, Lab};
 use super::places::{Several, places, standing};
 use super::prepared::{Normed, stand_for};
 use super::rope_cache::Row;
 use crate::gpu::GpuError;
 use crate::gpu::machine::Machine;
-use crate::kernels::MlaDims;
 use crate::kernels::token_absorb::{GpuTokenAbsorb, repeated, token_absorb};
+use crate::kernels::{CacheType, MlaDims};
 use crate::quant::GgmlType::{self, F16, IQ4_NL, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0};
 use crate::quant::activation::Activation;
 
@@ -42,8 +42,8 @@ impl Absorbed {
     }
 
     fn name(self, what: &str) -> String {
-        let ([q_b, k_b], heads) = (self.types, self.dims.heads);
-        format!("{q_b}, {k_b}, {heads} heads of {}{what}", self.cols)
+        let ([q_b, k_b], heads) = (self.types, lab::heads(self.dims));
+        format!("{q_b}, {k_b}, {heads}, of {}{what}", self.cols)
     }
 
     /// One token, in a cache of its own and in pages.
@@ -145,6 +145,7 @@ pub(crate) fn cases() -> Vec<Case> {
         nope,
         rope,
         kv_lora,
+        cache: CacheType::F16,
     };
     let of = |types, cols, dims, cores| Absorbed {
         types,
@@ -153,8 +154,13 @@ pub(crate) fn cases() -> Vec<Case> {
         cores,
     };
     let (glm, youtu) = (dims(20, 192, 64, 512), dims(16, 128, 64, 512));
+    let codes = |dims: MlaDims| dims.with_cache(CacheType::Q8_0);
     let mut all = vec![
         of([Q4_0, Q8_0], 768, glm, None).of_one(true).verified(),
+        of([Q4_0, Q8_0], 768, codes(glm), None)
+            .of_one(true)
+            .verified(),
+        of([Q6_K, F16], 256, codes(dims(3, 64, 40, 96)), Some(40)).of_one(true),
         of([Q4_0, Q8_0], 768, glm, None).of_several().verified(),
     ];
     // The slices of a head follow the cores.

@@ -1,14 +1,14 @@
 //! Cases of the queries of a decoded token from queries that are there, and of its row of the cache.
 
 use super::Case;
-use super::lab::{Compared, Lab};
+use super::lab::{self, Compared, Lab};
 use super::places::{Place, places};
 use super::prepared::stand_for;
 use super::rope_cache::Row;
 use crate::gpu::GpuError;
-use crate::kernels::MlaDims;
 use crate::kernels::token::Divided;
 use crate::kernels::token_queries::{GpuTokenQueries, token_queries};
+use crate::kernels::{CacheType, MlaDims};
 use crate::quant::GgmlType::{self, F16, Q4_0, Q5_0, Q6_K, Q8_0};
 
 fn compare(
@@ -53,17 +53,21 @@ fn compare(
 }
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |ty: GgmlType, [heads, nope, rope, kv_lora]: [usize; 4], many| {
+    let of = |ty: GgmlType, cache, [heads, nope, rope, kv_lora]: [usize; 4], many| {
         let dims = MlaDims {
             heads,
             nope,
             rope,
             kv_lora,
+            cache,
         };
-        let name = format!("{ty}, {heads} heads of {nope}");
+        let name = format!("{ty}, {}, of {nope}", lab::heads(dims));
         Case::new(name, move |lab| compare(lab, ty, dims, many))
     };
+    let case = |ty, sizes, many| of(ty, CacheType::F16, sizes, many);
     vec![
+        of(Q4_0, CacheType::Q8_0, [20, 192, 64, 512], false).verified(),
+        of(Q6_K, CacheType::Q8_0, [3, 256, 32, 96], false),
         // GLM-4.7-Flash, then DeepSeek-V2-Lite and Youtu-LLM-2B.
         case(Q4_0, [20, 192, 64, 512], false),
         case(Q8_0, [20, 192, 64, 512], false),

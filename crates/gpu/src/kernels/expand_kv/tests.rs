@@ -7,12 +7,13 @@ use crate::gpu::testing::gpus;
 use crate::gpu::{Gpu, GpuError, Most, Step};
 use crate::kernels::cases::Case;
 use crate::kernels::cases::expand_kv::{Expansion, SHAPES_OF_MODELS, weights as of_weights};
+use crate::kernels::cases::lab::heads;
 use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
 use crate::kernels::testing::{
     Rng, agree, agree_everywhere, agree_long, agrees_changed, assert_close, exact_rows,
     random_weight,
 };
-use crate::kernels::{MlaDims, expand_kv_coop};
+use crate::kernels::{CacheType, MlaDims, expand_kv_coop};
 use crate::quant::GgmlType;
 
 fn weights(rng: &mut Rng, types: [GgmlType; 2], dims: KvDims) -> [Weight; 2] {
@@ -32,6 +33,7 @@ fn expanded_rows_are_products_of_latents_with_every_head() {
             nope: 32,
             rope: 8,
             kv_lora: 64,
+            cache: CacheType::F16,
         },
         v: 32,
     };
@@ -103,10 +105,7 @@ fn case(of: Expansion) -> Case {
     let by = of
         .shape
         .map_or(String::new(), |shape| format!(", {shape:?}"));
-    let name = format!(
-        "{} rows by {} of {} heads",
-        of.n, of.rows, of.dims.mla.heads
-    );
+    let name = format!("{} rows by {} of {}", of.n, of.rows, heads(of.dims.mla));
     Case::new(name + pages + &by, move |lab| of.compare(lab))
 }
 
@@ -126,6 +125,8 @@ fn cases(gpu: &Gpu) -> Vec<Case> {
         (deepseek, 64, 64),
         (deepseek, 129, 1024),
         (tales, 67, 33),
+        (glm.with_cache(CacheType::Q8_0), 200, 130),
+        (tales.with_cache(CacheType::Q8_0), 67, 33),
     ] {
         for paged in [false, true] {
             let of = |&shape| Expansion {
@@ -155,6 +156,7 @@ fn blocks_become_those_of_the_twin_where_matrices_are_emulated() {
         nope: 32,
         rope: 8,
         kv_lora: 64,
+        cache: CacheType::F16,
     };
     let dims = KvDims { mla, v: 66 };
     // Backwards where that is quicker to compile.

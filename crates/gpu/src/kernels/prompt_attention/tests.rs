@@ -4,7 +4,6 @@ use super::*;
 use crate::gpu::call::State;
 use crate::gpu::testing::{download, gpu_weights, gpus, metal, output, run, upload};
 use crate::gpu::wait::complete;
-use crate::kernels::MlaDims;
 use crate::kernels::attention::attention;
 use crate::kernels::cases::expand_kv::SHAPES_OF_MODELS;
 use crate::kernels::cases::prompt_attention::{Context, MATRIX_LIMIT};
@@ -13,6 +12,7 @@ use crate::kernels::testing::coop::{APPLE, NVIDIA};
 use crate::kernels::testing::{
     Rng, agree, agree_everywhere, agree_long, assert_close, lab, random_weight,
 };
+use crate::kernels::{CacheType, MlaDims};
 use crate::quant::GgmlType;
 use half::f16;
 
@@ -44,6 +44,7 @@ fn expanded_and_absorbed_attention_are_the_same() {
             nope: 32,
             rope: 16,
             kv_lora: 64,
+            cache: CacheType::F16,
         },
         v: 64,
     };

@@ -27,18 +27,18 @@ pub(super) fn compared(
     let mut floats = made_up();
     let scale = 1.0 / (mla.head() as f32).sqrt();
     let mut q = floats(TOKENS * mla.heads * mla.head(), 4.0);
-    let mut cache = floats(rows * mla.cache_row(), 1.0);
+    let mut cache = floats(rows * mla.cache_values(), 1.0);
     let weights = floats(dims.width() * mla.kv_lora, 0.07);
     // One value of the key is 0, 1, 2.. for every 8 rows, and adds as much to the score: rotations here turn by nothing.
     let table = [1.0f32, 0.0].repeat(rows * mla.rope / 2);
     let queries = q.chunks_exact_mut(mla.head());
     queries.for_each(|q| q[mla.nope] = 1.0 / scale);
-    for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
+    for (i, row) in cache.chunks_exact_mut(mla.cache_values()).enumerate() {
         row[mla.kv_lora] = (i / 8) as f32;
     }
     let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
     let [q, rope_table] = [q, table].map(|values| Range::whole(&Buffer::with(NAME, &values)));
-    let cache = Range::whole(&Buffer::with(NAME, &narrow(&cache))).holding(Role::Cache);
+    let cache = Range::whole(&Buffer::with(NAME, &mla.write_rows(&cache))).holding(Role::Cache);
     let calls = move |matrices: bool, values: &Range| {
         let (form, weights) = match matrices {
             true => (Form::Matrix(coop), Buffer::with(NAME, &narrow(&weights))),

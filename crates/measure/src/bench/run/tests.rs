@@ -16,6 +16,7 @@ fn options() -> BenchOptions {
         tiers: vec![],
         gpu: GpuOptions::default(),
         precompose: PrecomposeChoice::Off,
+        cache_type: CacheType::F16,
         cpu_products: Products::Quick,
         cpu_share: Default::default(),
         draft: Default::default(),

@@ -14,7 +14,8 @@ impl GpuBatch {
     pub(in crate::engine::gpu) async fn fill_cache(&mut self, rows: usize) -> Result<(), GpuError> {
         self.layer_rows = rows;
         let of = self.sizes.rows() as u64;
-        random::fill_cache(self.gpu(), &self.recipes, of, rows as u64).await
+        let model = &*self.model.model;
+        random::fill_cache(self.gpu(), (model, &self.recipes), of, rows as u64).await
     }
 
     /// Bytes of a cache row of one layer.

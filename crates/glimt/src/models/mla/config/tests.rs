@@ -1,6 +1,7 @@
 //! Protects what is read of a file's keys: every one that can be missing, contradictory or unsupported is named, and the constants of the real models come out.
 
 use super::*;
+use crate::kernels::CacheType;
 use crate::model::{Experts, RopeConfig};
 use crate::models::mla::testing::*;
 
@@ -54,12 +55,13 @@ fn all_fields_are_read() {
         qk_nope_head_dim: 32,
         qk_rope_head_dim: 16,
         v_head_dim: 64,
+        cache: CacheType::F16,
         common,
     };
     let config = config(&Draft::glm(3));
     assert_eq!(config, expected);
     assert_eq!(
-        (config.cache_row(), config.shared_feed_forward_length()),
+        (config.cache_values(), config.shared_feed_forward_length()),
         (112, 64)
     );
     assert_eq!(config.softmax_scale(), 1.0 / 48f32.sqrt());

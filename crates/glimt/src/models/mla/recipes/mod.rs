@@ -97,7 +97,7 @@ impl Weights {
 
 impl AttentionWeights for Weights {
     fn cache_row(&self) -> usize {
-        self.config.cache_row()
+        self.config.dims().cache_row()
     }
 
     fn values(&self) -> usize {
@@ -198,7 +198,7 @@ impl Buffers {
         let (d, q_lora) = (config.embedding_length, config.q_lora_rank.unwrap_or(0));
         Self {
             q_a: Range::floats("q_a", of.sums(q_lora, d)),
-            kv_a: Range::floats("kv_a", of.sums(config.cache_row(), d)),
+            kv_a: Range::floats("kv_a", of.sums(config.cache_values(), d)),
             q: Range::floats("q", n * q),
             q_pe: Range::floats("q_pe", absorbed * width(dims.rope)),
             q_lat: Range::floats("q_lat", absorbed * latents),

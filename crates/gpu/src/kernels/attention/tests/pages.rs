@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::gpu::Coop;
+use crate::kernels::CacheType;
 use crate::kernels::attention_short;
 use crate::kernels::cases::attention::{Queries, each, joined, sequences};
+use crate::kernels::cases::lab::heads;
 use crate::kernels::cases::places::Pages;
 use crate::kernels::cases::{Compared, Lab};
 use crate::kernels::sequences::SLICE;
@@ -16,7 +18,7 @@ fn alone_in_pages(lab: &Lab<'_>, kernel: Kernel, dims: MlaDims) -> Result<Vec<Co
     let lengths = [50, 700, 33, 1, 64];
     let pages = Pages::new(lab, 32, &lengths);
     let row = dims.cache_row();
-    let of = lengths.map(|n| lab.halves(n * row, 1.0));
+    let of = lengths.map(|n| lab.rows(dims, n, 1.0));
     let cache = pages.cache(&of, row);
     let mut all = vec![];
     for (t, rows) in lengths.into_iter().enumerate() {
@@ -37,7 +39,7 @@ fn alone_in_pages(lab: &Lab<'_>, kernel: Kernel, dims: MlaDims) -> Result<Vec<Co
         )?;
         let limit = match kernel {
             Kernel::Of(Form::Matrix(_)) => 1e-5,
-            _ => kernel.limit(rows),
+            _ => kernel.limit(rows, dims.cache),
         };
         all.push(lab.close(&found, &queries.twin(0, 1, &of[t]), limit));
     }
@@ -51,9 +53,13 @@ fn in_pages(gpu: &Gpu) -> Vec<Case> {
         nope: 16,
         rope: 24,
         kv_lora: 72,
+        cache: CacheType::F16,
     };
     let mut all = vec![];
-    let several: [(MlaDims, &'static [usize]); 3] = [
+    let codes = |dims: MlaDims| dims.with_cache(CacheType::Q8_0);
+    let several: [(MlaDims, &'static [usize]); 5] = [
+        (codes(GLM), &[1, 33, 300, 64]),
+        (codes(MlaDims { kv_lora: 96, ..odd }), &[300, 1, 32]),
         (GLM, &[1, 33, 700, 64, 2000]),
         (GLM, &[5; 12]),
         (odd, &[300, 1, 32]),
@@ -77,10 +83,12 @@ fn in_pages(gpu: &Gpu) -> Vec<Case> {
     if attention_short::fits(gpu, GLM) {
         kernels.push(Kernel::Short);
     }
-    all.extend(kernels.into_iter().map(|kernel| {
-        let name = format!("tokens alone in pages{}", kernel.name());
-        Case::new(name, move |lab| alone_in_pages(lab, kernel, GLM))
-    }));
+    for dims in [GLM, codes(GLM)] {
+        all.extend(kernels.iter().map(|&kernel| {
+            let name = format!("tokens alone in pages, {}{}", heads(dims), kernel.name());
+            Case::new(name, move |lab| alone_in_pages(lab, kernel, dims))
+        }));
+    }
     all
 }
 

@@ -2,11 +2,13 @@
 
 use super::forms::{Kernels, case, far_case};
 use super::*;
+use crate::kernels::CacheType;
 use crate::kernels::testing::agrees_changed;
 use crate::kernels::testing::coop::{emulated_call, emulates, has_matrices};
 
 /// A shape with its matrices emulated, for narrow heads.
 fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
+    let cache = CacheType::ALL[Rng::fresh().below(2)];
     // Heads are as narrow as the shape's loads allow.
     let narrow = |columns| KvDims {
         mla: MlaDims {
@@ -14,6 +16,7 @@ fn check_emulated(shape: prompt_attention_coop::Shape, backwards: bool) {
             nope: columns,
             rope: 64,
             kv_lora: 64,
+            cache,
         },
         v: 64,
     };

@@ -1,7 +1,7 @@
 //! The kernels of a device, both of which run in turn over the blocks of a context.
 
 use super::*;
-use crate::kernels::cases::lab::state;
+use crate::kernels::cases::lab::{heads, state};
 use crate::kernels::cases::places::Pages;
 use crate::kernels::cases::prompt_attention::VECTOR_LIMIT;
 use crate::kernels::cases::{Case, Compared, Lab};
@@ -119,12 +119,12 @@ fn kernels(gpu: &Gpu, dims: KvDims) -> Vec<Kernels> {
 
 pub(super) fn case(kernels: Kernels, dims: KvDims, of: [usize; 3], paged: bool) -> Case {
     let [pos, tokens, rows] = of;
-    let (heads, pages) = (dims.mla.heads, if paged { ", in pages" } else { "" });
+    let (heads, pages) = (heads(dims.mla), if paged { ", in pages" } else { "" });
     let by = match kernels {
         Kernels::Vector => String::new(),
         Kernels::Matrix(shape, _) => format!(", {shape:?}"),
     };
-    let name = format!("{tokens} tokens after {pos}, blocks of {rows}, {heads} heads{pages}{by}");
+    let name = format!("{tokens} tokens after {pos}, blocks of {rows}, {heads}{pages}{by}");
     Case::new(name, move |lab| {
         Context::random(lab, dims, pos, tokens).compare(lab, kernels, rows, paged)
     })
@@ -145,6 +145,8 @@ pub(super) fn cases(gpu: &Gpu) -> Vec<Case> {
         (deepseek, [575, 65, 256]),
         (tales, [0, 2, 64]),
         (tales, [575, 100, 640]),
+        (tales.with_cache(CacheType::Q8_0), [0, 2, 64]),
+        (deepseek.with_cache(CacheType::Q8_0), [575, 65, 256]),
     ] {
         all.extend(
             kernels(gpu, dims)
@@ -159,6 +161,7 @@ pub(super) fn cases(gpu: &Gpu) -> Vec<Case> {
         (deepseek, [1, 130, 64]),
         (tales, [575, 65, 192]),
         (tales, [150, 33, 64]),
+        (tales.with_cache(CacheType::Q8_0), [150, 33, 64]),
     ] {
         all.extend(
             kernels(gpu, dims)

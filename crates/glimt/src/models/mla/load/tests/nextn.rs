@@ -40,7 +40,7 @@ fn a_layer_is_found_where_it_is_wanted() {
         bytemuck::cast_slice::<f32, u8>(&layer.shared_head_norm),
         norm
     );
-    let row = model.config.cache_row() as u64 * 2;
+    let row = model.config.cache_values() as u64 * 2;
     assert_eq!(model.cache_bytes_per_token(), 3 * row);
 
     for source in [NextnSource::None, NextnSource::IfAny] {

@@ -160,7 +160,7 @@ fn check(gpu: &Gpu, target: &Target) {
         assert!(expected.iter().all(finite), "chunk {i}, {what}");
         assert!(found == expected, "chunk {i}, {what}");
     }
-    let (row, n) = (config.cache_row(), CHUNKS.iter().sum());
+    let (row, n) = (config.cache_values(), CHUNKS.iter().sum());
     for (i, (alone, pages)) in alone.cache().iter().zip(in_pages.cache()).enumerate() {
         let alone: Vec<f16> = download(gpu, &alone.buffer, N_CTX * row);
         let pages: Vec<f16> = download(gpu, &pages.buffer, (paged.count * PAGE) as usize * row);

@@ -39,7 +39,7 @@ fn products(config: &Config) -> [Vec<Product>; 2] {
     let values = heads * config.v_head_dim;
     let kv_lora = config.kv_lora_rank;
     let mut cut = vec![
-        ("kv_a", config.cache_row(), d, false),
+        ("kv_a", config.cache_values(), d, false),
         ("attn_output", d, values, false),
     ];
     let mut whole = vec![

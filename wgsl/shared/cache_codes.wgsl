@@ -1,0 +1,18 @@
+// Rows of a cache in Q8_0: the codes of the latent, a byte each. From word SCALES_AT on a scale of f16 for each 32 of them, and what makes up
+// whole 16 bytes. From word ROTATED_AT on the rotated values in f16. A latent value is its code times the scale of its block.
+const SCALES_AT = KV_LORA / 4u;
+const ROTATED_AT = SCALES_AT + (KV_LORA / 32u + 7u) / 8u * 4u;
+
+// The four codes of a word, which are signed bytes. For n below 1024 the half 1024 + n has the bits 0x6400 + n, so that codes + 128 become
+// floats without a conversion of numbers. All steps are exact.
+fn four_codes(word: u32) -> vec4<f32> {
+  let even = unpack2x16float((word & 0x00ff00ffu) ^ 0x64806480u);
+  let odd = unpack2x16float(((word >> 8u) & 0x00ff00ffu) ^ 0x64806480u);
+  return vec4(even.x, odd.x, even.y, odd.y) - vec4(1152.0);
+}
+
+// The scale of block `block`, from the word that has those of two blocks.
+fn scale_in(word: u32, block: u32) -> f32 {
+  let both = unpack2x16float(word);
+  return select(both.x, both.y, (block & 1u) != 0u);
+}
