@@ -315,7 +315,7 @@ pub(super) struct CacheArgs {
     /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory [default: f16, or
     /// q8_0 where the context of -c has no room in f16]
     #[arg(long = "cache-type", value_name = "f16|q8_0", hide_short_help = true, help_heading = DEVICE)]
-    pub(super) asked: Option<CacheType>,
+    pub(super) cache_type: Option<CacheType>,
 }
 
 /// How much context.

@@ -140,7 +140,8 @@ impl Inspect {
             Some(file) => lookup::source(file)?,
             None => self.model.source()?,
         };
-        let (gguf, model) = load::described(&source, self.ctx.cache.asked.unwrap_or_default())?;
+        let (gguf, model) =
+            load::described(&source, self.ctx.cache.cache_type.unwrap_or_default())?;
         let tokenizer = Tokenizer::from_gguf(&gguf);
         let tokenizer = tokenizer.map_err(|error| CliError::from(error).in_file(&source))?;
         let template = ChatTemplate::from_gguf(&gguf).ok().flatten();

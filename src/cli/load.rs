@@ -41,7 +41,7 @@ pub(super) fn open_for(
         cpu_products: engine.cpu_products(),
         cpu_share: ctx.cpu_share,
         ctx: ctx.ctx,
-        cache_type: ctx.cache.asked,
+        cache_type: ctx.cache.cache_type,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
         parse_special: ctx.parse_special,
