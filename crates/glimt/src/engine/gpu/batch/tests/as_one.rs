@@ -190,6 +190,24 @@ fn a_step_of_several_tokens_gives_each_what_it_gets_alone_to_the_bit() {
     way(&mut rng, &[PrecomposeChoice::Off]).compare(&mut rng);
 }
 
+/// Models with grouped-query attention: 3, 7, 16 and 8 query heads to a key head.
+const GROUPED: [ModelName; 4] = [
+    ModelName::TinyLlama,
+    ModelName::TinyQwen2,
+    ModelName::TinyQwen3,
+    ModelName::TinyQwen3Moe,
+];
+
+#[test]
+fn a_step_of_several_tokens_does_so_with_grouped_queries() {
+    let mut rng = Rng::fresh();
+    for &model in drawn(&GROUPED, 1) {
+        let way = way(&mut rng, &[PrecomposeChoice::Off]);
+        let long = rng.below(2) == 0;
+        Way { model, long, ..way }.compare(&mut rng);
+    }
+}
+
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn a_step_of_several_tokens_does_so_in_every_way() {
