@@ -8,8 +8,8 @@ use glimt::gpu::buffer::{Range, Role};
 use glimt::gpu::call::{Call, State};
 use glimt::gpu::record::Recording;
 use glimt::gpu::{GpuError, Tier};
-use glimt::kernels::attention::{Form, GpuAttention, cut_context, partial_bytes};
-use glimt::kernels::{MlaDims, attention_merge, choices};
+use glimt::kernels::attention::{Cuts, Form, GpuAttention, cut_context, partial_bytes};
+use glimt::kernels::{CacheType, MlaDims, attention_merge, choices};
 use glimt::quant::activation::Activation;
 use std::process::ExitCode;
 
@@ -89,7 +89,7 @@ impl Buffers {
             merge: attention_merge::call(
                 (None, false),
                 &partials,
-                dims,
+                [dims.heads, dims.kv_lora],
                 &merged,
                 Activation::Floats,
             ),

@@ -11,7 +11,7 @@ use glimt::gpu::{Gpu, GpuError};
 use glimt::kernels::choices::PromptAttention;
 use glimt::kernels::prompt_attention::{GpuPromptAttention, Scratch};
 use glimt::kernels::sequences::{PAGE, Sequences};
-use glimt::kernels::{KvDims, MlaDims};
+use glimt::kernels::{CacheType, KvDims, MlaDims};
 use std::process::ExitCode;
 
 const GLM: KvDims = KvDims {

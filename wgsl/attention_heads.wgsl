@@ -77,6 +77,7 @@ fn in_halves(asked: vec4<u32>, v: u32) -> vec4<u32> {
 }
 #else
 #import eight
+#import fold
 
 // The place of vector v of the rows of a sequence.
 #ifdef pages
@@ -85,25 +86,6 @@ fn vector_at(page: u32, v: u32) -> u32 { return cache_row_at(page, v / ROW) * RO
 fn vector_at(page: u32, v: u32) -> u32 { return v; }
 #endif
 #endif
-
-// sum + (lo, hi) * k, as one chain of multiply-adds.
-fn plus_eight(sum: f32, lo: vec4<f32>, hi: vec4<f32>, k: Eight) -> f32 {
-  var s = sum;
-  s += lo.x * k.lo.x;
-  s += lo.y * k.lo.y;
-  s += lo.z * k.lo.z;
-  s += lo.w * k.lo.w;
-  s += hi.x * k.hi.x;
-  s += hi.y * k.hi.y;
-  s += hi.z * k.hi.z;
-  s += hi.w * k.hi.w;
-  return s;
-}
-
-// Adds up two rows over two lanes whose numbers differ by `mask`: the `upper` lane gets the sum of b, the other that of a.
-fn fold(a: f32, b: f32, upper: bool, mask: u32) -> f32 {
-  return select(a, b, upper) + subgroupShuffleXor(select(b, a, upper), mask);
-}
 
 fn max_of_8(v: f32) -> f32 {
   var best = max(v, subgroupShuffleXor(v, 4u));

@@ -2,9 +2,11 @@
 //
 // slice_sums (tokens, HEADS, slices, KV_LORA), stats (tokens, HEADS, slices) -> merged (tokens, HEADS, KV_LORA) in f32, or the same prepared for
 // the next product (shared/token_write.wgsl).
-// Division: grid (HEADS, blocks of COLUMNS vectors, tokens). PHASES threads share a vector of 4 columns, each with its slices.
+// Division: grid (HEADS, blocks of COLUMNS vectors, tokens), with ACROSS (1, blocks of COLUMNS vectors of all heads, tokens). PHASES threads share
+// a vector of 4 columns, each with its slices.
 // Bound by: reading the slices, slices * HEADS * KV_LORA * 4 bytes per token, from the second-level cache.
-#number HEADS KV_LORA WG COLUMNS  // query heads, width of a latent, threads of a workgroup, columns of a workgroup
+// KV_LORA, the values of a head, is the width of a latent or that of a value head.
+#number HEADS KV_LORA WG COLUMNS  // query heads, values of a head, threads of a workgroup, vectors of a workgroup
 #number PHASES  // threads that share a column
 #import token_slices
 #read slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)              // (tokens, HEADS, slices, KV_LORA / 4)
@@ -22,12 +24,22 @@ var<workgroup> totals: array<f32, WG>;         // (phase, vector)
 var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
 
 #main
-  let head = wid.z * HEADS + wid.x;
-  let column = wid.y * COLUMNS + t % COLUMNS;
   let phase = t / COLUMNS;
   // In the last block, threads behind the last column repeat it and do not write.
+  let vector = wid.y * COLUMNS + t % COLUMNS;
+#ifdef ACROSS
+  let read = min(vector, HEADS * KV_LORA / 4u - 1u);
+  let of_head = read / (KV_LORA / 4u);
+  let column = read % (KV_LORA / 4u);
+  let exists = vector < HEADS * KV_LORA / 4u;
+#else
+  let of_head = wid.x;
+  let column = min(vector, KV_LORA / 4u - 1u);
+  let exists = vector < KV_LORA / 4u;
+#endif
+  let head = wid.z * HEADS + of_head;
   let slices = token_slices(wid.z);
-  let own = merge(slices.place + wid.x * slices.count, min(column, KV_LORA / 4u - 1u), phase, PHASES, slices.count);
+  let own = merge(slices.place + of_head * slices.count, column, phase, PHASES, slices.count);
   maxima[t] = own.max;
   totals[t] = own.sum;
   values[t] = own.value;
@@ -55,7 +67,7 @@ var<workgroup> values: array<vec4<f32>, WG>;   // (phase, vector)
     }
     result = result / total;
   }
-  if (phase == 0u && column < KV_LORA / 4u) {
+  if (phase == 0u && exists) {
 #ifdef prepared
     token_write(head * KV_LORA + column * 4u, t, result);
 #else

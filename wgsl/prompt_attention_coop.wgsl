@@ -1,5 +1,7 @@
 // Computes what prompt_attention.wgsl does, by cooperative matrices (MAT x MAT): keys, values, queries and weights are rounded to f16, sums
 // are in f32.
+// With GROUPED, keys and values are those of the cache, which GROUP query heads share. Its whole context is one block, and queries and keys
+// come rotated.
 //
 // Division: grid (heads, tiles of TOKENS tokens). Tiles with the most rows to see come first. A subgroup has MAT tokens and keeps their
 // queries and sums in registers. A workgroup takes the block in tiles of ROWS rows, none of which reaches beyond a page of the
@@ -13,7 +15,7 @@
 // keys and values; registers, which allow few of those loads in flight.
 enable f16;
 enable wgpu_cooperative_matrix;
-#number HEADS KV_LORA NOPE ROPE  // query heads, width of a latent, values of a head that are not rotated, rotated values of a head
+#number HEADS NOPE ROPE  // query heads, values of a head that are not rotated here, values that are, which are 0 with GROUPED
 #number V WG LANES MAT  // width of a value, threads of a workgroup, threads of a subgroup, rows of a matrix
 #number ROW_PASSES KEY_LOADS  // rows that a thread loads for, vectors of keys that a thread loads
 #number ROPE_LOADS VALUE_LOADS  // vectors of rotated keys that a thread loads, vectors of values that a thread loads
@@ -23,9 +25,11 @@ enable wgpu_cooperative_matrix;
 #number LOADERS QUERY_RUNS QUERY_STEPS  // threads that load a row, runs of a head, matrices along a run
 #word pos: u32      // of the first token
 #word tokens: u32
+#ifndef GROUPED
 #word begin: u32    // first context row of the block
 #word rows: u32     // of the block
 #word ends: u32     // bit 0: this is the first block, bit 1: the last
+#endif
 #word scale: f32
 #each j ROW_PASSES
 #each i KEY_LOADS
@@ -41,6 +45,11 @@ enable wgpu_cooperative_matrix;
 #import coop_put as rows
 #import coop_few as scores
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
+#ifdef GROUPED
+#number GROUP  // query heads that share a key head
+#read kv: array<vec4<f16>> @cache(CACHE_ROWS * HEADS / GROUP * (NOPE + V))   // (rows, KEY_HEADS * (NOPE + V) / 4)
+#else
+#number KV_LORA  // width of a latent
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
 #ifdef CODES
 #number CACHE_WORDS  // words of 16 bits in a row of the cache
@@ -50,8 +59,11 @@ enable wgpu_cooperative_matrix;
 #read cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))    // (rows, (KV_LORA + ROPE) / 4)
 #endif
 #read kv: array<vec4<f16>> @halves(p.rows * HEADS * (NOPE + V))        // (block, HEADS * (NOPE + V) / 4)
+#endif
 #write values: array<Few> @floats(p.tokens * HEADS * V)                // (tokens, HEADS, V / FEW)
+#ifndef GROUPED
 #write stats: array<vec2<f32>> @floats(p.tokens * HEADS * 2)           // (tokens, HEADS) of (reference, sum)
+#endif
 #import MATRICES as c
 #import rotate_pairs
 #import own_pages
@@ -64,12 +76,17 @@ const SLACK = 15.0;
 const MOST = 65504.0;   // the largest f16
 const TOKENS = GROUPS * MAT;
 const ROWS = ROW_TILES * MAT;
+#ifdef GROUPED
+const KEY_HEADS = HEADS / GROUP;
+#else
+const KEY_HEADS = HEADS;
 #ifdef CODES
 const CACHE_ROW = CACHE_WORDS / 4u;
 #else
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 #endif
-const KV_ROW = HEADS * (NOPE + V) / 4u;
+#endif
+const KV_ROW = KEY_HEADS * (NOPE + V) / 4u;
 // Rows in workgroup memory are padded by 16 bytes, so that 8 of them lie in different banks.
 const KEY_PITCH = NOPE + ROPE + 8u;
 const VALUE_PITCH = V + 8u;
@@ -128,14 +145,38 @@ fn highest(v: Few) -> f32 { return max(v.x, v.y); }
 fn total(v: Few) -> f32 { return v.x + v.y; }
 #endif
 
+alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
+alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
+
 // The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
 // head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again.
+#ifdef GROUPED
+struct Mover { row: u32, last_row: u32, kv: u32, value: u32 }
+
+#ifdef pages
+// The share with the keys and values of the tile from row `first` on where its page has them. All rows of the tile are in one page.
+fn in_page(by: Mover, first: u32) -> Mover {
+  let further = moved(min(first, by.last_row)) * KV_ROW;
+  return Mover(by.row, by.last_row, by.kv + further, by.value + further);
+}
+#endif
+
+// Loads a thread's part of the keys of the tile that begins at row `first`.
+fn ask_keys(by: Mover, first: u32) -> HeadKeys {
+  let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row);
+  return HeadKeys(
+    kv[row$j * KV_ROW + by.kv + $iu * LOADERS],
+  );
+}
+
+fn store_keys(to: u32, asked: HeadKeys) {
+  keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u)) / STAGE, asked[$j * KEY_LOADS + $i]);
+}
+#else
 struct Mover { row: u32, last_row: u32, kv: u32, rope: u32, value: u32 }
 
-alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
 alias RopeKeys = array<vec4<f16>, ROW_PASSES * ROPE_LOADS>;
 struct Keys { own: HeadKeys, rope: RopeKeys }
-alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
 #ifdef pages
 // The share with the rotated keys of the tile from row `first` on where its page has them. All rows of the tile are in one page.
@@ -162,6 +203,7 @@ fn store_keys(to: u32, asked: Keys) {
   keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 4u)) / STAGE, asked.own[$j * KEY_LOADS + $i]);
   keys_put((to + ($ju * AT_ONCE * KEY_PITCH + NOPE + $ou * LOADERS * 4u)) / STAGE, asked.rope[$j * ROPE_LOADS + $o]);
 }
+#endif
 
 // Loads a thread's part of the values of the tile that begins at row `first`.
 fn ask_values(by: Mover, first: u32) -> Values {
@@ -184,7 +226,9 @@ fn bring_queries(t: u32, head: u32, first_token: u32, run: u32) {
   let column$a = run * (QUERY_COLUMNS / 4u) + in_run$a;
   let token$a = min(first_token + t / LANES * MAT + query$a, p.tokens - 1u);
   var loaded$a = q[(token$a * HEADS + head) * ((NOPE + ROPE) / 4u) + column$a];
+#ifndef GROUPED
   if (run * QUERY_COLUMNS >= NOPE) { loaded$a = rotate_pairs(loaded$a, angles[(p.pos + token$a) * (ROPE / 4u) + column$a - NOPE / 4u]); }
+#endif
   let to = t / LANES * (MAT * QUERY_PITCH);
   keys_put((to + query$a * QUERY_PITCH + in_run$a * 4u) / STAGE, halved_query(loaded$a));
 }
@@ -269,7 +313,13 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let first_token = ((p.tokens - 1u) / TOKENS - wid.y) * TOKENS;
   // The rows of the block that the last of these tokens sees.
   let seen = p.pos + min(first_token + TOKENS, p.tokens);
+#ifdef GROUPED
+  let end = seen;
+  let key_head = head / GROUP;
+#else
+  let key_head = head;
   let end = min(p.rows, max(seen, p.begin) - p.begin);
+#endif
 
   // Run by run through the subgroup's area. Lines are repeated instead of looped over, because only constants may index the queries.
   var queries: Queries;
@@ -292,29 +342,37 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let at = min(token, p.tokens - 1u) * HEADS + head;
   let value_row = (at * V + along * FEW) / FEW;
   // The rows of the block that this token sees.
+#ifdef GROUPED
+  let visible = min(end, p.pos + token + 1u);
+#else
   let visible = min(end, max(p.pos + token + 1u, p.begin) - p.begin);
+#endif
   var m = LOWEST;   // the reference of the weights, an exponent of 2
   var l = 0.0;      // this thread's share of the sum of weights
   var sums: Sums;
+#ifndef GROUPED
   let fresh = (p.ends & 1u) != 0u;
   if (!fresh) {
     let before = stats[at];
     m = before.x;
     if (along == 0u) { l = before.y; }
   }
+#endif
 
   // Rows behind the end are never read, because they may hold anything, even NaN.
   let loaded = t % LOADERS;
   let by = Mover(
     t / LOADERS,
     max(end, 1u) - 1u,
-    head * (NOPE / 4u) + loaded,
+    key_head * (NOPE / 4u) + loaded,
+#ifndef GROUPED
 #ifdef CODES
     p.begin * CACHE_ROW + ROTATED_AT / 2u + loaded,
 #else
     p.begin * CACHE_ROW + KV_LORA / 4u + loaded,
 #endif
-    (HEADS * NOPE + head * V) / 4u + loaded,
+#endif
+    (KEY_HEADS * NOPE + key_head * V) / 4u + loaded,
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;
   let value_to = by.row * VALUE_PITCH + loaded * 4u;
@@ -326,7 +384,12 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   let first_keys = ask_keys(by, 0u);
   let second_keys = ask_keys(by, ROWS);
 #endif
+#ifdef PAGED_VALUES
+  let first_values = ask_values(in_page(by, 0u), 0u);
+  var next_value = in_page(by, ROWS);
+#else
   let first_values = ask_values(by, 0u);
+#endif
   // All subgroups have taken their queries out of `keys`.
   workgroupBarrier();
   store_keys(key_to, first_keys);
@@ -350,9 +413,11 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   m = reference;
   l = make_weights(own_weights, first_scores, m, l * shrink);
   own_barrier();
+#ifndef GROUPED
   if (!fresh) {
     sums[$n] = sums_before(t, own, mine, value_row + $nu * (MAT / FEW), shrink);
   }
+#endif
   make_scores(t, KEYS, own, &queries);
   workgroupBarrier();
   store_keys(key_to, third_keys);
@@ -368,7 +433,12 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
 #else
     let next_keys = ask_keys(by, first + 3u * ROWS);
 #endif
+#ifdef PAGED_VALUES
+    let next_values = ask_values(next_value, first + ROWS);
+    next_value = in_page(by, first + 2u * ROWS);
+#else
     let next_values = ask_values(by, first + ROWS);
+#endif
 #ifdef pages
     next = in_page(by, first + 4u * ROWS);
 #endif
@@ -398,7 +468,11 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   }
 
   let sum = spread_sum(l);
+#ifdef GROUPED
+  let factor = 1.0 / sum;
+#else
   let factor = select(1.0, 1.0 / sum, (p.ends & 2u) != 0u);
   if (along == 0u && token < p.tokens) { stats[at] = vec2(m, sum); }
+#endif
   write_sums(t, own, mine, sums[$n], factor, value_row + $nu * (MAT / FEW), token < p.tokens);
 }

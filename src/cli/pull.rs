@@ -16,7 +16,8 @@ Examples:
   HF_TOKEN=hf_... glimt pull user/private-GGUF
   glimt generate -m unsloth/GLM-4.7-Flash-GGUF:Q4_K_M \"Why is the sky blue?\"
 
-A name is user/repo, user/repo:QUANTISATION, or one of glm-4.7-flash, deepseek-v2-lite, youtu-llm-2b, qwen3-30b-a3b, \
+A name is user/repo, user/repo:QUANTISATION, or one of glm-4.7-flash, deepseek-v2-lite, youtu-llm-2b, \
+deepseek-coder-v2-lite, glm-4.7-flash-reap-23b, moonlight-16b-a3b, kimi-vl-a3b, kanana-2-30b-a3b, gigachat3-10b-a1.8b, qwen3-30b-a3b, \
 qwen2.5-7b, llama-3.1-8b and smollm2-135m, each also with :QUANTISATION. Without a quantisation Q4_K_M is taken, or the only one there is. The repositories behind the short names \
 are not verified: in a terminal, glimt asks before it fetches one, and before it fetches more than a GiB. A model of an \
 architecture or quantisation that glimt does not run is not fetched.

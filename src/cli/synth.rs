@@ -25,11 +25,14 @@ its text is noise. A file of the same name is replaced.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_missing_positional = true)]
 pub(super) struct Synth {
-    /// glm-4.7-flash, deepseek-v2-lite, youtu-llm-2b, qwen3-30b-a3b, qwen2.5-7b, llama-3.1-8b or smollm2-135m; small ones in their manner:
-    /// tiny-glm, tiny-ds2, tiny-youtu, tiny, tiny-qwen3moe, tiny-qwen3, tiny-qwen2, tiny-llama
-    ///
-    /// MODEL:RECIPE names the recipe, too, as for bench --synthetic.
-    #[arg(value_parser = named)]
+    #[arg(
+        value_parser = named,
+        help = format!("The model: {}", ModelName::ALL.map(ModelName::name).join(", ")),
+        long_help = format!(
+            "The model: {}\n\nThose that begin with tiny are small ones in the manner of others. MODEL:RECIPE names the recipe, too, as for bench --synthetic.",
+            ModelName::ALL.map(ModelName::name).join(", ")
+        )
+    )]
     model: (ModelName, Option<Recipe>),
     #[arg(help = format!("Mix of tensor types, named as llama.cpp's quantiser does: {} [default: q4_k_m]", Recipe::ALL.map(Recipe::name).join(", ")))]
     recipe: Option<Recipe>,

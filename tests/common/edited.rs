@@ -68,13 +68,18 @@ pub fn edited_of(
 
 /// A synthetic model of two layers for 8192 tokens, with a chat template. Its vocabulary is bytes, and its text is noise.
 pub fn synthetic(directory: &Path) -> String {
+    synthetic_of(directory, ModelName::TinyDs2)
+}
+
+/// [`synthetic`] of these shapes.
+pub fn synthetic_of(directory: &Path, model: ModelName) -> String {
     let path = directory.join("plain.gguf");
     let options = SynthOptions {
         layers: Some(2),
         ..SynthOptions::default()
     };
-    let (model, recipe) = (ModelName::TinyDs2, Recipe::Q4_0);
-    glimt::synth::write(model, recipe, &path, &options, &mut |_, _| {}).expect("there is room");
+    glimt::synth::write(model, Recipe::Q4_0, &path, &options, &mut |_, _| {})
+        .expect("there is room");
     let model = Gguf::open(&path).expect("it was just written");
     let template = "{% for m in messages %}\n{{ m.content }}{% endfor %}\n";
     let template = ("tokenizer.chat_template", Value::from(template));

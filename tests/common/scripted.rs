@@ -36,6 +36,8 @@ pub struct Script<'a> {
     pub text: &'a str,
     /// Tokens of the context.
     pub context: u32,
+    /// The chat template, if it is another one. It must end with the token of a step, too.
+    pub template: Option<&'a str>,
 }
 
 /// The vocabulary and what follows each token.
@@ -185,7 +187,7 @@ fn metadata(script: &Script<'_>, words: &Words) -> Vec<(String, Value)> {
     tokenizer("ggml.merges", vec!["Ġ t".to_owned()].into());
     tokenizer("ggml.eos_token_id", end.into());
     tokenizer("ggml.add_bos_token", false.into());
-    tokenizer("chat_template", TEMPLATE.into());
+    tokenizer("chat_template", script.template.unwrap_or(TEMPLATE).into());
     all
 }
 

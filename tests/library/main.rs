@@ -4,6 +4,7 @@
 mod at_once;
 mod built_in;
 mod cache_types;
+mod converter;
 mod dequant_gpu;
 mod drafts;
 mod examples;

@@ -7,11 +7,19 @@ use glimt::engine::chooser::{Chain, ChainSettings, Chooser, ChooserError};
 use glimt::engine::perplexity::Perplexity;
 use glimt::engine::{DeviceChoice, Engine, EngineError, Sampling, Session, StopReason, Wait};
 
-use crate::built_in::{engine_on, last_logits};
+use crate::built_in::{engine_on, grouped_on_cpu, last_logits};
 
 /// An engine on the CPU reference, with a context of `ctx` tokens.
 fn engine(ctx: usize) -> Engine {
     engine_on(DeviceChoice::Cpu, None, Some(ctx))
+}
+
+/// Engines of both families on the CPU.
+fn engines(ctx: usize) -> Vec<Engine> {
+    [engine(ctx)]
+        .into_iter()
+        .chain(grouped_on_cpu(ctx))
+        .collect()
 }
 
 /// On the first adapter, even if it is software, with a context of 128 tokens.
@@ -36,50 +44,52 @@ fn assert_continues(session: &mut Session, said: &[u32]) {
 
 #[test]
 fn an_answer_that_reached_its_limit_can_be_continued() {
-    let engine = engine(64);
-    let mut session = engine.session().wait().expect("there is memory");
-    let mut said = engine
-        .tokenizer()
-        .encode("Once upon a time", true)
-        .expect("plain text");
-    let prompt = said.clone();
-    let stats = session
-        .generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
-            said.push(token);
-            ControlFlow::Continue(())
-        })
-        .wait()
-        .expect("it fits");
-    assert_eq!(
-        (stats.generated, stats.steps, stats.stop),
-        (9, 8, StopReason::Limit)
-    );
-    assert_eq!(stats.prompt_tokens, prompt.len());
-    assert_continues(&mut session, &said);
+    for engine in engines(64) {
+        let mut session = engine.session().wait().expect("there is memory");
+        let mut said = engine
+            .tokenizer()
+            .encode("Once upon a time", true)
+            .expect("plain text");
+        let prompt = said.clone();
+        let stats = session
+            .generate(&prompt, &Sampling::GREEDY, 9, &mut |token| {
+                said.push(token);
+                ControlFlow::Continue(())
+            })
+            .wait()
+            .expect("it fits");
+        assert_eq!(
+            (stats.generated, stats.steps, stats.stop),
+            (9, 8, StopReason::Limit)
+        );
+        assert_eq!(stats.prompt_tokens, prompt.len());
+        assert_continues(&mut session, &said);
+    }
 }
 
 #[test]
 fn an_answer_that_was_broken_off_keeps_what_was_handed_out() {
-    let engine = engine(64);
-    let mut session = engine.session().wait().expect("there is memory");
-    let mut said = engine
-        .tokenizer()
-        .encode("Once upon a time", true)
-        .expect("plain text");
-    let prompt = said.clone();
-    let stats = session
-        .generate(&prompt, &Sampling::GREEDY, usize::MAX, &mut |token| {
-            said.push(token);
-            if said.len() == prompt.len() + 3 {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })
-        .wait()
-        .expect("it fits");
-    assert_eq!((stats.generated, stats.stop), (3, StopReason::Caller));
-    assert_continues(&mut session, &said);
+    for engine in engines(64) {
+        let mut session = engine.session().wait().expect("there is memory");
+        let mut said = engine
+            .tokenizer()
+            .encode("Once upon a time", true)
+            .expect("plain text");
+        let prompt = said.clone();
+        let stats = session
+            .generate(&prompt, &Sampling::GREEDY, usize::MAX, &mut |token| {
+                said.push(token);
+                if said.len() == prompt.len() + 3 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
+            .wait()
+            .expect("it fits");
+        assert_eq!((stats.generated, stats.stop), (3, StopReason::Caller));
+        assert_continues(&mut session, &said);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // Joins slices of attention: 4 columns of a head, over slices first, first + step and so on of those from `place` on. Without any the sum is 0.
-// The kernel declares `slice_sums` (heads, slices, KV_LORA / 4) and `stats` (heads, slices) of (max, sum).
+// The kernel declares `slice_sums` (heads, slices, KV_LORA / 4), KV_LORA values of a head, and `stats` (heads, slices) of (max, sum).
 // In Joined, sum and value are relative to exp(max). Over all slices, value / sum is the output of the attention.
 #each i 2
 #each k 8

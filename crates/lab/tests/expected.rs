@@ -32,6 +32,15 @@ const MODELS: [ModelName; 3] = [
     ModelName::YoutuLlm2b,
 ];
 
+/// Models of the same family whose sizes are told in one quantisation.
+const COUSINS: [ModelName; 5] = [
+    ModelName::Glm47FlashReap23b,
+    ModelName::Moonlight16bA3b,
+    ModelName::KimiVlA3b,
+    ModelName::Kanana2_30bA3b,
+    ModelName::Gigachat3_10bA18b,
+];
+
 fn model(name: ModelName) -> Arc<dyn Model> {
     model_in(name, Recipe::Q4_0)
 }
@@ -161,8 +170,13 @@ fn sizes() -> String {
         "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
                     |---|---|---:|---:|---:|\n"
             .to_owned();
-    for name in MODELS {
-        for recipe in RECIPES {
+    let cousins = COUSINS.map(|name| (name, &[Recipe::Q4KM][..]));
+    for (name, recipes) in MODELS
+        .map(|name| (name, &RECIPES[..]))
+        .into_iter()
+        .chain(cousins)
+    {
+        for &recipe in recipes {
             let model = model_in(name, recipe);
             let file = model.gguf().file_size() as f64 / 1e9;
             let [short, long] = [4096, 32768].map(|n_ctx| {

@@ -1,6 +1,7 @@
 //! Protects the forward passes on the GPU: in every tier and mode they stay near the golden values of whole models, and near the CPU
 //! reference.
 
+mod cousins;
 mod precomposed;
 mod sessions;
 mod tokens;
@@ -21,7 +22,7 @@ use glimt::engine::gpu::{GpuBackend, GpuModel};
 use glimt::engine::sampling::Sampling;
 use glimt::engine::{Biases, Wait};
 use glimt::gpu::{Gpu, GpuError, GpuOptions, Tier};
-use glimt::models::mla::Model;
+use glimt::models::{self, mla::Model};
 use glimt::quant::GgmlType;
 use glimt::quant::activation::Activation;
 
@@ -35,7 +36,7 @@ const CONTRAST: f64 = 5e-5;
 const NMSE_MATRICES: f64 = 1e-3;
 
 /// The error that prompts may have against exact logits on a device, and relative to the spread of a position's log-probabilities.
-fn limits(gpu: &Gpu) -> (f64, f64) {
+pub fn limits(gpu: &Gpu) -> (f64, f64) {
     match gpu.coop {
         Some(_) => (NMSE_MATRICES, f64::INFINITY),
         None => (NMSE, CONTRAST),
@@ -69,7 +70,7 @@ const CONTRAST_PACKED: f64 = 5e-2;
 const NMSE_INT8: f64 = 1e-3;
 
 /// A backend whose tokens are all computed one by one, as in decoding.
-struct OneByOne(GpuBackend);
+pub struct OneByOne(pub GpuBackend);
 
 impl Backend for OneByOne {
     fn n_ctx(&self) -> usize {
@@ -176,7 +177,7 @@ fn open_with(options: GpuOptions) -> Option<Arc<Gpu>> {
 }
 
 /// The first adapter in the tiers with f32 activations.
-fn tiers() -> Vec<Arc<Gpu>> {
+pub fn tiers() -> Vec<Arc<Gpu>> {
     let gpus: Vec<_> = [Tier::Plain, Tier::Subgroup]
         .into_iter()
         .filter_map(open_tier)
@@ -186,7 +187,12 @@ fn tiers() -> Vec<Arc<Gpu>> {
 }
 
 fn backend(gpu: &Arc<Gpu>, model: &Arc<Model>, n_ctx: usize) -> GpuBackend {
-    let model = GpuModel::load(Arc::clone(gpu), model.clone(), &mut |_, _| {})
+    backend_of(gpu, model.clone(), n_ctx)
+}
+
+/// A backend of a model of any family.
+pub fn backend_of(gpu: &Arc<Gpu>, model: Arc<dyn models::Model>, n_ctx: usize) -> GpuBackend {
+    let model = GpuModel::load(Arc::clone(gpu), model, &mut |_, _| {})
         .wait()
         .expect("the model fits");
     GpuBackend::new(Arc::new(model), n_ctx)
@@ -199,12 +205,12 @@ fn embedded() -> Arc<Model> {
 }
 
 /// The worst squared difference of a position's logits relative to their variance there.
-fn contrast(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+pub fn contrast(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
     contrasts(found, expected).into_iter().fold(0.0, f64::max)
 }
 
 /// The squared difference of each position's logits relative to their variance there.
-fn contrasts(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
+pub fn contrasts(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
     assert_eq!(found.len(), expected.len());
     let position = |(a, b): (&Vec<f32>, &Vec<f32>)| {
         let mean = b.iter().map(|v| f64::from(*v)).sum::<f64>() / b.len() as f64;
@@ -310,7 +316,7 @@ fn every_weight_type_gives_the_logits_of_the_cpu_reference() {
 
 /// The tiers that decode by other kernels than they compute prompts, with the limits of each, by dispatches that do small work once;
 /// and `repeating` with workgroups that repeat it. Halves are multiplied one by one, and in pairs.
-fn tiers_of_tokens(repeating: Tier) -> Vec<(Arc<Gpu>, f64, f64)> {
+pub fn tiers_of_tokens(repeating: Tier) -> Vec<(Arc<Gpu>, f64, f64)> {
     let open = |(tier, packed, repeats_work)| {
         let gpu = open_with(GpuOptions {
             tier: Some(tier),
@@ -340,6 +346,6 @@ fn token_limits(gpu: &Gpu) -> (f64, f64) {
 }
 
 /// The form of the activations that a device of [`tiers_of_tokens`] multiplies.
-fn form(gpu: &Gpu) -> &'static str {
+pub fn form(gpu: &Gpu) -> &'static str {
     gpu.activation().name()
 }

@@ -6,7 +6,7 @@ use glimt::engine::Wait;
 #[test]
 fn a_conversation_goes_on_from_its_file_bit_for_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (i, engine) in engines().iter().enumerate() {
+    for (i, engine) in engines_of_families().iter().enumerate() {
         let path = folder.path().join(format!("{i}.session"));
         let mut said = engine.session().wait().expect("there is memory");
         let mut file = open(&path, engine);

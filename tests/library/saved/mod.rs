@@ -32,6 +32,14 @@ fn engines() -> [Engine; 2] {
     [cpu(), engine_on(DeviceChoice::Index(0), None)]
 }
 
+/// These, and models of the other family on the CPU.
+fn engines_of_families() -> Vec<Engine> {
+    engines()
+        .into_iter()
+        .chain(built_in::grouped_on_cpu(256))
+        .collect()
+}
+
 fn encode(engine: &Engine, text: &str) -> Vec<u32> {
     let tokens = engine.tokenizer().encode(text, false);
     tokens.expect("plain text")

@@ -5,7 +5,7 @@ use glimt::engine::Wait;
 
 #[test]
 fn rows_written_into_a_fresh_session_give_the_same_logits() {
-    for engine in engines() {
+    for engine in engines_of_families() {
         let mut said = engine.session().wait().expect("there is memory");
         say(&mut said, "Once upon a time there was a king", 9);
         let tokens = said.tokens().to_vec();
@@ -41,7 +41,7 @@ fn the_history_of_tokens_comes_back_with_the_rows() {
         repeat_last_n: 64,
         ..Sampling::GREEDY
     };
-    for engine in engines() {
+    for engine in engines_of_families() {
         let answer = |session: &mut Session| {
             let mut answer = vec![];
             let prompt = encode(&engine, " and");
@@ -72,7 +72,7 @@ fn the_history_of_tokens_comes_back_with_the_rows() {
 
 #[test]
 fn a_branch_goes_on_by_itself() {
-    for engine in engines() {
+    for engine in engines_of_families() {
         let mut trunk = engine.session().wait().expect("there is memory");
         say(&mut trunk, "Once upon a time there was a king", 5);
         let mut branch = trunk.branch().wait().expect("there is memory");

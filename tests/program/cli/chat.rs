@@ -6,8 +6,9 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use glimt::engine::SessionFile;
+use glimt::synth::ModelName;
 
-use super::edited::{synthetic, thinking};
+use super::edited::{synthetic, synthetic_of, thinking};
 use super::random::{Rng, rounds};
 use super::terminal::Terminal;
 use super::{engine, error_line, glimt, stderr, stdout};
@@ -43,8 +44,21 @@ fn numbers(text: &str, name: &str) -> Vec<Vec<usize>> {
 
 #[test]
 fn nothing_is_computed_twice() {
+    nothing_is_computed_twice_with(&[]);
+}
+
+#[test]
+fn nothing_is_computed_twice_by_models_of_the_other_family() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in [ModelName::TinyQwen3Moe, ModelName::TinyLlama] {
+        let model = synthetic_of(folder.path(), name);
+        nothing_is_computed_twice_with(&["--model", &model]);
+    }
+}
+
+fn nothing_is_computed_twice_with(model: &[&str]) {
     let output = piped(
-        &["-n", "20"],
+        &[model, &["-n", "20"]].concat(),
         "Tell me of a fox.\n/stats\nAnd then?\n/stats\n\"\"\"\nAnd\nthen?\n\"\"\"\n/stats\n",
     );
     assert!(output.status.success(), "{}", stderr(&output));

@@ -26,6 +26,7 @@ fn server(folder: &Path, steps: &[String]) -> Server {
         thoughts: "A title is asked for.",
         text: "Two edits.",
         context: 65536,
+        template: None,
     };
     let model = scripted(folder, "script", &script);
     let model = model.to_str().expect("temporary paths are UTF-8 here");

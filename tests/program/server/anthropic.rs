@@ -72,7 +72,7 @@ fn plain(mut message: Value) -> Value {
     message
 }
 
-fn answered(server: &Server, body: Value) -> Value {
+pub(super) fn answered(server: &Server, body: Value) -> Value {
     let whole = server.answer(MESSAGES, &body);
     let streamed = server.post(MESSAGES, &with(body, json!({"stream": true})));
     let events = streamed.named_events();

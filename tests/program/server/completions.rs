@@ -1,24 +1,15 @@
 //! Protects the continuation of texts over HTTP, and what turns texts into tokens and back.
 
+use glimt::synth::ModelName;
 use serde_json::{Value, json};
 
+use super::edited::synthetic_of;
 use super::{COMPLETIONS, Server, completion, streamed, text, with};
 
 #[test]
 fn texts_and_tokens_are_continued_alike() {
     let server = Server::start(&[]);
-    let of_text = server.answer(COMPLETIONS, &completion(json!({})));
-    assert_eq!(of_text["object"], "text_completion");
-    let tokens = server.answer("/tokenize", &json!({"prompt": "Once upon a time"}));
-    assert_eq!(
-        tokens["count"],
-        tokens["tokens"].as_array().map_or(0, Vec::len)
-    );
-    let of_tokens = server.answer(
-        COMPLETIONS,
-        &completion(json!({"prompt": tokens["tokens"]})),
-    );
-    assert_eq!(text(&of_text), text(&of_tokens));
+    assert_alike(&server);
     let several =
         completion(json!({"prompt": ["Once upon a time", "The fox"], "n": 2, "max_tokens": 4}));
     let answer = server.answer(COMPLETIONS, &several);
@@ -28,6 +19,32 @@ fn texts_and_tokens_are_continued_alike() {
     assert_eq!(choices[0]["text"], choices[1]["text"]);
     assert_ne!(choices[0]["text"], choices[2]["text"]);
     assert_eq!(answer["usage"]["completion_tokens"], 16);
+}
+
+#[test]
+fn models_of_the_other_family_continue_them_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in [ModelName::TinyQwen3Moe, ModelName::TinyLlama] {
+        let model = synthetic_of(folder.path(), name);
+        assert_alike(&Server::start(&["--model", &model]));
+    }
+}
+
+/// A text and its tokens have the same continuation, also one that is drawn.
+fn assert_alike(server: &Server) {
+    let tokens = server.answer("/tokenize", &json!({"prompt": "Once upon a time"}));
+    assert_eq!(
+        tokens["count"],
+        tokens["tokens"].as_array().map_or(0, Vec::len)
+    );
+    for drawn in [json!({}), json!({"temperature": 1.0, "seed": 5})] {
+        let of_text = server.answer(COMPLETIONS, &completion(drawn.clone()));
+        assert_eq!(of_text["object"], "text_completion");
+        let mut of_tokens = completion(drawn);
+        of_tokens["prompt"] = tokens["tokens"].clone();
+        let of_tokens = server.answer(COMPLETIONS, &of_tokens);
+        assert_eq!(text(&of_text), text(&of_tokens));
+    }
 }
 
 #[test]

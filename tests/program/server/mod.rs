@@ -25,6 +25,7 @@ mod page;
 mod page_in_chromium;
 #[cfg(unix)]
 mod page_markdown;
+mod qwen;
 mod refusals;
 mod responses;
 mod said;
@@ -51,6 +52,7 @@ const SCRIPT: scripted::Script<'_> = scripted::Script {
     thoughts: "Somebody greets me, so I greet back.",
     text: "Good morning to all of you! END of this text.",
     context: 4096,
+    template: None,
 };
 
 /// A server of the scripted model.

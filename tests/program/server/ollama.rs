@@ -43,7 +43,7 @@ fn joined(lines: &[Value]) -> (String, String, Vec<Value>) {
 }
 
 /// The message that answers, which is the same as a whole and in lines.
-fn answered(server: &Server, body: Value) -> Value {
+pub(super) fn answered(server: &Server, body: Value) -> Value {
     let whole = server.answer(CHAT, &with(body.clone(), json!({"stream": false})));
     let message = &whole["message"];
     let lines = server.post(CHAT, &body).lines();

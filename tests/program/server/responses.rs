@@ -78,7 +78,7 @@ fn plain(output: &[Value]) -> Vec<Value> {
 }
 
 /// The response, which is the same as a whole and in events.
-fn answered(server: &Server, body: Value) -> Value {
+pub(super) fn answered(server: &Server, body: Value) -> Value {
     let whole = server.answer(RESPONSES, &body);
     let events = server
         .post(RESPONSES, &with(body, json!({"stream": true})))

@@ -33,6 +33,13 @@ const GIGACHAT: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}
      <|message_sep|>{% for c in m.tool_calls %}function call<|role_sep|>{{ c.function | tojson }}<|message_sep|>{% endfor %}{% endfor %}\
      {% if add_generation_prompt %}assistant<|role_sep|>{% endif %}";
 
+/// One that writes them as Llama 3 does, one in a message.
+const LLAMA: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n\
+     {% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}\
+     {% for c in m.tool_calls %}{{ '{\"name\": \"' + c.function.name + '\", \"parameters\": ' }}{{ c.function.arguments | tojson }}}\
+     {% else %}{{ m.content }}{% endfor %}<|eot_id|>{% endfor %}\
+     {% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}";
+
 /// One that knows tools in a form that nobody else has.
 const UNKNOWN: &str = "{% for t in tools %}Tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n\
      {% for c in m.tool_calls %}CALL {{ c.function.name }}{% endfor %}{% endfor %}\
@@ -84,7 +91,7 @@ fn call(events: &[Value]) -> (Value, String, String) {
 
 #[test]
 fn a_demanded_call_comes_in_the_form_of_the_api() {
-    for template in [TAGGED, DEEPSEEK, KIMI, GIGACHAT] {
+    for template in [TAGGED, DEEPSEEK, KIMI, GIGACHAT, LLAMA] {
         let (server, _folder) = server(template);
         let named = json!({"type": "function", "function": {"name": "weather"}});
         for choice in [json!("required"), named] {

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-/// `n` values like those of a cache row: the latent is normed, so they are of size 1. Always the same.
+/// `n` values like those of a cache row: latents and keys are normed in many models, so they are of size 1. Always the same.
 pub(super) fn cache_values(n: usize) -> Vec<f16> {
     let mut state = 1u64;
     (0..n)

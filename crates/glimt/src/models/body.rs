@@ -5,10 +5,12 @@ use std::hint::black_box;
 use half::f16;
 use half::vec::HalfBitsVecExt;
 
-use super::OutOfMemory;
+use super::{OnBlock, OutOfMemory};
+use crate::kernels::embed::embed;
+use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::router::router;
-use crate::model::{Config, Ffn, Mlp, Moe, Weight};
+use crate::model::{Block, Config, Ffn, Mlp, Moe, Transformer, Weight};
 
 /// A cache of `rows` rows of `row` values for each of `layers` layers.
 ///
@@ -27,6 +29,46 @@ pub(super) fn caches(layers: usize, rows: usize, row: usize) -> Result<Vec<Vec<f
         Ok(vec![0u16; values].reinterpret_into::<f16>())
     };
     (0..layers).map(cache).collect()
+}
+
+/// The hidden states (T, d) behind the last block, or `None` after a break, as [`Reference::forward`](super::Reference::forward) says.
+/// `attention` gives x + attention(norm(x)) of a block, by its number and x.
+pub(super) fn forward<A>(
+    products: Products,
+    config: &Config,
+    model: &Transformer<A>,
+    tokens: &[u32],
+    on_block: &mut OnBlock<'_>,
+    mut attention: impl FnMut(usize, &Block<A>, &[f32]) -> Vec<f32>,
+) -> Option<Vec<f32>> {
+    let mut x = vec![0.0; tokens.len() * config.embedding_length];
+    embed(&model.token_embd, tokens, &mut x);
+    for (il, layer) in model.layers.iter().enumerate() {
+        if il > 0 && on_block(il).is_break() {
+            return None;
+        }
+        x = attention(il, layer, &x);
+        x = feed_forward(products, config, &layer.ffn_norm, &layer.ffn, &x);
+    }
+    Some(x)
+}
+
+/// The states (T, d) behind the last norm.
+pub(super) fn normed<A>(config: &Config, model: &Transformer<A>, x: &[f32]) -> Vec<f32> {
+    rms_norm_rows(x, &model.output_norm, config.rms_eps)
+}
+
+/// The logits (T, vocab_size) of hidden states.
+pub(super) fn head<A>(
+    products: Products,
+    config: &Config,
+    model: &Transformer<A>,
+    x: &[f32],
+) -> Vec<f32> {
+    let output = &model.output;
+    let options =
+        MatvecOptions::contiguous(output.cols).with_norm(&model.output_norm, config.rms_eps);
+    product(products, output, x, x.len() / output.cols, options)
 }
 
 /// One product into a fresh buffer.

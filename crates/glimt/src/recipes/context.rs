@@ -135,7 +135,7 @@ impl Context {
                 remedy: "use a smaller context (-c)",
             });
         }
-        let cache = |_| Range::whole(&Buffer::new("latent cache", bytes, Role::Cache));
+        let cache = |_| Range::whole(&Buffer::new("cache", bytes, Role::Cache));
         Ok(Self {
             rows: sizes.n_ctx as u32,
             sequences: (room.tokens > 0).then(|| sequences(sizes, room, ids)),

@@ -49,15 +49,22 @@ pub fn in_memory(
     recipe: Recipe,
     options: &SynthOptions,
 ) -> Result<Vec<u8>, SynthError> {
-    let plan = Plan::new(model, recipe, options)?;
-    let mut bytes = vec![];
-    write_plan(&plan, options.seed, &mut bytes, &mut |_, _| {}).map_err(|source| {
-        SynthError::Write {
-            path: format!("{model}:{recipe} in memory").into(),
+    Plan::new(model, recipe, options)?.in_memory(options.seed)
+}
+
+impl Plan {
+    /// The bytes of a file of this plan, with weights of this seed.
+    ///
+    /// # Errors
+    /// [`SynthError::Write`].
+    pub fn in_memory(&self, seed: u64) -> Result<Vec<u8>, SynthError> {
+        let mut bytes = vec![];
+        write_plan(self, seed, &mut bytes, &mut |_, _| {}).map_err(|source| SynthError::Write {
+            path: "a synthetic model in memory".into(),
             source,
-        }
-    })?;
-    Ok(bytes)
+        })?;
+        Ok(bytes)
+    }
 }
 
 /// Writes the tensors of `plan` while the next ones are made.

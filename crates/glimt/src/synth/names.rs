@@ -15,6 +15,18 @@ named! {
         DeepseekV2Lite = "deepseek-v2-lite",
         /// Youtu-LLM-2B: 32 dense layers, tied head.
         YoutuLlm2b = "youtu-llm-2b",
+        /// DeepSeek-Coder-V2-Lite: the sizes of DeepSeek-V2-Lite.
+        DeepseekCoderV2Lite = "deepseek-coder-v2-lite",
+        /// GLM-4.7-Flash-REAP-23B-A3B: GLM-4.7-Flash with 48 of its experts.
+        Glm47FlashReap23b = "glm-4.7-flash-reap-23b",
+        /// Moonlight-16B-A3B: 27 layers, 64 experts, sigmoid gating, no q_lora.
+        Moonlight16bA3b = "moonlight-16b-a3b",
+        /// The text part of Kimi-VL-A3B: the sizes of Moonlight-16B-A3B, a longer context.
+        KimiVlA3b = "kimi-vl-a3b",
+        /// Kanana-2-30B-A3B: 48 layers, 128 experts, sigmoid gating, no q_lora.
+        Kanana2_30bA3b = "kanana-2-30b-a3b",
+        /// GigaChat3-10B-A1.8B: 26 layers, 64 experts, sigmoid gating, no q_lora, values of 192 dimensions.
+        Gigachat3_10bA18b = "gigachat3-10b-a1.8b",
         /// A few megabytes in the manner of DeepSeek-V2-Lite.
         TinyDs2 = "tiny-ds2",
         /// A few megabytes in the manner of Youtu-LLM-2B.
@@ -338,6 +350,44 @@ mod tests {
         );
         let bytes = plan.unwrap().byte_len();
         assert!((10_500_000_000..11_000_000_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn cousins_are_as_large_as_their_published_files() {
+        // Sizes that others tell of files, in bytes, and by how much such a size is rounded. Metadata takes about 6 MB of them.
+        const GIB: f64 = 1_073_741_824.0;
+        for (model, recipe, published, rounded) in [
+            (
+                ModelName::Gigachat3_10bA18b,
+                Recipe::F16,
+                21_356_264_448.0,
+                0.0,
+            ),
+            (
+                ModelName::Gigachat3_10bA18b,
+                Recipe::Q4KM,
+                6_474_702_976.0,
+                0.0,
+            ),
+            (
+                ModelName::Glm47FlashReap23b,
+                Recipe::F16,
+                42.85 * GIB,
+                0.005 * GIB,
+            ),
+            (
+                ModelName::Glm47FlashReap23b,
+                Recipe::Q8_0,
+                22.78 * GIB,
+                0.005 * GIB,
+            ),
+            (ModelName::Kanana2_30bA3b, Recipe::Q4KM, 18.6e9, 5e7),
+        ] {
+            let plan = Plan::new(model, recipe, &SynthOptions::default()).unwrap();
+            let left = published - plan.byte_len() as f64;
+            let allowed = 5e6 - rounded..1.2e7 + rounded;
+            assert!(allowed.contains(&left), "{model} {recipe}: {left} left");
+        }
     }
 
     #[test]

@@ -185,6 +185,93 @@ const YOUTU: Shape = Shape {
     tied: true,
 };
 
+/// 48 of the 64 experts are left (REAP). Its published files, of 42.85 GiB in BF16 and 22.78 in Q8_0, are as large as this shape makes them.
+const GLM_REAP: Shape = Shape {
+    experts: Some(ExpertShape {
+        count: 48,
+        ..GLM_EXPERTS
+    }),
+    ..GLM
+};
+
+/// From the `config.json` of moonshotai/Moonlight-16B-A3B, as programs in public repositories quote it.
+const MOONLIGHT: Shape = Shape {
+    feed_forward_length: 11_264,
+    experts: Some(ExpertShape {
+        gating: 2,
+        selection_bias: true,
+        weights_norm: true,
+        weights_scale: 2.446,
+        ..DEEPSEEK_EXPERTS
+    }),
+    vocab_size: 163_840,
+    context_length: 8192,
+    rms_eps: 1e-5,
+    rope_base: 5e4,
+    yarn: None,
+    pre: "kimi-k2",
+    ..DEEPSEEK
+};
+
+/// From the `text_config` of moonshotai/Kimi-VL-A3B-Instruct, which is Moonlight's but for the rotation and the context.
+const KIMI_VL: Shape = Shape {
+    context_length: 131_072,
+    rope_base: 8e5,
+    ..MOONLIGHT
+};
+
+/// The README of kakao/kanana-2 has the layers, experts, vocabulary and context, and llama.cpp's `deepseek2.cpp` that queries have no latent.
+/// The widths, heads, gating and constants are not published there. These give 30.7 billion weights, and a file in Q4_K_M is as large as the
+/// 18.6 GB that others tell of theirs.
+const KANANA2: Shape = Shape {
+    layers: 48,
+    heads: 32,
+    feed_forward_length: 6144,
+    experts: Some(ExpertShape {
+        count: 128,
+        feed_forward_length: 768,
+        gating: 2,
+        selection_bias: true,
+        weights_norm: true,
+        weights_scale: 2.5,
+        ..DEEPSEEK_EXPERTS
+    }),
+    vocab_size: 128_256,
+    context_length: 32_768,
+    rope_base: 1e6,
+    yarn: None,
+    pre: "kanana2",
+    ..DEEPSEEK
+};
+
+/// The sizes follow from the bytes that others have counted for each kind of tensor in the BF16 file of GigaChat3.1-10B-A1.8B (414 tensors,
+/// 21,356,264,448 bytes with its metadata). The scale of the experts' weights and the base of the rotation do not, and are not verified.
+const GIGACHAT3: Shape = Shape {
+    layers: 26,
+    embedding_length: 1536,
+    heads: 32,
+    attention: AttentionShape::Latent(LatentShape {
+        v_head_dim: 192,
+        ..DEEPSEEK_LATENT
+    }),
+    feed_forward_length: 8960,
+    experts: Some(ExpertShape {
+        used: 4,
+        shared: 1,
+        feed_forward_length: 1280,
+        gating: 2,
+        selection_bias: true,
+        weights_norm: true,
+        ..DEEPSEEK_EXPERTS
+    }),
+    vocab_size: 128_256,
+    context_length: 262_144,
+    rope_base: 1e5,
+    yarn: None,
+    pre: "gigachat",
+    ..DEEPSEEK
+};
+
 const QWEN3_MOE: Shape = Shape {
     architecture: "qwen3moe",
     layers: 48,
@@ -420,6 +507,12 @@ impl Shape {
             ModelName::Glm47Flash => GLM,
             ModelName::DeepseekV2Lite => DEEPSEEK,
             ModelName::YoutuLlm2b => YOUTU,
+            ModelName::DeepseekCoderV2Lite => DEEPSEEK,
+            ModelName::Glm47FlashReap23b => GLM_REAP,
+            ModelName::Moonlight16bA3b => MOONLIGHT,
+            ModelName::KimiVlA3b => KIMI_VL,
+            ModelName::Kanana2_30bA3b => KANANA2,
+            ModelName::Gigachat3_10bA18b => GIGACHAT3,
             ModelName::Qwen3_30bA3b => QWEN3_MOE,
             ModelName::Qwen25_7b => QWEN2,
             ModelName::Llama31_8b => LLAMA,

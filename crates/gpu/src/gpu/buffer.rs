@@ -20,7 +20,7 @@ pub enum Role {
     Words,
     /// f16, such as rows of keys and values.
     Halves,
-    /// Rows of the latent cache, f16.
+    /// Rows of the cache of a layer, f16.
     Cache,
     /// The codes of a weight of this type ([`crate::quant::repack`]).
     Codes(GgmlType),

@@ -141,14 +141,6 @@ pub enum GpuError {
         /// The values that are possible, in words.
         supported: String,
     },
-    /// An architecture whose steps no kernels compute yet.
-    #[error(
-        "a model of the architecture {architecture:?} runs on the CPU alone so far, and no GPU kernel computes its attention: take another model{OR_CPU}"
-    )]
-    UnsupportedArchitecture {
-        /// `general.architecture`.
-        architecture: String,
-    },
     /// Products of weights that the model does not have or the device has no room for, known before anything is loaded.
     #[error("--precompose {choice} {reason}: use --precompose off")]
     CannotPrecompose {

@@ -20,6 +20,8 @@ named! {
 
 /// Storage buffers that a kernel of the tiers with subgroups binds at most.
 pub const SUBGROUP_BUFFERS: u32 = 16;
+/// Storage buffers that a kernel of tier `plain` binds at most: those of every browser.
+pub const PLAIN_BUFFERS: u32 = 8;
 /// The most bytes of parameters that one dispatch may have: the portable size of immediates (DX12 has 128).
 pub const MAX_PARAMS: usize = 128;
 

@@ -68,13 +68,15 @@ pub fn attention(
         });
 }
 
+pub(super) mod cut;
 mod form;
 mod quick;
 pub(super) mod trial;
 pub use crate::gpu::interface::MAX_SLICES;
+pub use cut::{Cut, Cuts, OfOne, Seen, cut_context, cut_sequences};
+pub use form::Form;
 #[cfg(any(test, feature = "testing"))]
 pub use form::untried_forms;
-pub use form::{Cut, Form, OfOne, Seen, cut_context, cut_sequences};
 pub use quick::attend;
 
 /// Rows of a tile: a slice is a multiple of it.

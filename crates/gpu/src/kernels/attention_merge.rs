@@ -1,6 +1,5 @@
 //! Joins what [`attention`](super::attention) left of each slice of the context.
 
-use super::MlaDims;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, Extent, Word};
@@ -9,27 +8,35 @@ use crate::quant::activation::Activation;
 use crate::quant::repack::UNIT;
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding). The dispatch reads the `partials` that
-/// [`GpuAttention`](super::attention::GpuAttention) wrote in the same step. With `sequences` the tokens may be those of several sequences. With
-/// `as_one` each is joined as one token alone is.
+/// [`GpuAttention`](super::attention::GpuAttention) or [`GpuGroupedAttention`](super::grouped_attention::GpuGroupedAttention) wrote in the same
+/// step, of so many `heads` with sums of `width` values: latents, or values of a head. With `sequences` the tokens may be those of several
+/// sequences. With `as_one` each is joined as one token alone is.
 ///
-/// The output `out`, (max_tokens, heads, kv_lora), is in the format `output`. Bytes and halves need a tier with subgroups.
+/// The output `out`, (max_tokens, heads, width), is in the format `output`. Bytes and halves need a tier with subgroups.
 ///
 /// # Panics
-/// If `kv_lora` is not a multiple of 4. For bytes and halves it has to be a multiple of 32.
+/// If `width` is not a multiple of 4. For bytes and halves the values of a token have to be a multiple of 32.
 pub fn call(
     (sequences, as_one): (Option<&Sequences>, bool),
     partials: &[Range; 2],
-    dims: MlaDims,
+    [heads, width]: [usize; 2],
     out: &Range,
     output: Activation,
 ) -> Call {
     let unit = if output.rounds() { UNIT } else { 4 };
     assert!(
-        dims.kv_lora.is_multiple_of(unit),
-        "attention_merge: {dims:?} for units of {unit}"
+        width.is_multiple_of(4) && (heads * width).is_multiple_of(unit),
+        "attention_merge: {heads} heads of {width} for units of {unit}"
     );
-    let (heads, kv_lora) = (dims.heads as u32, dims.kv_lora as u32);
-    let blocks = (kv_lora / 4).div_ceil(COLUMNS);
+    // Units of 32 values may begin in one head and end in the next.
+    let across = !width.is_multiple_of(UNIT);
+    let (heads, width) = (heads as u32, width as u32);
+    let (along_heads, of_row) = if across {
+        (1, heads * width)
+    } else {
+        (heads, width)
+    };
+    let blocks = (of_row / 4).div_ceil(COLUMNS);
     let call = Call::new("attention_merge");
     let merged = if output.rounds() {
         "prepared"
@@ -46,13 +53,14 @@ pub fn call(
         .number("COLUMNS", COLUMNS)
         .number("PHASES", phases)
         .number("HEADS", heads)
-        .number("KV_LORA", kv_lora)
+        .number("KV_LORA", width)
+        .flag("ACROSS", across)
         .flag("BYTES", output == Activation::Bytes)
         .flag("HALVES", output.is_halves())
         .bind("slice_sums", &partials[0])
         .bind("stats", &partials[1])
         .bind(merged, out)
-        .grid([Extent::N(heads), Extent::N(blocks), Extent::Tokens])
+        .grid([Extent::N(along_heads), Extent::N(blocks), Extent::Tokens])
 }
 
 /// The softmax over all slices of a context from the softmax of each (FlashDecoding).

@@ -3,6 +3,7 @@
 use super::cache_type::BLOCK;
 use super::{CacheType, MlaDims};
 use crate::gpu::call::Call;
+use crate::gpu::shader::Variant;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -37,10 +38,16 @@ impl MlaDims {
     }
 
     /// `call` of a kernel that reads or writes such rows.
-    pub(super) fn with_rows(&self, call: Call) -> Call {
+    pub(super) fn with_rows(&self, mut call: Call) -> Call {
+        call.variant = self.rows_in(call.variant);
+        call
+    }
+
+    /// `variant` of such a kernel.
+    pub(super) fn rows_in(&self, variant: Variant) -> Variant {
         match self.cache {
-            CacheType::F16 => call,
-            CacheType::Q8_0 => call
+            CacheType::F16 => variant,
+            CacheType::Q8_0 => variant
                 .flag("CODES", true)
                 .number("CACHE_WORDS", self.cache_row() as u32),
         }

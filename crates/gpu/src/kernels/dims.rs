@@ -68,6 +68,59 @@ impl GroupedDims {
     }
 }
 
+/// The sizes of an attention block as the attention of prompts needs them. Its keys and values lie in rows: the keys of all key heads, then
+/// the values of all.
+pub(crate) trait PromptDims: Copy + std::fmt::Debug {
+    /// The widths of a head.
+    fn widths(self) -> HeadWidths;
+
+    /// The constants of the attention's kernels.
+    fn numbers_of_attention(self) -> Variant;
+}
+
+/// The widths of a head in the attention of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeadWidths {
+    /// Width of the part of a query or key that lies beside the values.
+    pub key: usize,
+    /// Width of the part that is rotated in the kernel, and whose keys all heads share; 0 if queries and keys come whole.
+    pub rotated: usize,
+    /// Width of a value.
+    pub value: usize,
+}
+
+impl HeadWidths {
+    /// Width of a whole query or key.
+    pub fn head(self) -> usize {
+        self.key + self.rotated
+    }
+
+    /// All three.
+    pub fn all(self) -> [usize; 3] {
+        [self.key, self.rotated, self.value]
+    }
+}
+
+impl PromptDims for GroupedDims {
+    fn widths(self) -> HeadWidths {
+        HeadWidths {
+            key: self.key,
+            rotated: 0,
+            value: self.value,
+        }
+    }
+
+    fn numbers_of_attention(self) -> Variant {
+        Variant::default()
+            .flag("GROUPED", true)
+            .number("HEADS", self.heads as u32)
+            .number("GROUP", self.group() as u32)
+            .number("NOPE", self.key as u32)
+            .number("ROPE", 0)
+            .number("V", self.value as u32)
+    }
+}
+
 /// The sizes of an attention block whose keys and values are expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvDims {
@@ -109,10 +162,20 @@ impl KvDims {
             .number("CACHE_ROW", self.mla.cache_row() as u32)
             .number("WIDTH", self.width() as u32)
     }
+}
 
-    /// The constants of the attention's kernels.
-    pub(super) fn numbers_of_attention(self) -> Variant {
-        Variant::default()
+impl PromptDims for KvDims {
+    fn widths(self) -> HeadWidths {
+        HeadWidths {
+            key: self.mla.nope,
+            rotated: self.mla.rope,
+            value: self.v,
+        }
+    }
+
+    fn numbers_of_attention(self) -> Variant {
+        self.mla
+            .rows_in(Variant::default())
             .number("HEADS", self.mla.heads as u32)
             .number("NOPE", self.mla.nope as u32)
             .number("ROPE", self.mla.rope as u32)

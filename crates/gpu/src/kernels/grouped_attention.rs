@@ -6,8 +6,14 @@ use rayon::prelude::*;
 
 use super::GroupedDims;
 use super::linear::dot;
+use super::sequences::Sequences;
+use crate::gpu::buffer::Range;
+use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::interface::MAX_SLICES;
 
+mod form;
 mod quick;
+pub use form::Form;
 pub use quick::attend;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
@@ -68,11 +74,95 @@ fn check(q: &[f32], out: &[f32], n_tokens: usize, dims: GroupedDims) {
     );
 }
 
+/// The most values of a head: more would leave a thread without registers.
+pub const WIDEST: usize = 256;
+
+/// Whether the kernel can work on blocks of these sizes: whole groups, and heads of whole vectors of 8 values up to [`WIDEST`].
+pub fn suits(dims: GroupedDims) -> bool {
+    let fits = |width: usize| width.is_multiple_of(8) && (8..=WIDEST).contains(&width);
+    let whole = dims.kv_heads > 0 && dims.heads > 0 && dims.heads.is_multiple_of(dims.kv_heads);
+    whole && fits(dims.key) && fits(dims.value)
+}
+
+/// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by
+/// [`cut_context`](super::attention::cut_context).
+pub fn partial_bytes(dims: GroupedDims, max_tokens: usize) -> [u64; 2] {
+    let slices = (MAX_SLICES.max(max_tokens) * dims.heads) as u64;
+    [slices * dims.value as u64 * 4, slices * 8]
+}
+
+/// Buffers for them.
+pub fn partials(dims: GroupedDims, max_tokens: usize) -> [Range; 2] {
+    let [sums, stats] = partial_bytes(dims, max_tokens);
+    [
+        Range::floats("attention partials", sums / 4),
+        Range::floats("attention maxima", stats / 4),
+    ]
+}
+
+/// The kernel's buffers and sizes; all f32 but the cache.
+#[derive(Debug, Clone)]
+pub struct GpuGroupedAttention {
+    /// The division among threads.
+    pub form: Form,
+    /// The rotated queries, (max_tokens, heads, key).
+    pub q: Range,
+    /// The layer's cache, (n_ctx, kv_heads * key + kv_heads * value) of f16.
+    pub cache: Range,
+    /// The sizes of the block.
+    pub dims: GroupedDims,
+    /// The factor of scores.
+    pub scale: f32,
+    /// Sums of each slice, not normalised, (tokens, heads, slices, value) in the step's sizes, and the greatest score and sum of weights
+    /// of each, (tokens, heads, slices); [`partial_bytes`] long.
+    pub partials: [Range; 2],
+    /// The places of tokens that belong to several sequences. Then each replay takes its slices from
+    /// [`cut_sequences`](super::attention::cut_sequences) or [`OfOne::cut`](super::attention::OfOne::cut), unless a token is
+    /// [alone](Sequences::alone).
+    pub sequences: Option<Sequences>,
+}
+
+impl GpuGroupedAttention {
+    /// The dispatch; [`attention_merge`](super::attention_merge) must follow in the same step.
+    ///
+    /// A replay must keep `pos + tokens` within the rows of the cache and take `slices` and `slice_rows` from
+    /// [`cut_context`](super::attention::cut_context).
+    ///
+    /// # Panics
+    /// If the sizes do not [suit](suits).
+    pub fn call(&self) -> Call {
+        let dims = self.dims;
+        let sequences = self.sequences.as_ref();
+        let listed = sequences.is_some_and(|s| !s.alone);
+        let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
+        let (kernel, groups) = self.form.kernel(dims);
+        Sequences::bind_slices(sequences, kernel)
+            .grid([Extent::Slices, Extent::N(groups), along_tokens])
+            .bind("q", &self.q)
+            .bind("cache", &self.cache)
+            .bind("slice_sums", &self.partials[0])
+            .bind("stats", &self.partials[1])
+            .word("scale", self.scale)
+            .with_bytes_per_row(dims.cache_row() as u64 * 2)
+            .with_flops(Flops {
+                per_pair: 2 * (dims.heads * (dims.key + dims.value)) as u64,
+                ..Flops::default()
+            })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::{Buffer, Role};
+    use crate::gpu::target::profiles;
+    use crate::gpu::testing::{WAVE_SIZES, gpus, waves};
+    use crate::gpu::{GpuError, Most, Step, Target, Tier};
     use crate::kernels::Pairing;
-    use crate::kernels::testing::{Rng, assert_close};
+    use crate::kernels::attention::Cuts;
+    use crate::kernels::cases::grouped_attention::{context, dims, of_device};
+    use crate::kernels::sequences::PAGE;
+    use crate::kernels::testing::{Rng, agree, agrees_changed, assert_close};
     use half::vec::HalfFloatVecExt;
 
     #[test]
@@ -116,6 +206,97 @@ mod tests {
                     assert_close(found, &expected, 1e-11, "values");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_its_twin() {
+        agree(gpus(), of_device);
+    }
+
+    #[test]
+    #[ignore = "long: scripts/test --all"]
+    fn the_kernel_agrees_in_larger_subgroups() {
+        for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
+            for (shape, of) in [
+                ([24, 8, 128, 128], [299, 1, 128]),
+                ([7, 1, 256, 80], [70, 2, 40]),
+                ([16, 1, 64, 64], [90, 1, 96]),
+            ] {
+                let dims = dims(shape);
+                let case = context(Form::of(&gpu, dims), dims, of);
+                agrees_changed(&gpu, &case, |call| call);
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
+        let dims = dims([6, 2, 16, 24]);
+        let [sums, stats] = partials(dims, 3);
+        let attention = GpuGroupedAttention {
+            form: Form::of(&Target::h200(), dims),
+            q: Range::floats("q", 3 * 6 * 16),
+            cache: Range::whole(&Buffer::new("cache", 20 * 80 * 2, Role::Cache)),
+            dims,
+            scale: 1.0,
+            partials: [sums, stats],
+            sequences: None,
+        };
+        let found = |attention: &GpuGroupedAttention, tokens, context| {
+            let step = Step::of(Most { tokens, context }, [attention.call()]);
+            match step.resolve() {
+                Ok(_) => None,
+                Err(GpuError::Interface { kernel, what }) => {
+                    assert_eq!(kernel, "grouped_attention");
+                    what.split(' ').nth(1).map(str::to_owned)
+                }
+                Err(e) => panic!("{e}"),
+            }
+        };
+        assert_eq!(found(&attention, 3, 20), None);
+        assert_eq!(found(&attention, 3, 21).as_deref(), Some("cache"));
+        assert_eq!(found(&attention, 4, 20).as_deref(), Some("q"));
+        let mut few = attention.clone();
+        few.partials[0].size -= 4;
+        assert_eq!(found(&few, 3, 20).as_deref(), Some("slice_sums"));
+        let mut few = attention.clone();
+        few.partials[1].size -= 4;
+        assert_eq!(found(&few, 3, 20).as_deref(), Some("stats"));
+        let mut halves = attention;
+        halves.cache.role = Role::Halves;
+        assert_eq!(found(&halves, 3, 20).as_deref(), Some("cache"));
+    }
+
+    #[test]
+    fn every_device_has_a_form_for_sizes_that_suit() {
+        let forms = profiles().into_iter().flat_map(|target| {
+            let shapes = [8, 64, 80, 128, 256].into_iter().flat_map(|width| {
+                [1, 2, 5, 7, 8, 9, 16, 64].map(|group| dims([2 * group, 2, width, 264 - width]))
+            });
+            let suitable = shapes.filter(|dims| suits(*dims));
+            suitable
+                .map(move |dims| (Form::of(&target, dims), dims))
+                .collect::<Vec<_>>()
+        });
+        let mut count = 0;
+        for (form, dims) in forms {
+            let (rows, heads) = form.tile(4096);
+            assert!(
+                rows % 8 == 0 && (PAGE as usize).is_multiple_of(8),
+                "slices begin where a page may"
+            );
+            assert!(rows > 0 && heads <= 8 && heads * dims.group().div_ceil(heads) >= dims.group());
+            count += 1;
+        }
+        assert!(count > 300);
+        for shape in [
+            [6, 4, 64, 64],
+            [4, 2, 64, 12],
+            [4, 2, 264, 64],
+            [4, 0, 64, 64],
+        ] {
+            assert!(!suits(dims(shape)), "{shape:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A layer of a chunk is [`expand_kv::weights_calls`] once and [`GpuPromptAttention::calls`] for every block of the context: its
 //! expansion and the attention over it. Scratch memory ([`Scratch`]) depends on the chunk, not on the context.
 
+use super::dims::PromptDims;
 use super::linear::dot;
 use super::rope_cache::rotate_rows;
 use super::sequences::Sequences;
@@ -20,7 +21,7 @@ mod trial;
 const WG: usize = 128;
 /// Tokens and context rows of its tile. Tiles of the other form have as many rows or a part of them.
 const TOKENS: usize = 32;
-const ROWS: usize = 64;
+pub(super) const ROWS: usize = 64;
 
 /// Whether the kernels without matrices can work on blocks of these sizes; every device has those.
 pub fn fits(dims: KvDims) -> bool {
@@ -28,13 +29,12 @@ pub fn fits(dims: KvDims) -> bool {
 }
 
 /// The kernel of the form without matrices, still without buffers, and the tokens of a workgroup.
-pub(super) fn tiled(dims: KvDims) -> (Call, usize) {
-    let kernel = Call::new("prompt_attention").variant(dims.numbers_of_attention());
-    let kernel = dims
-        .mla
-        .with_rows(kernel)
+pub(super) fn tiled(dims: impl PromptDims) -> (Call, usize) {
+    let columns = dims.widths().value.div_ceil(64);
+    let kernel = Call::new("prompt_attention")
+        .variant(dims.numbers_of_attention())
         .number("WG", WG as u32)
-        .number("COLUMNS", (dims.v / 64) as u32)
+        .number("COLUMNS", columns as u32)
         .number("QUERY_LOADS", (TOKENS * 8 / WG) as u32)
         .number("KEY_LOADS", (ROWS * 8 / WG) as u32);
     (kernel, TOKENS)

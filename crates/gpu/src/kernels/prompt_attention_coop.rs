@@ -1,5 +1,7 @@
-//! [`prompt_attention`](super::prompt_attention) by cooperative matrices, for devices that have them.
+//! [`prompt_attention`](super::prompt_attention) and [`grouped_prompt_attention`](super::grouped_prompt_attention) by cooperative matrices, for
+//! devices that have them.
 
+use super::dims::{HeadWidths, PromptDims};
 use super::{KvDims, coop};
 use crate::gpu::Coop;
 use crate::gpu::call::Call;
@@ -23,59 +25,56 @@ impl Shape {
     }
 
     /// Threads that load a row of keys or values, a vector of 4 values each at a time.
-    fn loaders(dims: KvDims) -> usize {
-        let whole = |n: &usize| {
-            let columns = [dims.mla.nope, dims.mla.rope, dims.v];
-            columns.iter().all(|c| c.is_multiple_of(4 * n))
-        };
+    fn loaders(widths: HeadWidths) -> usize {
+        let whole = |n: &usize| widths.all().iter().all(|c| c.is_multiple_of(4 * n));
         [16, 8, 4].into_iter().find(whole).unwrap_or(1)
     }
 
     /// Columns of the queries that pass through the room of the keys at once, where whole loads of every lane are possible.
-    fn query_columns(self, dims: KvDims) -> Option<usize> {
+    fn query_columns(self, widths: HeadWidths) -> Option<usize> {
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
-        let room = 2 * self.rows() * (dims.mla.head() + 8);
+        let room = 2 * self.rows() * (widths.head() + 8);
         [32, 16].into_iter().find(|columns| {
             self.tokens() * (columns + 8) <= room
                 && columns.is_multiple_of(size)
                 && (size * columns / 4).is_multiple_of(lanes)
-                && [dims.mla.nope, dims.mla.rope]
+                && [widths.key, widths.rotated]
                     .iter()
                     .all(|n| n.is_multiple_of(*columns))
         })
     }
 
     /// Bytes of workgroup memory.
-    pub fn bytes(self, dims: KvDims) -> usize {
-        let tile = self.rows() * (dims.mla.head() + dims.v + 16);
+    pub fn bytes(self, dims: impl PromptDims) -> usize {
+        let widths = dims.widths();
+        let tile = self.rows() * (widths.head() + widths.value + 16);
         tile * 4 + self.tokens() * ((self.rows() + 4) * 4 + self.rows() * 2) + 16
     }
 
     /// Whether the kernel can work on these sizes: whole matrices, whole loads for every thread.
-    pub fn fits(self, dims: KvDims) -> bool {
+    pub fn fits(self, dims: impl PromptDims) -> bool {
+        let widths = dims.widths();
         let size = self.coop.size as usize;
         let threads = self.threads();
-        dims.v <= self.widest
+        widths.value <= self.widest
             && self.bytes(dims) <= matrix_memory(self.coop) as usize
-            && self.query_columns(dims).is_some()
+            && self.query_columns(widths).is_some()
             && threads <= 256
-            && (self.rows() * Self::loaders(dims)).is_multiple_of(threads)
-            && [dims.mla.nope, dims.mla.rope, dims.v]
-                .iter()
-                .all(|n| n.is_multiple_of(4))
-            && dims.v.is_multiple_of(size)
-            && dims.mla.kv_lora.is_multiple_of(4)
+            && (self.rows() * Self::loaders(widths)).is_multiple_of(threads)
+            && widths.all().iter().all(|n| n.is_multiple_of(4))
+            && widths.value.is_multiple_of(size)
     }
 
     /// The kernel, still without buffers, and the tokens of a workgroup.
-    pub fn tiled(self, dims: KvDims) -> (Call, usize) {
+    pub fn tiled(self, dims: impl PromptDims) -> (Call, usize) {
+        let widths = dims.widths();
         let query_columns = self
-            .query_columns(dims)
+            .query_columns(widths)
             .filter(|_| self.fits(dims))
             .unwrap_or_else(|| panic!("prompt_attention_coop: {self:?}, {dims:?}"));
         let size = self.coop.size as usize;
         let (threads, lanes) = (self.threads(), self.coop.lanes as usize);
-        let loaders = Self::loaders(dims);
+        let loaders = Self::loaders(widths);
         // Lanes that share a row, and what each takes of it at once.
         let turn = lanes / size * if self.vectors { 4 } else { 2 };
         let numbers = [
@@ -84,28 +83,25 @@ impl Shape {
             ("MAT", size),
             ("GROUPS", self.groups),
             ("ROW_TILES", self.row_tiles),
-            ("VALUE_TILES", dims.v / size),
+            ("VALUE_TILES", widths.value / size),
             ("QUERY_COLUMNS", query_columns),
-            ("QUERY_RUNS", dims.mla.head() / query_columns),
+            ("QUERY_RUNS", widths.head() / query_columns),
             ("QUERY_STEPS", query_columns / size),
-            ("HEAD_STEPS", dims.mla.head() / size),
+            ("HEAD_STEPS", widths.head() / size),
             ("QUERY_LOADS", size * query_columns / 4 / lanes),
             ("LOADERS", loaders),
             ("ROW_PASSES", self.rows() * loaders / threads),
-            ("KEY_LOADS", dims.mla.nope / 4 / loaders),
-            ("ROPE_LOADS", dims.mla.rope / 4 / loaders),
-            ("VALUE_LOADS", dims.v / 4 / loaders),
+            ("KEY_LOADS", widths.key / 4 / loaders),
+            ("ROPE_LOADS", widths.rotated / 4 / loaders),
+            ("VALUE_LOADS", widths.value / 4 / loaders),
             ("SQUARE_FEWS", size / turn),
             ("SCORE_FEWS", self.rows() / turn),
         ];
-        let kernel = super::with_numbers(
-            dims.mla
-                .with_rows(Call::new("prompt_attention_coop").variant(dims.numbers_of_attention())),
-            numbers,
-        )
-        .module("MATRICES", coop::module(size))
-        .flag("VECTORS", self.vectors)
-        .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
+        let kernel = Call::new("prompt_attention_coop").variant(dims.numbers_of_attention());
+        let kernel = super::with_numbers(kernel, numbers)
+            .module("MATRICES", coop::module(size))
+            .flag("VECTORS", self.vectors)
+            .flag("TOGETHER", self.coop == Coop::LLVMPIPE);
         (kernel, self.tokens())
     }
 }

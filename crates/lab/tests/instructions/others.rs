@@ -12,7 +12,7 @@ use glimt::kernels::attention::{Form, GpuAttention};
 use glimt::kernels::token::Divided;
 use glimt::kernels::token_matvec::{self, GpuTokenMatvec, Input, PartialLogits};
 use glimt::kernels::token_router::GpuTokenRouter;
-use glimt::kernels::{MlaDims, attention_merge};
+use glimt::kernels::{CacheType, MlaDims, attention_merge};
 use glimt::quant::GgmlType;
 
 /// A loop, or what there is more of it with more work.
@@ -151,7 +151,7 @@ fn joining_alone() -> Steps {
     let call = attention_merge::call(
         (None, false),
         &[floats(), floats()],
-        GLM,
+        [GLM.heads, GLM.kv_lora],
         &latents,
         activation(),
     );

@@ -35,16 +35,28 @@ static ALL: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
         ModelName::Glm47Flash,
         ModelName::DeepseekV2Lite,
         ModelName::YoutuLlm2b,
+        ModelName::Kanana2_30bA3b,
+        ModelName::Gigachat3_10bA18b,
         ModelName::TinyGlm,
+        ModelName::Qwen3_30bA3b,
+        ModelName::Qwen25_7b,
+        ModelName::Llama31_8b,
+        ModelName::Smollm2_135m,
     ];
     pipelines(&models, GgmlType::ALL)
 });
 
-/// The pipelines of two models, with weights of two types: every kernel in most of its forms.
-static SAMPLE: LazyLock<Vec<Pipeline>> = LazyLock::new(|| {
-    let models = [ModelName::Glm47Flash, ModelName::DeepseekV2Lite];
-    pipelines(&models, &[GgmlType::Q4_0, GgmlType::Q6_K])
-});
+/// Models that have every kernel in most of its forms.
+const SAMPLED: [ModelName; 4] = [
+    ModelName::Glm47Flash,
+    ModelName::DeepseekV2Lite,
+    ModelName::Qwen3_30bA3b,
+    ModelName::Qwen25_7b,
+];
+
+/// The pipelines of some models, with weights of two types.
+static SAMPLE: LazyLock<Vec<Pipeline>> =
+    LazyLock::new(|| pipelines(&SAMPLED, &[GgmlType::Q4_0, GgmlType::Q6_K]));
 
 /// The translations of all `pipelines`, all of which pass.
 #[track_caller]
@@ -89,8 +101,8 @@ fn a_sample_of_the_pipelines_is_fit_for_its_devices() {
     translated(&SAMPLE);
 }
 
-/// The variable with the beginnings of names of kernels, and of modules that types have, whose pipelines alone are wanted: in two models,
-/// with weights of the types that are named so, or of two others. They are separated by commas.
+/// The variable with the beginnings of names of kernels, and of modules that types have, whose pipelines alone are wanted: in the models of
+/// the sample, with weights of the types that are named so, or of two others. They are separated by commas.
 const OF: &str = "GLIMT_SHADERS_OF";
 
 /// The pipelines of kernels, or with modules, whose names begin with one of these words.
@@ -101,7 +113,7 @@ fn pipelines_of(words: &str) -> Vec<Pipeline> {
     if types.is_empty() {
         types = vec![GgmlType::Q4_0, GgmlType::Q6_K];
     }
-    let mut found = pipelines(&[ModelName::Glm47Flash, ModelName::DeepseekV2Lite], &types);
+    let mut found = pipelines(&SAMPLED, &types);
     found.retain(|Pipeline { spec, tier, .. }| {
         let expanded = shader::expand(spec.kernel, spec.source, &spec.variant, *tier);
         wanted(spec.kernel) || expanded.is_ok_and(|all| all.modules.iter().any(|m| wanted(m)))

@@ -12,9 +12,8 @@ use glimt::kernels::keep_states::States;
 use glimt::kernels::nextn_input::{GpuNextnInput, StatesFrom};
 use glimt::kernels::{accept_drafts, keep_states, mark, read};
 use glimt::model::pairs::Pair;
-use glimt::model::{Convert, Weight};
-use glimt::models;
-use glimt::models::mla::{Layer, Model};
+use glimt::model::{Convert, NextnSource, Transformer, Weight};
+use glimt::models::{Model, gqa, mla};
 use glimt::quant::GgmlType;
 use glimt::quant::activation::Activation;
 use glimt::recipes::{BatchSizes, Residence};
@@ -94,29 +93,46 @@ impl<'a> Convert<'a, Weight, Vec<f32>> for Retyped {
     }
 }
 
+impl Retyped {
+    /// Gives the weights of a model the types. A family says how those of its attention are converted.
+    fn retype<A>(
+        mut self,
+        weights: &mut Transformer<A>,
+        attention: impl Fn(&A, &mut Self) -> Result<A, Infallible>,
+    ) {
+        for layer in &mut weights.layers {
+            let Ok(retyped) = layer.convert(&mut self, &attention);
+            *layer = retyped;
+        }
+    }
+}
+
 /// A model of these sizes with three layers, of which the first may be dense, and weights of `types`.
-fn model(name: ModelName, types: [GgmlType; 2]) -> Model {
+fn model(name: ModelName, types: [GgmlType; 2]) -> Box<dyn Model> {
     let options = SynthOptions {
         layers: Some(3),
         ..SynthOptions::default()
     };
     let gguf = without_matrices(name, Recipe::Q4_0, &options).expect("a plan");
-    let mut model = Model::load(Arc::new(gguf)).expect("it is supported");
-    let mut by = Retyped { types, next: 0 };
-    let convert = |layer: &Layer| {
-        let Ok(layer) = layer.convert(&mut by, |attention, by| attention.convert(by));
-        layer
-    };
-    model.weights.layers = model.layers.iter().map(convert).collect();
-    model
+    let by = Retyped { types, next: 0 };
+    let latent = mla::FAMILY.architectures.iter();
+    if latent.flat_map(|a| ModelName::of(a)).any(|of| of == name) {
+        let mut model = mla::Model::load(Arc::new(gguf)).expect("it is supported");
+        by.retype(&mut model.weights, |attention, by| attention.convert(by));
+        return Box::new(model);
+    }
+    let model = gqa::Model::with_nextn(Arc::new(gguf), &NextnSource::None);
+    let mut model = model.expect("it is supported");
+    by.retype(&mut model.weights, |attention, by| attention.convert(by));
+    Box::new(model)
 }
 
-/// The step of one token by products of weights.
-fn precomposed(target: &Target, model: &Model) -> Step {
-    let placed = models::Model::place(model, target, Residence::Whole).expect("it fits");
+/// The step of one token by products of weights, where the model has such.
+fn precomposed(target: &Target, model: &dyn Model) -> Step {
+    let placed = model.place(target, Residence::Whole).expect("it fits");
     let mut weights = placed.weights;
     for pair in Pair::ALL {
-        for factors in models::Model::factors(model, pair) {
+        for factors in model.factors(pair) {
             let product = factors.product().expect("there is nothing to read");
             let mut loader = Loader::new(target);
             loader.add(&product).expect("it fits");
@@ -127,14 +143,14 @@ fn precomposed(target: &Target, model: &Model) -> Step {
         .untried(target)
         .steps(target, BatchSizes::of_one(4096, 1));
     let recipes = recipes.expect("a cache");
-    let logits = Range::floats("logits", model.config.vocab_size as u64);
+    let logits = Range::floats("logits", model.config().vocab_size as u64);
     let step = recipes.token(target, &logits);
     step.expect("its shapes suit")
 }
 
 /// Every step of `model` on `target`.
-fn steps(target: &Target, model: &Model) -> Vec<Step> {
-    let what = format!("{} on {}", model.config.name, target.name);
+fn steps(target: &Target, model: &dyn Model) -> Vec<Step> {
+    let what = format!("{} on {}", model.config().name, target.name);
     let session = Plan::of_one(target, model, Residence::Whole, N_CTX, None);
     let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
     let batch = Plan::new(target, model, Residence::Whole, BATCH);
@@ -213,7 +229,7 @@ pub fn pipelines(models: &[ModelName], types: &[GgmlType]) -> Vec<Pipeline> {
         let mut found = BTreeSet::new();
         let model = model(name, [types[i], types[(i + 1) % types.len()]]);
         for target in profiles() {
-            for step in steps(&target, &model) {
+            for step in steps(&target, &*model) {
                 let calls = step.resolve();
                 let calls = calls.unwrap_or_else(|e| panic!("{name} on {}: {e}", target.name));
                 let specs = calls.into_iter().map(|call| call.spec);

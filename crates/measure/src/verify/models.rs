@@ -12,11 +12,13 @@ use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
 /// Each family in small, with mixes of types that the built-in model does not have, and how many layers of it: all types of a mix are in
 /// these. The first has a prediction layer.
-const SYNTHETIC: [(ModelName, Recipe, usize); 4] = [
+const SYNTHETIC: [(ModelName, Recipe, usize); 6] = [
     (ModelName::TinyGlm, Recipe::Q4_0, 3),
     (ModelName::TinyDs2, Recipe::Q5KM, 4),
     (ModelName::TinyYoutu, Recipe::Q8_0, 3),
     (ModelName::Tiny, Recipe::Q4_0, 4),
+    (ModelName::TinyQwen3Moe, Recipe::Q4KM, 3),
+    (ModelName::TinyQwen2, Recipe::Q4_0, 3),
 ];
 
 /// Tokens of a text: more than a subgroup and than a matrix has, and no multiple of either.

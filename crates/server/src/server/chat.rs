@@ -115,7 +115,11 @@ pub(super) fn render(fields: &Fields<'_>, model: &Model) -> Result<Rendered, Api
     })?;
     let known = Format::of_template(template.source());
     // A model that was taught calls in an unknown form, or none, is told of one.
-    let tools = tools.map(|tools| (known.unwrap_or(Format::Json), tools));
+    let tools = tools.map(|mut tools| {
+        let format = known.unwrap_or(Format::Json);
+        tools.parallel &= !format.is_single(template.source());
+        (format, tools)
+    });
     let is_forced = tools.as_ref().is_some_and(|(_, tools)| tools.forced);
     if (is_forced || begun.is_some()) && model.may_switch_thinking() {
         think = Some(false);

@@ -4,11 +4,12 @@
 //! say that two pairs are equally good. Here they often are, since every way to cut a token has the token's score. Of equal pairs the left
 //! one is merged first.
 
+use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::TokenizerError;
-use crate::gguf::Gguf;
+use crate::gguf::{Array, Gguf, Value};
 use crate::plural::count;
 
 /// The character that stands for a space in tokens: U+2581.
@@ -26,7 +27,11 @@ pub(super) struct Scores {
 impl Scores {
     /// Reads the scores of `n_tokens` tokens.
     pub(super) fn from_gguf(gguf: &Gguf, n_tokens: usize) -> Result<Self, TokenizerError> {
-        let scores = gguf.require_f32_array("tokenizer.ggml.scores")?;
+        // llama.cpp takes whole numbers, too.
+        let scores = match gguf.get("tokenizer.ggml.scores") {
+            Some(Value::Array(Array::I32(whole))) => whole.iter().map(|&n| n as f32).collect(),
+            _ => Cow::from(gguf.require_f32_array("tokenizer.ggml.scores")?),
+        };
         if scores.len() != n_tokens {
             return Err(TokenizerError::Vocabulary(format!(
                 "tokenizer.ggml.scores has {}; tokenizer.ggml.tokens has {n_tokens}: they must be equally many",
@@ -183,6 +188,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::gguf::GgufWriter;
     use crate::tokenizer::testing::Random;
 
     /// Tokens for tests: the first 256 are those of bytes.
@@ -236,6 +242,28 @@ mod tests {
             });
             ids.collect()
         }
+    }
+
+    #[test]
+    fn scores_are_floats_or_whole_numbers() {
+        let read = |scores: Value| {
+            let mut writer = GgufWriter::new(vec![]);
+            writer
+                .metadata("tokenizer.ggml.scores", scores)
+                .expect("a new key");
+            let data = writer.begin_data().expect("memory takes it");
+            let bytes = data.finish().expect("memory takes it");
+            let gguf = Gguf::from_bytes(bytes, "scores").expect("it was just written");
+            Scores::from_gguf(&gguf, 3).map(|found| found.scores)
+        };
+        let expected = vec![0.0, -1.0, 7.0];
+        let whole = Value::Array(Array::I32(vec![0, -1, 7]));
+        for scores in [Value::Array(Array::F32(expected.clone())), whole] {
+            assert_eq!(read(scores).expect("they are right"), expected);
+        }
+        let error = read(Value::Array(Array::I32(vec![1, 2]))).expect_err("one is missing");
+        assert!(error.to_string().contains("has 2 entries"), "{error}");
+        assert!(read(Value::Array(Array::U8(vec![0, 1, 7]))).is_err());
     }
 
     #[test]

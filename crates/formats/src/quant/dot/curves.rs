@@ -75,13 +75,14 @@ impl Work for SiluTimes<'_> {
     }
 }
 
-/// `x[i] = e^(scale * x[i])` over the sum of all.
-pub(super) struct Softmax<'a> {
+/// `x[i] = e^(scale * (x[i] - the largest))`, with `scale` times the largest and the sum of the new values as `stats`.
+pub(super) struct Exponentials<'a> {
     pub(super) x: &'a mut [f32],
     pub(super) scale: f32,
+    pub(super) stats: &'a mut [f32; 2],
 }
 
-impl Work for Softmax<'_> {
+impl Work for Exponentials<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let count = self.x.len().div_ceil(FLOATS);
@@ -102,10 +103,6 @@ impl Work for Softmax<'_> {
             sum = simd.add(sum, grown);
             store(simd, grown, self.x, i);
         }
-        let norm = simd.splat(1.0 / simd.sum(sum));
-        for i in 0..count {
-            let x = simd.floats(&sixteen(self.x, i, 0.0));
-            store(simd, simd.mul(x, norm), self.x, i);
-        }
+        *self.stats = [self.scale * largest, simd.sum(sum)];
     }
 }

@@ -58,6 +58,25 @@ pub struct Rows<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Rows of f16 that lie apart, such as the keys of one head in the rows of a cache.
+#[derive(Clone, Copy)]
+pub struct Apart<'a> {
+    /// The values from the beginning of the first row on. The last row may end behind what is read of it.
+    pub values: &'a [half::f16],
+    /// Values from the beginning of a row to that of the next.
+    pub stride: usize,
+}
+
+impl Apart<'_> {
+    /// Panics if there are no `count` rows with `cols` values to be read, or these are no multiple of 32.
+    fn check(self, count: usize, cols: usize) {
+        let fits = cols <= self.stride && cols.is_multiple_of(32);
+        assert!(fits, "{cols} of the {} values of a row", self.stride);
+        let reach = count.saturating_sub(1) * self.stride + cols;
+        assert!(count == 0 || reach <= self.values.len(), "{count} rows");
+    }
+}
+
 /// A row of activations.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
@@ -218,29 +237,28 @@ impl Instructions {
         self.run(curves::SiluTimes { gate, up });
     }
 
-    /// The softmax of `scale * x`.
-    pub fn softmax(self, x: &mut [f32], scale: f32) {
-        self.run(curves::Softmax { x, scale });
+    /// `x[i]` = e^(scale * (x[i] - the largest)). The result is `scale` times the largest, and the sum of the new values.
+    pub fn exponentials(self, x: &mut [f32], scale: f32) -> [f32; 2] {
+        let mut found = [f32::NEG_INFINITY, 0.0];
+        let stats = &mut found;
+        self.run(curves::Exponentials { x, scale, stats });
+        found
     }
 
-    /// `out[i]` = sum over r of `weights[i][r]` * row r, with rows of f16 that lie `stride` values apart and as many of their first values
-    /// as an output has. The last row may end behind these.
+    /// `out[i][r]` = row r . `inputs[i]`, to the bits of [`multiply`](Self::multiply).
+    ///
+    /// # Panics
+    /// If inputs are of several lengths, no multiples of 32 or longer than a row, or if there are more outputs than rows.
+    pub fn multiply_apart(self, rows: Apart<'_>, inputs: &[Input<'_>], out: &mut [&mut [f32]]) {
+        self.run(rows::Multiply::apart(rows, inputs, out));
+    }
+
+    /// `out[i]` = sum over r of `weights[i][r]` * row r, of as many of the first values of a row as an output has.
     ///
     /// # Panics
     /// If an output is no multiple of 32 or longer than a row, or if there are more weights than rows.
-    pub fn add_rows(
-        self,
-        rows: &[half::f16],
-        stride: usize,
-        weights: &[&[f32]],
-        out: &mut [&mut [f32]],
-    ) {
-        self.run(rows::AddRows {
-            rows,
-            stride,
-            weights,
-            out,
-        });
+    pub fn add_rows(self, rows: Apart<'_>, weights: &[&[f32]], out: &mut [&mut [f32]]) {
+        self.run(rows::AddRows { rows, weights, out });
     }
 }
 

@@ -2,11 +2,10 @@
 
 use std::array::from_fn;
 
-use half::f16;
-
 use super::simd::{FLOATS, Simd, Strips, Work};
 use super::types::{Affine, Coded, Offsets, Packed};
-use super::{ByteBlock, Input, Rows, byte_blocks, takes_bytes};
+use super::{Apart, ByteBlock, Input, Rows, byte_blocks, takes_bytes};
+use crate::quant::GgmlType;
 use crate::quant::blocks::with_block;
 
 /// Inputs that a row is multiplied by once it is unpacked: what they read of a group of its weights stays in the first cache.
@@ -18,6 +17,8 @@ pub(super) struct Multiply<'a, 'o, 'p> {
     inputs: &'a [Input<'a>],
     out: &'o mut [&'p mut [f32]],
     row_bytes: usize,
+    /// Bytes from the beginning of a row to that of the next, which only floats may have more of.
+    stride: usize,
 }
 
 impl<'a, 'o, 'p> Multiply<'a, 'o, 'p> {
@@ -46,6 +47,30 @@ impl<'a, 'o, 'p> Multiply<'a, 'o, 'p> {
             inputs,
             out,
             row_bytes,
+            stride: row_bytes,
+        }
+    }
+
+    pub(super) fn apart(
+        rows: Apart<'a>,
+        inputs: &'a [Input<'a>],
+        out: &'o mut [&'p mut [f32]],
+    ) -> Self {
+        let (ty, bytes) = (GgmlType::F16, bytemuck::cast_slice(rows.values));
+        assert_eq!(inputs.len(), out.len(), "inputs and outputs");
+        let cols = inputs.first().map_or(0, |x| x.floats.len());
+        let count = out.first().map_or(0, |out| out.len());
+        rows.check(count, cols);
+        let fits = inputs.iter().all(|x| x.floats.len() == cols);
+        assert!(fits, "inputs of {cols} values");
+        let fits = out.iter().all(|out| out.len() == count);
+        assert!(fits, "outputs of {count} rows");
+        Self {
+            rows: Rows { ty, cols, bytes },
+            inputs,
+            out,
+            row_bytes: 2 * cols,
+            stride: 2 * rows.stride,
         }
     }
 }
@@ -192,7 +217,7 @@ impl<W: Widen<N>, const N: usize> Strips for Floats<'_, '_, '_, W, N> {
         for (inputs, out) in inputs.zip(work.out.chunks_mut(INPUTS)) {
             // The last inputs are as many by repeating one.
             let x = |i: usize| inputs[i.min(inputs.len() - 1)].floats.as_chunks().0;
-            let rows = (work.rows.bytes, work.row_bytes);
+            let rows = (work.rows.bytes, work.stride, work.row_bytes);
             match (inputs.len(), R) {
                 (1, _) => strips::<_, _, N, 1, 1>(simd, widen, rows, [x(0)], out),
                 (_, 8) => strips::<_, _, N, 2, INPUTS>(simd, widen, rows, from_fn(x), out),
@@ -207,14 +232,14 @@ impl<W: Widen<N>, const N: usize> Strips for Floats<'_, '_, '_, W, N> {
 fn strips<S: Simd, W: Widen<N>, const N: usize, const R: usize, const X: usize>(
     simd: S,
     widen: W,
-    (bytes, row_bytes): (&[u8], usize),
+    (bytes, stride, row_bytes): (&[u8], usize, usize),
     inputs: [&[[f32; FLOATS]]; X],
     out: &mut [&mut [f32]],
 ) {
-    let count = bytes.len() / row_bytes;
+    let count = out.first().map_or(0, |out| out.len());
     for first in (0..count).step_by(R) {
         // The last rows are as many by repeating one.
-        let row = |r: usize| &bytes[(first + r).min(count - 1) * row_bytes..][..row_bytes];
+        let row = |r: usize| &bytes[(first + r).min(count - 1) * stride..][..row_bytes];
         let rows: [&[[u8; N]]; R] = from_fn(|r| row(r).as_chunks().0);
         let registers = rows[0].len();
         let fours = registers - registers % 4;
@@ -264,8 +289,7 @@ fn add<S: Simd, W: Widen<N>, const N: usize, const R: usize, const X: usize, con
 
 /// `out[i]` = sum over r of `weights[i][r]` * row r.
 pub(super) struct AddRows<'a, 'o, 'p> {
-    pub(super) rows: &'a [f16],
-    pub(super) stride: usize,
+    pub(super) rows: Apart<'a>,
     pub(super) weights: &'a [&'a [f32]],
     pub(super) out: &'o mut [&'p mut [f32]],
 }
@@ -273,6 +297,7 @@ pub(super) struct AddRows<'a, 'o, 'p> {
 impl Work for AddRows<'_, '_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        assert_eq!(self.weights.len(), self.out.len(), "weights and outputs");
         simd.strips(self);
     }
 }
@@ -280,7 +305,6 @@ impl Work for AddRows<'_, '_, '_> {
 impl Strips for AddRows<'_, '_, '_> {
     #[inline(always)]
     fn run<S: Simd, const R: usize>(self, simd: S) {
-        assert_eq!(self.weights.len(), self.out.len(), "weights and outputs");
         match (self.weights.len(), R) {
             (1, _) => self.sums::<S, 1, 2>(simd),
             (5.., 8) => self.sums::<S, 8, 2>(simd),
@@ -294,21 +318,18 @@ impl AddRows<'_, '_, '_> {
     /// `X` outputs at once, of which `V` registers stay such.
     #[inline(always)]
     fn sums<S: Simd, const X: usize, const V: usize>(self, simd: S) {
-        let sets = self.weights.chunks(X);
-        for (weights, out) in sets.zip(self.out.chunks_mut(X)) {
+        let Self { rows, weights, out } = self;
+        let sets = weights.chunks(X);
+        for (weights, out) in sets.zip(out.chunks_mut(X)) {
             let len = out.iter().map(|out| out.len()).max().unwrap_or_default();
-            assert!(
-                len <= self.stride && len.is_multiple_of(2 * FLOATS),
-                "sums of {len} values"
-            );
             let count = weights.iter().map(|w| w.len()).max().unwrap_or_default();
-            let reach = count.saturating_sub(1) * self.stride + len;
-            assert!(reach <= self.rows.len() || count == 0, "{count} rows");
+            rows.check(count, len);
             // The last outputs are as many by repeating one, which is not stored.
             let weights: [&[f32]; X] = from_fn(|i| &weights[i.min(weights.len() - 1)][..count]);
             for first in (0..len).step_by(V * FLOATS) {
                 let mut sums = [[simd.splat(0.0); V]; X];
-                for (r, row) in self.rows.chunks(self.stride).take(count).enumerate() {
+                let all = rows.values.chunks(rows.stride);
+                for (r, row) in all.take(count).enumerate() {
                     let bytes: &[u8] = bytemuck::cast_slice(&row[first..first + V * FLOATS]);
                     let (halves, _) = bytes.as_chunks::<32>();
                     let mut values = [simd.splat(0.0); V];

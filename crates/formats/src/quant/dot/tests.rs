@@ -287,21 +287,24 @@ fn a_value_that_is_no_number_makes_all_products_none() {
 }
 
 #[test]
-fn rows_are_added_by_their_weights() {
+fn rows_that_lie_apart_are_multiplied_and_added_by_their_weights() {
     let mut random = Rng::fresh();
     for set in Instructions::all() {
-        let (stride, len, count, outputs) = (96, 64, 1 + random.below(30), 1 + random.below(9));
-        let rows: Vec<half::f16> = random
-            .normals(count * stride)
-            .into_iter()
-            .map(half::f16::from_f32)
-            .collect();
+        let (stride, len) = (100, 32 * (1 + random.below(3)));
+        let (count, outputs) = (1 + random.below(30), 1 + random.below(9));
+        let rows = random.normals((count - 1) * stride + len);
+        let rows: Vec<half::f16> = rows.into_iter().map(half::f16::from_f32).collect();
+        let apart = Apart {
+            values: &rows,
+            stride,
+        };
+
         let weights: Vec<Vec<f32>> = (0..outputs).map(|_| random.normals(count)).collect();
         let weights: Vec<&[f32]> = weights.iter().map(Vec::as_slice).collect();
-        let mut out = vec![f32::NAN; outputs * len];
-        let mut parts: Vec<&mut [f32]> = out.chunks_mut(len).collect();
-        set.add_rows(&rows, stride, &weights, &mut parts);
-        for (i, found) in out.iter().enumerate() {
+        let mut sums = vec![f32::NAN; outputs * len];
+        let mut parts: Vec<&mut [f32]> = sums.chunks_mut(len).collect();
+        set.add_rows(apart, &weights, &mut parts);
+        for (i, found) in sums.iter().enumerate() {
             let terms = (0..count)
                 .map(|r| f64::from(weights[i / len][r]) * rows[r * stride + i % len].to_f64());
             let sum: f64 = terms.sum();
@@ -311,11 +314,28 @@ fn rows_are_added_by_their_weights() {
                 set.name()
             );
         }
+
+        let x = random.normals(outputs * len);
+        let inputs = x.chunks(len).map(|floats| Input { floats, bytes: &[] });
+        let inputs: Vec<Input<'_>> = inputs.collect();
+        let beside: Vec<half::f16> = (rows.chunks(stride).flat_map(|row| &row[..len]))
+            .copied()
+            .collect();
+        let beside = Rows {
+            ty: GgmlType::F16,
+            cols: len,
+            bytes: bytemuck::cast_slice(&beside),
+        };
+        let expected = multiplied(set, beside, &inputs);
+        let mut out = vec![f32::NAN; outputs * count];
+        let mut parts: Vec<&mut [f32]> = out.chunks_mut(count).collect();
+        set.multiply_apart(apart, &inputs, &mut parts);
+        assert_eq!(out, expected, "{}", set.name());
     }
 }
 
 #[test]
-fn gates_and_softmax_are_those_of_exact_exponentials() {
+fn gates_and_weights_are_those_of_exact_exponentials() {
     let mut random = Rng::fresh();
     for set in Instructions::all() {
         let n = 1 + random.below(70);
@@ -335,11 +355,15 @@ fn gates_and_softmax_are_those_of_exact_exponentials() {
         }
 
         let mut weights = given.clone();
-        set.softmax(&mut weights, 0.3);
-        let exponential = |x: &f32| (0.3 * f64::from(*x)).exp();
-        let sum: f64 = given.iter().map(exponential).sum();
+        let [most, sum] = set.exponentials(&mut weights, 0.3);
+        let largest = given.iter().copied().fold(f32::MIN, f32::max);
+        assert_eq!(most, 0.3 * largest, "{}", set.name());
+        let exponential = |x: &f32| (0.3 * (f64::from(*x) - f64::from(largest))).exp();
+        let all: f64 = given.iter().map(exponential).sum();
+        let error = (f64::from(sum) - all).abs();
+        assert!(error <= 1e-6 * all, "{}: {sum} for {all}", set.name());
         for (x, found) in given.iter().zip(&weights) {
-            let expected = exponential(x) / sum;
+            let expected = exponential(x);
             assert!(
                 (f64::from(*found) - expected).abs() <= 1e-5 * expected + 1e-30,
                 "{}: {found} for {expected}",
@@ -347,8 +371,9 @@ fn gates_and_softmax_are_those_of_exact_exponentials() {
             );
         }
         let mut none = vec![1.0, f32::NAN, 2.0];
-        set.softmax(&mut none, 1.0);
-        assert!(none.iter().all(|x| x.is_nan()), "{}", set.name());
+        let [_, sum] = set.exponentials(&mut none, 1.0);
+        assert!(sum.is_nan(), "{}: {none:?}", set.name());
+        assert_eq!(set.exponentials(&mut [], 1.0), [f32::NEG_INFINITY, 0.0]);
     }
 }
 

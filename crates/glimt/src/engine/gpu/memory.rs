@@ -22,7 +22,7 @@ pub struct MemoryPlan {
     pub file: u64,
     /// Slots of each layer for experts; `None` where all of them lie on the device.
     pub slots: Option<u32>,
-    /// The latent cache of all layers.
+    /// The cache of all layers.
     pub cache: u64,
     /// The part of `cache` that one token takes.
     pub cache_per_token: u64,

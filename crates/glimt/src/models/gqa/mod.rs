@@ -1,11 +1,13 @@
 //! Models with grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245), with or without a mixture of experts: Qwen3-30B-A3B, Qwen3,
 //! Qwen2.5, Llama 3, SmolLM2.
 //!
-//! [`Config`] reads the sizes, [`Model`] finds the weights, and [`Reference`] computes on the CPU. There are no steps for devices yet.
+//! [`Config`] reads the sizes, [`Model`] finds the weights, [`Reference`] computes on the CPU, and `recipes` is the attention in the steps of a
+//! device.
 
 mod config;
 mod layer;
 mod load;
+mod recipes;
 mod reference;
 #[cfg(test)]
 mod testing;
@@ -18,8 +20,9 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::Pairing;
+use crate::kernels::grouped_attention::WIDEST;
 use crate::kernels::products::Products;
+use crate::kernels::{GroupedDims, Pairing};
 use crate::model;
 use crate::model::pairs::{Factors, Pair};
 use crate::recipes::{Placed, Residence};
@@ -28,7 +31,7 @@ use std::sync::Arc;
 /// The family.
 pub const FAMILY: Family = Family {
     architectures: &["qwen3moe", "qwen3", "qwen2", "llama"],
-    models: "Qwen3-30B-A3B, Qwen3, Qwen2.5, Llama 3, SmolLM2 and models of their shape, on the CPU alone so far",
+    models: "Qwen3-30B-A3B, Qwen3, Qwen2.5, Llama 3, SmolLM2 and models of their shape",
     load: |gguf, nextn| Ok(Arc::new(Model::with_nextn(gguf, nextn)?)),
 };
 
@@ -93,25 +96,81 @@ impl super::Model for Model {
         Ok(Box::new(Reference::new(self, products, n_ctx, rows)?))
     }
 
-    fn place(&self, _: &Target, _: Residence) -> Result<Placed<'_>, GpuError> {
-        Err(GpuError::UnsupportedArchitecture {
-            architecture: self.config.architecture.clone(),
-        })
+    fn place(&self, target: &Target, residence: Residence) -> Result<Placed<'_>, GpuError> {
+        check_sizes(self.config.dims)?;
+        Placed::new(
+            target,
+            residence,
+            &self.config,
+            &self.weights,
+            |attention, places| attention.convert(places),
+            |attention, made| attention.convert(made),
+            |layers| Arc::new(recipes::Weights::new(self, layers)),
+        )
+    }
+}
+
+/// Refuses models of sizes that the kernels of the attention cannot index.
+///
+/// # Errors
+/// [`GpuError::UnsupportedSize`].
+fn check_sizes(dims: GroupedDims) -> Result<(), GpuError> {
+    let halves = match dims.pairing {
+        Pairing::Adjacent => 2,
+        Pairing::Halves => 4,
+    };
+    let (key, value) = ("attention.key_length", "attention.value_length");
+    crate::recipes::check_sizes([(key, dims.key, WIDEST), (value, dims.value, WIDEST)])?;
+    for (key, found, of) in [
+        (key, dims.key, 8),
+        (value, dims.value, 8),
+        ("rope.dimension_count", dims.rope, halves),
+    ] {
+        if !found.is_multiple_of(of) {
+            return Err(GpuError::UnsupportedSize {
+                key,
+                found,
+                supported: format!("multiples of {of}"),
+            });
+        }
+    }
+    let (heads, value) = (dims.heads, dims.value);
+    match (heads * value).is_multiple_of(32) {
+        true => Ok(()),
+        false => Err(GpuError::UnsupportedSize {
+            key: "attention.head_count",
+            found: heads,
+            supported: format!("heads of {value} values that make a multiple of 32 together"),
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::router::MAX_EXPERTS;
     use crate::models::Model as _;
 
     #[test]
-    fn devices_are_refused_by_name() {
-        let model = testing::Draft::of("qwen3moe").load().expect("it is whole");
-        let placed = model.place(&Target::h200(), Residence::Whole);
-        let error = placed.err().expect("no kernel computes it").to_string();
-        for expected in ["\"qwen3moe\"", "--device cpu"] {
-            assert!(error.contains(expected), "{error}");
-        }
+    fn sizes_that_the_kernels_cannot_index_are_refused() {
+        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
+            let mut model = testing::Draft::of("qwen3moe").load().expect("it is whole");
+            let placed = model.place(&Target::h200(), Residence::Whole).map(|_| ());
+            placed.expect("its own sizes are supported");
+            change(&mut model.config);
+            let placed = model.place(&Target::h200(), Residence::Whole);
+            let error = placed.err().expect(key).to_string();
+            for expected in [key, "--device cpu"] {
+                assert!(error.contains(expected), "{error}");
+            }
+        };
+        refused("key_length", &|c| c.dims.key = 36);
+        refused("key_length", &|c| c.dims.key = WIDEST + 8);
+        refused("value_length", &|c| c.dims.value = 20);
+        refused("rope.dimension_count", &|c| c.dims.rope = 30);
+        refused("head_count", &|c| (c.dims.heads, c.dims.value) = (3, 24));
+        refused("expert_count", &|c| {
+            c.common.experts.as_mut().expect("it has experts").count = MAX_EXPERTS + 1;
+        });
     }
 }

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use half::f16;
 
 use super::{Layer, Model};
-use crate::kernels::embed::embed;
 use crate::kernels::grouped_attention::attend;
 use crate::kernels::grouped_rows::{HeadVectors, grouped_rows};
-use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::model::rope_table_by;
 use crate::models::{self, OnBlock, OutOfMemory, Part, body};
@@ -118,28 +116,24 @@ impl models::Reference for Reference {
         on_block: &mut OnBlock<'_>,
     ) -> Option<Vec<f32>> {
         let model = Arc::clone(&self.model);
-        let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
-        embed(&model.token_embd, tokens, &mut x);
-        for (il, layer) in model.layers.iter().enumerate() {
-            if il > 0 && on_block(il).is_break() {
-                return None;
-            }
-            x = self.attention_block(il, layer, &x, parts);
-            let config = &model.config;
-            x = body::feed_forward(self.products, config, &layer.ffn_norm, &layer.ffn, &x);
-        }
-        Some(x)
+        let (products, config, weights) = (self.products, &model.config, &model.weights);
+        body::forward(
+            products,
+            config,
+            weights,
+            tokens,
+            on_block,
+            |il, layer, x| self.attention_block(il, layer, x, parts),
+        )
     }
 
     fn head(&self, x: &[f32]) -> Vec<f32> {
-        let (model, output) = (&self.model, &self.model.output);
-        let options = MatvecOptions::contiguous(output.cols)
-            .with_norm(&model.output_norm, model.config.rms_eps);
-        body::product(self.products, output, x, x.len() / output.cols, options)
+        let model = &self.model;
+        body::head(self.products, &model.config, &model.weights, x)
     }
 
     fn normed(&self, x: &[f32]) -> Vec<f32> {
-        rms_norm_rows(x, &self.model.output_norm, self.model.config.rms_eps)
+        body::normed(&self.model.config, &self.model.weights, x)
     }
 
     fn predict(&mut self, _: &[u32], _: &[f32], _: &[Part<'_>]) -> Vec<f32> {

@@ -12,9 +12,21 @@ use crate::models::mla::testing::Draft as Written;
 pub(super) struct Draft {
     written: Written,
     architecture: &'static str,
+    sizes: Sizes,
 }
 
-/// Query heads, key heads, and the width of a head of a [`Draft`].
+/// The heads of a [`Draft`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub heads: u64,
+    pub kv_heads: u64,
+    /// The width of a head.
+    pub head: u64,
+    /// Whether one tensor has the rows of queries, keys and values.
+    pub fused: bool,
+}
+
+/// Query heads, key heads, and the width of a head of a [`Draft`] of no other sizes.
 pub(super) const HEADS: u64 = 6;
 pub(super) const KV_HEADS: u64 = 2;
 pub(super) const HEAD: u64 = 32;
@@ -44,12 +56,24 @@ impl DerefMut for Draft {
 impl Draft {
     /// A model of two blocks as files of `architecture` have it.
     pub fn of(architecture: &'static str) -> Self {
+        let sizes = Sizes {
+            heads: HEADS,
+            kv_heads: KV_HEADS,
+            head: HEAD,
+            fused: false,
+        };
+        Self::sized(architecture, sizes)
+    }
+
+    /// Such a model with other heads.
+    pub fn sized(architecture: &'static str, sizes: Sizes) -> Self {
         let mut written = Written::glm(0);
         written.metadata.clear();
         written.tensors.clear();
         let mut draft = Self {
             written,
             architecture,
+            sizes,
         };
         draft.set_raw("general.architecture", architecture);
         draft.set_raw("general.name", "draft");
@@ -57,10 +81,10 @@ impl Draft {
             ("block_count", BLOCKS),
             ("context_length", 512),
             ("embedding_length", WIDTH),
-            ("attention.head_count", HEADS),
-            ("attention.head_count_kv", KV_HEADS),
-            ("attention.key_length", HEAD),
-            ("attention.value_length", HEAD),
+            ("attention.head_count", sizes.heads),
+            ("attention.head_count_kv", sizes.kv_heads),
+            ("attention.key_length", sizes.head),
+            ("attention.value_length", sizes.head),
             ("vocab_size", VOCAB),
         ] {
             draft.put(key, value as u32);
@@ -92,8 +116,13 @@ impl Draft {
     }
 
     fn add_attention(&mut self, block: u64) {
-        let (q, k) = (HEADS * HEAD, KV_HEADS * HEAD);
-        for (name, rows) in [("attn_q", q), ("attn_k", k), ("attn_v", k)] {
+        let sizes = self.sizes;
+        let [q, k] = [sizes.heads, sizes.kv_heads].map(|heads| heads * sizes.head);
+        let parts: &[_] = match sizes.fused {
+            true => &[("attn_qkv", q + 2 * k)],
+            false => &[("attn_q", q), ("attn_k", k), ("attn_v", k)],
+        };
+        for (name, rows) in parts.iter().copied() {
             self.add(&format!("blk.{block}.{name}.weight"), &[WIDTH, rows]);
             if self.architecture == "qwen2" {
                 self.add(&format!("blk.{block}.{name}.bias"), &[rows]);
@@ -101,7 +130,7 @@ impl Draft {
         }
         if self.architecture.starts_with("qwen3") {
             for name in ["attn_q_norm", "attn_k_norm"] {
-                self.add(&format!("blk.{block}.{name}.weight"), &[HEAD]);
+                self.add(&format!("blk.{block}.{name}.weight"), &[sizes.head]);
             }
         }
         self.add(&format!("blk.{block}.attn_output.weight"), &[q, WIDTH]);

@@ -179,27 +179,24 @@ impl models::Reference for Reference {
         on_block: &mut OnBlock<'_>,
     ) -> Option<Vec<f32>> {
         let model = Arc::clone(&self.model);
-        let mut x = vec![0.0; tokens.len() * model.config.embedding_length];
-        embed(&model.token_embd, tokens, &mut x);
-        for (il, layer) in model.layers.iter().enumerate() {
-            if il > 0 && on_block(il).is_break() {
-                return None;
-            }
-            x = self.attention_block(il, layer, &x, parts);
-            x = self.ffn_block(layer, &x);
-        }
-        Some(x)
+        let (products, config, weights) = (self.products, &model.config, &model.weights);
+        body::forward(
+            products,
+            config,
+            weights,
+            tokens,
+            on_block,
+            |il, layer, x| self.attention_block(il, layer, x, parts),
+        )
     }
 
     fn head(&self, x: &[f32]) -> Vec<f32> {
-        let (model, output) = (&self.model, &self.model.output);
-        let options = MatvecOptions::contiguous(output.cols)
-            .with_norm(&model.output_norm, model.config.rms_eps);
-        self.product(output, x, x.len() / output.cols, options)
+        let model = &self.model;
+        body::head(self.products, &model.config, &model.weights, x)
     }
 
     fn normed(&self, x: &[f32]) -> Vec<f32> {
-        rms_norm_rows(x, &self.model.output_norm, self.model.config.rms_eps)
+        body::normed(&self.model.config, &self.model.weights, x)
     }
 
     fn predict(&mut self, tokens: &[u32], hidden: &[f32], parts: &[Part<'_>]) -> Vec<f32> {

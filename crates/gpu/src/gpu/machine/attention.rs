@@ -91,6 +91,15 @@ pub(crate) const TOKEN: [TokenShape; 5] = [
 /// the last one needs. Reckoned.
 pub(crate) const SHARING_TOKENS: usize = 64;
 
+/// Threads of a workgroup of `grouped_attention` with subgroups: several small workgroups share a core. Reckoned.
+pub(crate) const GROUPED_THREADS: usize = 128;
+/// Most query heads of a workgroup of `grouped_attention`, all of one key head. Larger groups are split evenly. Reckoned.
+pub(crate) const GROUPED_HEADS: usize = 8;
+/// Most query heads of a thread of `grouped_attention`: with more, queries and sums leave too few registers for loads ahead. Reckoned.
+pub(crate) const GROUPED_HEADS_OF_THREAD: usize = 5;
+/// Workgroups of `grouped_attention` that share a core. Reckoned.
+pub(crate) const GROUPED_OF_CORE: usize = 2;
+
 /// Cache rows of a slice in `attention_short`. Reckoned.
 pub const SHORT_ROWS: u32 = 16;
 
@@ -132,6 +141,20 @@ pub(crate) const PROMPT: [PromptShape; 4] = [
     of_prompt(Coop::NVIDIA, 256, 8, 1),
     of_prompt(Coop::APPLE, 256, 4, 1),
     of_prompt(Coop::LLVMPIPE, 256, 8, 1),
+    of_prompt(Coop::LLVMPIPE, 256, 16, 2),
+];
+
+/// Shapes for grouped-query attention. The first that suits a device and a model is used. All are reckoned: the first of each kind of
+/// matrices is the one for latent attention, and takes heads of 128 values. For narrower ones a tile has more rows, so that every thread has
+/// a load and the queries fit where they pass through.
+pub(crate) const GROUPED_PROMPT: [PromptShape; 8] = [
+    of_prompt(Coop::NVIDIA, 256, 8, 1),
+    of_prompt(Coop::NVIDIA, 256, 4, 2),
+    of_prompt(Coop::APPLE, 256, 4, 1),
+    of_prompt(Coop::APPLE, 256, 4, 2),
+    of_prompt(Coop::APPLE, 256, 4, 4),
+    of_prompt(Coop::LLVMPIPE, 256, 8, 1),
+    of_prompt(Coop::LLVMPIPE, 256, 8, 2),
     of_prompt(Coop::LLVMPIPE, 256, 16, 2),
 ];
 

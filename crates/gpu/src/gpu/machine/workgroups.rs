@@ -29,6 +29,8 @@ pub(crate) const EXPERT_ROWS: u32 = 256;
 pub(crate) const EXPERT_SLOTS: u32 = 4;
 /// `expert_sources`, one workgroup.
 pub(crate) const EXPERT_SOURCES: u32 = 256;
+/// `grouped_rows`, a workgroup for each head.
+pub(crate) const GROUPED_ROWS: u32 = 64;
 /// `keep_states`, a workgroup for each token.
 pub(crate) const KEEP_STATES: u32 = 256;
 /// `moe_combine`, a thread for each vector of 4 values.

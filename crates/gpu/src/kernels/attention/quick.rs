@@ -5,15 +5,10 @@ use half::f16;
 use super::attention;
 use crate::kernels::MlaDims;
 use crate::kernels::products::Products;
-use crate::quant::GgmlType;
-use crate::quant::dot::{Input, Instructions, Rows};
-use crate::team::Team;
+use crate::kernels::quick_attention::{self, Heads};
 
-/// Queries of a task at most: they share the rows that they attend to.
-const QUERIES: usize = 8;
-
-/// [`attention`], as `products` says: exactly, or with sums in another order and with other threads. Caches whose rows are no whole vectors
-/// of 32 values are attended to exactly in any case. Values in Q8_0 are rounded to f16 before they are multiplied quickly.
+/// [`attention`], as `products` says: exactly, or with sums in another order and with other threads. Values in Q8_0 are rounded to f16 before
+/// they are multiplied quickly.
 ///
 /// # Panics
 /// If a size does not fit the others or the cache ends before `pos + T`.
@@ -29,60 +24,33 @@ pub fn attend(
     scale: f32,
     out: &mut [f32],
 ) {
-    let vectors = [dims.kv_lora, dims.rope]
-        .iter()
-        .all(|n| n.is_multiple_of(32));
-    if products == Products::Exact || !vectors || n_tokens == 0 {
+    if products == Products::Exact {
         attention(q_lat, q_pe, cache, pos, n_tokens, dims, scale, out);
         return;
     }
-    let (heads, latent) = (dims.heads, dims.kv_lora);
-    let team = Team::all();
-    let count = (n_tokens * heads / (2 * team.threads())).clamp(1, QUERIES.min(heads));
-    let mut tasks = vec![];
-    for (t, out) in out.chunks_exact_mut(heads * latent).enumerate() {
-        let parts = out.chunks_mut(count * latent).enumerate();
-        tasks.extend(parts.map(|(i, out)| (t, t * heads + i * count, out)));
-    }
-    // The longest first.
-    tasks.reverse();
-    let rows = dims.rows_in_f16(&cache[..(pos + n_tokens) * dims.cache_row()]);
-    team.each(tasks, |(t, first, out)| {
-        let queries = first..first + out.len() / latent;
-        let rows = &rows[..(pos + t + 1) * dims.cache_values()];
-        let whole: Vec<Vec<f32>> = queries
-            .map(|i| {
-                [
-                    &q_lat[i * latent..][..latent],
-                    &q_pe[i * dims.rope..][..dims.rope],
-                ]
-                .concat()
-            })
-            .collect();
-        of_queries(&whole, rows, scale, out);
-    });
-}
-
-/// The sums of the latents of all `rows` for some queries, (queries, kv_lora).
-fn of_queries(queries: &[Vec<f32>], rows: &[f16], scale: f32, out: &mut [f32]) {
-    let instructions = Instructions::best();
-    let (row, n) = (queries[0].len(), rows.len() / queries[0].len());
-    let inputs = queries.iter().map(|floats| Input { floats, bytes: &[] });
-    let inputs: Vec<Input<'_>> = inputs.collect();
-    let mut weights = vec![0.0; queries.len() * n];
-    let mut scores: Vec<&mut [f32]> = weights.chunks_exact_mut(n).collect();
-    let of_cache = Rows {
-        ty: GgmlType::F16,
-        cols: row,
-        bytes: bytemuck::cast_slice(rows),
+    // A row is the key of all heads, and the latents at its beginning are their value.
+    let row = dims.cache_values();
+    let heads = Heads {
+        heads: dims.heads,
+        kv_heads: 1,
+        key: row,
+        value: dims.kv_lora,
+        row,
+        first_value: 0,
     };
-    instructions.multiply(of_cache, &inputs, &mut scores);
-    for scores in scores {
-        instructions.softmax(scores, scale);
+    assert_eq!(
+        [q_lat.len(), q_pe.len()],
+        [dims.kv_lora, dims.rope].map(|n| n_tokens * dims.heads * n),
+        "queries of {n_tokens} tokens"
+    );
+    let mut q = Vec::with_capacity(q_lat.len() + q_pe.len());
+    let latents = q_lat.chunks_exact(dims.kv_lora);
+    for (latent, rotated) in latents.zip(q_pe.chunks_exact(dims.rope)) {
+        q.extend_from_slice(latent);
+        q.extend_from_slice(rotated);
     }
-    let weights: Vec<&[f32]> = weights.chunks_exact(n).collect();
-    let mut sums: Vec<&mut [f32]> = out.chunks_exact_mut(out.len() / queries.len()).collect();
-    instructions.add_rows(rows, row, &weights, &mut sums);
+    let seen = &cache[..(pos + n_tokens) * dims.cache_row()];
+    quick_attention::attend(&q, &dims.rows_in_f16(seen), pos, heads, scale, out);
 }
 
 #[cfg(test)]

@@ -202,7 +202,13 @@ fn on_gpu(
         sequences: None,
     };
     let merged = Activation::Floats;
-    let merge = attention_merge::call((None, false), &partials, dims, &Range::whole(&out), merged);
+    let merge = attention_merge::call(
+        (None, false),
+        &partials,
+        [dims.heads, dims.kv_lora],
+        &Range::whole(&out),
+        merged,
+    );
     let state = State {
         pos: pos as u32,
         tokens: n_tokens as u32,

@@ -50,7 +50,13 @@ pub(in crate::kernels) fn compared(
             attention.form = Form::Matrix(Shapes::always(shape));
         }
         let floats = Activation::Floats;
-        let merge = attention_merge::call((None, false), &attention.partials, dims, out, floats);
+        let merge = attention_merge::call(
+            (None, false),
+            &attention.partials,
+            [dims.heads, dims.kv_lora],
+            out,
+            floats,
+        );
         [attention.calls(), vec![merge]].concat()
     };
     let slice_rows = 3 * shape.tile().0 as u32;

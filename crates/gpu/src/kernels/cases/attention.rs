@@ -5,6 +5,7 @@ use half::f16;
 use super::Case;
 use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
+use crate::gpu::buffer::Range;
 use crate::gpu::call::{Call, State};
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{
@@ -150,15 +151,14 @@ impl Queries {
     }
 }
 
-/// The slices that were left, joined on the CPU: those of `n` tokens with `slices` each, after `first` others.
+/// The slices that were left of heads with sums of this width, joined on the CPU: those of `n` tokens with `slices` each, after `first` others.
 pub(crate) fn joined(
     lab: &Lab<'_>,
-    attention: &GpuAttention,
+    [sums, stats]: &[Range; 2],
+    [heads, width]: [usize; 2],
     n: usize,
     [first, slices]: [usize; 2],
 ) -> Result<Vec<f32>, GpuError> {
-    let (heads, width) = (attention.dims.heads, attention.dims.kv_lora);
-    let [sums, stats] = &attention.partials;
     let (before, own) = (first * heads, n * slices * heads);
     let sums: Vec<f32> = lab.read(sums, (before + own) * width)?;
     let stats: Vec<[f32; 2]> = lab.read(stats, before + own)?;
@@ -230,7 +230,13 @@ impl Context {
             ..state(self.tokens, self.pos)
         };
         lab.run(self.kernel.calls(lab, &attention), state)?;
-        let found = joined(lab, &attention, self.tokens, [0, slices as usize])?;
+        let found = joined(
+            lab,
+            &attention.partials,
+            [dims.heads, dims.kv_lora],
+            self.tokens,
+            [0, slices as usize],
+        )?;
         let twin = queries.twin(0, self.tokens, &cache[..seen]);
         Ok(vec![lab.close(
             &found,
@@ -295,7 +301,8 @@ fn of_sequences(
         twin.extend(queries.twin(t, 1, own));
         found.extend(joined(
             lab,
-            &attention,
+            &attention.partials,
+            [dims.heads, dims.kv_lora],
             1,
             cut.slices[t].map(|n| n as usize),
         )?);

@@ -92,17 +92,17 @@ fn merged(
 ) -> Result<Vec<Compared>, GpuError> {
     let given = Slices::new(lab, heads, kv_lora, 0, vec![slices; tokens]);
     let partials = given.given(lab, tokens);
-    let (twin, dims) = (&given.latents, given.dims());
+    let (twin, sums) = (&given.latents, [heads, kv_lora]);
     let state = State {
         slices: slices as u32,
         ..state(tokens, 0)
     };
     let out = lab.room(twin.len());
-    let floats = call((None, false), &partials, dims, &out, Activation::Floats);
+    let floats = call((None, false), &partials, sums, &out, Activation::Floats);
     lab.run(vec![floats], state)?;
     let mut all = vec![lab.floats(&out, twin, 1e-11)?];
     // Tiers without subgroups have f32 only.
-    if !kv_lora.is_multiple_of(32) || !lab.gpu.tier.has_subgroups() {
+    if !(heads * kv_lora).is_multiple_of(32) || !lab.gpu.tier.has_subgroups() {
         return Ok(all);
     }
     let found: Vec<f32> = lab.read(&out, twin.len())?;
@@ -114,7 +114,7 @@ fn merged(
         let words = form.bytes((found.len() / 32) as u64) as usize / 4;
         let out = lab.room(words).holding(Role::prepared(form));
         lab.run(
-            vec![call((None, false), &partials, dims, &out, form)],
+            vec![call((None, false), &partials, sums, &out, form)],
             state,
         )?;
         all.extend(lab.left_in(form, &out, None, &found)?);
@@ -158,5 +158,9 @@ pub(crate) fn cases() -> Vec<Case> {
         // The last workgroup of a head has room for more than the head.
         case([3, 96, 1, 5]),
         case([3, 24, 1, MAX_SLICES]),
+        // Units of 32 values span two heads, and the last workgroup has room for more than a token has.
+        case([32, 80, 1, 5]).verified(),
+        case([14, 80, 2, 33]),
+        case([4, 24, 3, 1]),
     ]
 }

@@ -19,6 +19,9 @@ pub(crate) mod expert_rows;
 pub(crate) mod expert_slots;
 pub(crate) mod expert_sources;
 pub(crate) mod gemm;
+pub(crate) mod grouped_attention;
+pub(crate) mod grouped_prompt_attention;
+pub(crate) mod grouped_rows;
 pub(crate) mod keep_states;
 pub(crate) mod lab;
 pub(crate) mod logit_bias;
@@ -153,7 +156,9 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         batch_combine::cases(),
         embed::cases(),
         rope_cache::cases(),
+        grouped_rows::cases(),
         attention::tried(gpu),
+        grouped_attention::of_device(gpu),
         attention_merge::cases(),
         rows_f16::cases(),
         gemm::tried(gpu),
@@ -161,6 +166,7 @@ pub fn verified(gpu: &Gpu) -> Vec<Case> {
         moe_combine::cases(),
         expand_kv::weights(),
         prompt_attention::tried(gpu),
+        grouped_prompt_attention::tried(gpu),
         router::cases(),
         logit_bias::cases(),
         sample::cases(),

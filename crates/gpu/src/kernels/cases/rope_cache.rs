@@ -19,30 +19,55 @@ const LIMIT_OF_HALVES: f64 = 9.6e-7;
 /// cut codes off instead of rounding them would be off by 7e-5 in all.
 const LIMIT_OF_CODES: f64 = 4e-6;
 
-/// A cache of `rows` rows before anything is written.
-fn untouched(dims: MlaDims, rows: usize) -> Vec<f16> {
-    vec![f16::from_f32(7.0); rows * dims.cache_row()]
+/// A cache of `rows` rows of `row` values before anything is written.
+pub(super) fn untouched(row: usize, rows: usize) -> Vec<f16> {
+    vec![f16::from_f32(7.0); rows * row]
 }
 
-/// A cache beside what it should be: rows that were to be written, and all others bit by bit.
-fn compared(
+/// A cache with rows of `row` values in f16 beside what it should be: rows that were to be written, and all others bit by bit.
+pub(super) fn compared(
+    lab: &Lab<'_>,
+    found: &Range,
+    expected: &[f16],
+    row: usize,
+    written: impl Fn(usize) -> bool,
+) -> Result<Vec<Compared>, GpuError> {
+    let read = |rows: &[f16]| rows.iter().map(|half| half.to_f32()).collect();
+    compared_by(lab, found, expected, (row, LIMIT_OF_HALVES), read, written)
+}
+
+/// A cache of latents beside what it should be, likewise.
+fn compared_latents(
     lab: &Lab<'_>,
     found: &Range,
     expected: &[f16],
     dims: MlaDims,
     written: impl Fn(usize) -> bool,
 ) -> Result<Vec<Compared>, GpuError> {
-    let (row, found) = (dims.cache_row(), lab.read::<f16>(found, expected.len())?);
     let limit = match dims.cache {
         CacheType::F16 => LIMIT_OF_HALVES,
         CacheType::Q8_0 => LIMIT_OF_CODES,
     };
+    let (row, read) = (dims.cache_row(), |rows: &[f16]| dims.read_rows(rows));
+    compared_by(lab, found, expected, (row, limit), read, written)
+}
+
+/// A cache beside what it should be, if `read` gives the values of rows, whose error has a limit.
+fn compared_by(
+    lab: &Lab<'_>,
+    found: &Range,
+    expected: &[f16],
+    (row, limit): (usize, f64),
+    read: impl Fn(&[f16]) -> Vec<f32>,
+    written: impl Fn(usize) -> bool,
+) -> Result<Vec<Compared>, GpuError> {
+    let found = lab.read::<f16>(found, expected.len())?;
     let rows = |cache: &[f16], of: bool| -> Vec<f16> {
         let rows = cache.chunks_exact(row).enumerate();
         let rows = rows.filter(|(i, _)| written(*i) == of);
         rows.flat_map(|(_, row)| row).copied().collect()
     };
-    let [new, twin] = [&found, expected].map(|cache| dims.read_rows(&rows(cache, true)));
+    let [new, twin] = [&found, expected].map(|cache| read(&rows(cache, true)));
     let others = rows(&found, false) == rows(expected, false);
     Ok(vec![
         lab.close(&new, &twin, limit),
@@ -80,7 +105,7 @@ impl Row {
             kv_a: lab.given(&self.kv_a),
             kv_a_norm: lab.given(&self.norm),
             eps: EPS,
-            cache: lab.cache(&untouched(self.dims, self.rows)),
+            cache: lab.cache(&untouched(self.dims.cache_row(), self.rows)),
         }
     }
 
@@ -93,14 +118,14 @@ impl Row {
         at: usize,
     ) -> Result<Vec<Compared>, GpuError> {
         let (dims, row) = (self.dims, self.dims.cache_row());
-        let mut expected = untouched(dims, self.rows);
+        let mut expected = untouched(row, self.rows);
         let own = &mut expected[at * row..][..row];
         let q = vec![0.0; dims.heads * dims.head()];
         let mut q_pe = vec![0.0; dims.heads * dims.rope];
         rope_cache(
             &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, own,
         );
-        compared(lab, &found.cache, &expected, dims, |row| row == at)
+        compared_latents(lab, &found.cache, &expected, dims, |row| row == at)
     }
 }
 
@@ -144,7 +169,7 @@ impl NewRows {
             kv_a: lab.given(&sums),
             kv_a_norm: lab.given(&self.norm),
             eps: EPS,
-            cache: lab.cache(&untouched(self.dims, rows)),
+            cache: lab.cache(&untouched(self.dims.cache_row(), rows)),
         };
         let rotated = lab.room(self.q.len() / self.dims.head() * self.dims.rope);
         let table = lab.given(self.table.as_flattened());
@@ -178,7 +203,7 @@ impl NewRows {
     /// The rotated queries of tokens, and a cache with their rows: for each token its position and its row.
     fn twins(&self, places: &[(usize, usize)], rows: usize) -> (Vec<f32>, Vec<f16>) {
         let row = self.dims.cache_row();
-        let (mut rotated, mut cache) = (vec![], untouched(self.dims, rows));
+        let (mut rotated, mut cache) = (vec![], untouched(self.dims.cache_row(), rows));
         for (t, (position, to)) in places.iter().enumerate() {
             let (q_pe, own) = self.twin(t, *position);
             rotated.extend(q_pe);
@@ -213,7 +238,13 @@ fn alone(
             all.push(lab.floats(&q_pe, &rotated, 1e-13)?);
         }
         let written = |row| (pos..pos + tokens).contains(&row);
-        all.extend(compared(lab, &rows.row.cache, &expected, dims, written)?);
+        all.extend(compared_latents(
+            lab,
+            &rows.row.cache,
+            &expected,
+            dims,
+            written,
+        )?);
     }
     Ok(all)
 }
@@ -235,7 +266,7 @@ fn by_sequence(lab: &Lab<'_>, dims: MlaDims) -> Result<Vec<Compared>, GpuError> 
     let state: State = state(tokens, longest.max(tokens) - tokens);
     lab.run(vec![call(&rows)], state)?;
     let written = |row| places.iter().any(|(_, to)| *to == row);
-    let mut all = compared(lab, &rows.row.cache, &expected, dims, written)?;
+    let mut all = compared_latents(lab, &rows.row.cache, &expected, dims, written)?;
     all.push(lab.floats(&q_pe, &rotated, 1e-12)?);
     Ok(all)
 }

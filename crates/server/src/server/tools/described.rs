@@ -30,6 +30,7 @@ impl Format {
             Self::GigaChat => {
                 format!("{GIGACHAT_BEGIN}\n{{\"name\": \"NAME\", \"arguments\": {arguments}}}")
             }
+            Self::Llama => format!("{{\"name\": \"NAME\", \"parameters\": {arguments}}}"),
             Self::DeepSeek => {
                 format!("{CALLS_BEGIN}{CALL_BEGIN}NAME{SEPARATOR}{arguments}{CALL_END}{CALLS_END}")
             }
@@ -109,6 +110,7 @@ mod tests {
             Format::DeepSeekFenced,
             Format::Kimi,
             Format::GigaChat,
+            Format::Llama,
         ] {
             let mut messages = vec![Message::new("user", "Hi")];
             describe(&mut messages, &tools, format);

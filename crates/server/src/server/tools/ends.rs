@@ -1,7 +1,8 @@
 //! The ends of calls: what may stand between the arguments of a call and the text or the call that follows.
 
+use super::Format;
 use super::heads::first;
-use super::marks::KEY_BEGIN;
+use super::marks::{KEY_BEGIN, PYTHON_TAG};
 use super::parser::{Parser, State};
 use super::tags::{settled, without_begun};
 
@@ -63,6 +64,8 @@ impl Parser {
         let blank = self.held.len() - rest.len();
         let ends = self.format.ends();
         let loose: &[&str] = match self.loose {
+            // Llama writes several calls with semicolons between them.
+            true if self.format == Format::Llama => &[";", "}", "```", PYTHON_TAG],
             true => &["}", ")", "```"],
             false => &[],
         };
@@ -89,6 +92,7 @@ impl Parser {
         } else if !self.over && ends.iter().chain(loose).any(|mark| mark.starts_with(rest)) {
             return None;
         } else if self.loose
+            && !ends.is_empty()
             && let Some(remark) = self.remark(rest)
         {
             self.held.drain(..blank + remark?);

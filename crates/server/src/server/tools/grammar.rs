@@ -24,7 +24,8 @@ pub(in crate::server) fn forced(format: Format, tools: &Tools, tokenizer: &Token
         let separator = mark(tokenizer, SEPARATOR);
         let call = match format {
             Format::Tagged | Format::Xml => tagged(format, i, tool, tokenizer, &mut rules),
-            Format::Json | Format::GigaChat => json_call(tool),
+            Format::Json | Format::GigaChat => json_call(tool, "arguments"),
+            Format::Llama => json_call(tool, "parameters"),
             Format::Kimi => {
                 let (name, mark) = (
                     quoted(&format!("{}:0", tool.name)),
@@ -111,11 +112,12 @@ fn arguments(tool: &Tool) -> String {
     in_lark(tool, &closed(tool))
 }
 
-fn json_call(tool: &Tool) -> String {
+/// A call that is an object of JSON, with the arguments under `key`.
+fn json_call(tool: &Tool, key: &str) -> String {
     let schema = json!({
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": closed(tool)},
-        "required": ["name", "arguments"],
+        "properties": {"name": {"const": tool.name}, key: closed(tool)},
+        "required": ["name", key],
         "additionalProperties": false,
     });
     format!("\"\\n\"? {}", in_lark(tool, &schema))

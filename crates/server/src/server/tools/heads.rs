@@ -12,8 +12,8 @@ use crate::tokenizer::exact;
 /// The marks that fence JSON.
 const TICKS: &str = "```";
 /// The keys under which models write the name of a tool, and its arguments.
-const NAMES: [&str; 5] = ["name", "tool", "tool_name", "function_name", "function"];
-const ARGUMENTS: [&str; 6] = [
+pub(super) const NAMES: [&str; 5] = ["name", "tool", "tool_name", "function_name", "function"];
+pub(super) const ARGUMENTS: [&str; 6] = [
     "arguments",
     "parameters",
     "args",
@@ -87,6 +87,7 @@ impl Heads<'_> {
         let head = match self.format {
             Format::Tagged | Format::Json | Format::GigaChat => self.tagged(text),
             Format::Xml => self.in_xml(text),
+            Format::Llama => self.of_llama(text),
             Format::DeepSeek | Format::DeepSeekFenced | Format::Kimi => self.separated(text),
         };
         match head {
@@ -557,13 +558,13 @@ fn unfenced(text: &str) -> Option<&str> {
 }
 
 /// The text behind a sign, which white space may stand before.
-fn behind_sign(text: &str, c: char) -> Option<usize> {
+pub(super) fn behind_sign(text: &str, c: char) -> Option<usize> {
     let rest = text.trim_start().strip_prefix(c)?;
     Some(text.len() - rest.len())
 }
 
 /// The beginning and the end of a text in quotes.
-fn in_quotes(text: &str) -> Option<(usize, usize)> {
+pub(super) fn in_quotes(text: &str) -> Option<(usize, usize)> {
     let begin = behind_sign(text, '"').or_else(|| behind_sign(text, '\''))?;
     let quote = text[..begin].chars().last()?;
     Some((begin, begin + text[begin..].find(quote)?))

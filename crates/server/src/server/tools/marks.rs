@@ -25,9 +25,12 @@ pub(super) const KIMI_SEPARATOR: &str = "<|tool_call_argument_begin|>";
 pub(super) const GIGACHAT_BEGIN: &str = "<|message_sep|>\n\nfunction call<|role_sep|>";
 const GIGACHAT_ROLE: &str = "function call<|role_sep|>";
 const GIGACHAT_END: &str = "<|message_sep|>";
+pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
+/// The beginning of a call of Llama 3, up to the name.
+const NAMED: &str = "{\"name\": \"";
 
 /// All marks of calls, some of which may be special tokens of a vocabulary.
-pub(in crate::server) const MARKS: [&str; 18] = [
+pub(in crate::server) const MARKS: [&str; 19] = [
     CALLS_BEGIN,
     CALLS_END,
     CALL_BEGIN,
@@ -46,6 +49,7 @@ pub(in crate::server) const MARKS: [&str; 18] = [
     KIMI_SEPARATOR,
     GIGACHAT_END,
     "<|role_sep|>",
+    PYTHON_TAG,
 ];
 
 /// The marks behind which a name and JSON stand. Models also write those of DeepSeek with other bars and underscores, as llama.cpp knows.
@@ -108,6 +112,12 @@ impl Format {
             .all(|text| source.contains(text))
         {
             Some(Self::GigaChat)
+        } else if ["<|start_header_id|>", NAMED, "\"parameters\": "]
+            .iter()
+            .all(|text| source.contains(text))
+            && !source.contains(FUNCTION)
+        {
+            Some(Self::Llama)
         } else {
             None
         }
@@ -121,6 +131,7 @@ impl Format {
             Self::DeepSeek | Self::DeepSeekFenced => &[CALLS_BEGIN, CALL_BEGIN],
             Self::Kimi => &[KIMI_CALLS_BEGIN, KIMI_CALL_BEGIN],
             Self::GigaChat => &[GIGACHAT_END],
+            Self::Llama => &[NAMED, PYTHON_TAG],
         }
     }
 
@@ -133,6 +144,7 @@ impl Format {
             Self::DeepSeekFenced => format!("{CALLS_BEGIN}{CALL_BEGIN}function{SEPARATOR}"),
             Self::Kimi => format!("{KIMI_CALLS_BEGIN}{KIMI_CALL_BEGIN}functions."),
             Self::GigaChat => GIGACHAT_BEGIN.to_owned(),
+            Self::Llama => String::new(),
         }
     }
 
@@ -143,6 +155,7 @@ impl Format {
             Self::Xml => &[TAG_BEGIN, FUNCTION],
             Self::DeepSeek | Self::DeepSeekFenced | Self::Kimi => &BEGINS,
             Self::GigaChat => &[GIGACHAT_BEGIN, GIGACHAT_ROLE],
+            Self::Llama => &[PYTHON_TAG],
         }
     }
 
@@ -153,6 +166,12 @@ impl Format {
             Self::Xml => &[TAG_END, FUNCTION_END, PARAMETER_END],
             Self::DeepSeek | Self::DeepSeekFenced | Self::Kimi => &ENDS,
             Self::GigaChat => &[GIGACHAT_END],
+            Self::Llama => &[],
         }
+    }
+
+    /// Whether the template refuses messages with several calls, as those of Llama 3 do.
+    pub(in crate::server) fn is_single(self, source: &str) -> bool {
+        self == Self::Llama && source.contains("single tool-calls at once")
     }
 }

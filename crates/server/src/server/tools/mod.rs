@@ -18,6 +18,7 @@ mod heads;
 mod inputs;
 mod known;
 mod literal;
+mod llama;
 mod marks;
 mod parser;
 mod quoting;
@@ -83,6 +84,8 @@ pub(super) enum Format {
     Kimi,
     /// GigaChat's: an object of JSON as a message of its own.
     GigaChat,
+    /// Llama 3's: an object of JSON that is the answer, or what stands behind a mark.
+    Llama,
 }
 
 /// Reads `tools` and `tool_choice`; `None` if no tool may be called.

@@ -89,7 +89,7 @@ pub(in crate::server) struct Parser {
     /// White space behind the thoughts, while a call in them may still be one.
     gap: String,
     quoting: Quoting,
-    /// Names with the tag of a key behind them: the mark that begins a call was left out.
+    /// Texts that begin a call where they begin a line, such as names with the tag of a key behind them, before which the mark was left out.
     bare: Arc<[String]>,
     /// Whether the text belongs to the thoughts.
     thinking: bool,
@@ -132,6 +132,7 @@ impl Offered {
         let known = Known::new(tools.to_vec());
         let bare = match format {
             Format::Tagged => known.names().map(|n| format!("{n}{KEY_BEGIN}")).collect(),
+            Format::Llama => vec!["{".to_owned()],
             _ => vec![],
         };
         Self {
@@ -308,7 +309,7 @@ impl Parser {
         Some(())
     }
 
-    /// The beginning of a line that begins with a name and the tag of a key, without the mark that begins a call.
+    /// The beginning of a line that begins with a call without the mark of one.
     fn bare_call(&self) -> Option<usize> {
         let places = self
             .bare

@@ -176,16 +176,37 @@ fn forms_are_known_by_their_templates() {
     assert_eq!(Format::of_template(CALL_BEGIN), Some(Format::DeepSeek));
     let fenced = format!("{CALL_BEGIN}```json");
     assert_eq!(Format::of_template(&fenced), Some(Format::DeepSeekFenced));
+    let llama =
+        "<|start_header_id|>{{ '{\"name\": \"' + call.name + '\", ' }}{{ '\"parameters\": ' }}";
+    assert_eq!(Format::of_template(llama), Some(Format::Llama));
+    assert!(!Format::Llama.is_single(llama));
+    let other = format!("{llama}<function={{{{ call.name }}}}>");
+    assert_eq!(Format::of_template(&other), None);
     assert_eq!(Format::of_template("{{ messages }}"), None);
 }
 
 /// Chat templates of publishers in the folders that two variables name: the variable, the file and the form of calls.
-const TEMPLATES: [(&str, &str, Format); 5] = [
+const TEMPLATES: [(&str, &str, Format); 8] = [
     ("GLIMT_FIXTURES", "glm-4.7-flash", Format::Tagged),
     ("GLIMT_FIXTURES", "deepseek-v3.1", Format::DeepSeek),
     ("GLIMT_REAL", "Qwen-Qwen2.5-7B-Instruct", Format::Json),
     ("GLIMT_REAL", "Qwen-Qwen3-0.6B", Format::Json),
     ("GLIMT_REAL", "Qwen3-Coder", Format::Xml),
+    (
+        "GLIMT_REAL",
+        "meta-llama-Llama-3.1-8B-Instruct",
+        Format::Llama,
+    ),
+    (
+        "GLIMT_REAL",
+        "meta-llama-Llama-3.2-3B-Instruct",
+        Format::Llama,
+    ),
+    (
+        "GLIMT_REAL",
+        "meta-llama-Llama-3.3-70B-Instruct",
+        Format::Llama,
+    ),
 ];
 
 #[test]
@@ -209,24 +230,34 @@ fn what_publishers_templates_write_is_read_back() {
             name: name.to_owned(),
             arguments: arguments.as_object().expect("an object").clone(),
         };
-        let tool_calls = vec![call("weather", &weather), call("clock", &json!({}))];
+        // Llama's templates refuse several calls, and leave out a text before one.
+        let (is_single, text) = match format.is_single(&source) {
+            true => (true, ""),
+            false => (false, "I look."),
+        };
+        let mut tool_calls = vec![call("weather", &weather), call("clock", &json!({}))];
+        tool_calls.truncate(if is_single { 1 } else { 2 });
         let messages = [
             Message::new("user", "Weather?"),
             Message {
                 tool_calls,
-                ..Message::new("assistant", "I look.")
+                ..Message::new("assistant", text)
             },
         ];
         let rendered = template.render_with(&messages, &Rendering::default());
         let rendered = rendered.expect("it knows calls");
-        let begin = rendered.find("I look.").expect("it is there");
-        let answer = rendered[begin..].trim_end();
-        let ends = ["<｜end▁of▁sentence｜>", "<|im_end|>"];
+        let begin = match is_single {
+            true => rendered.rfind("<|end_header_id|>").map(|at| at + 17),
+            false => rendered.find(text),
+        };
+        let answer = rendered[begin.expect("it is there")..].trim();
+        let ends = ["<｜end▁of▁sentence｜>", "<|im_end|>", "<|eot_id|>"];
         let answer = ends
             .iter()
             .fold(answer, |text, end| text.trim_end_matches(end));
         let calls = [("weather", weather), ("clock", json!({}))];
-        check(format, answer.trim_end(), "I look.", &calls);
+        let calls = &calls[..if is_single { 1 } else { 2 }];
+        check(format, answer.trim_end(), text, calls);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Protects the forward pass: it does not depend on how tokens are split into calls, and both orders of rotated rows mean the same model.
 
+mod definition;
+
 use super::*;
 use crate::gguf::{Gguf, GgufWriter, Value};
 use crate::models::Reference as _;

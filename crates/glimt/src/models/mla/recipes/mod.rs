@@ -272,7 +272,9 @@ impl Mla {
     /// The dispatch that joins its slices in `latent`, with `as_one` as those of one token are joined.
     fn merge(&self, given: Given<'_>, latent: &Range, output: Activation, as_one: bool) -> Call {
         let sequences = (given.context.sequences.as_ref(), as_one);
-        attention_merge::call(sequences, &self.partials, self.dims(), latent, output)
+        let dims = self.dims();
+        let sums = [dims.heads, dims.kv_lora];
+        attention_merge::call(sequences, &self.partials, sums, latent, output)
     }
 
     /// The attention of steps of one token.

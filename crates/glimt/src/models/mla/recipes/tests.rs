@@ -276,6 +276,8 @@ fn calls_go_with_their_kernels_for_weights_of_every_type() {
         ModelName::Glm47Flash,
         ModelName::DeepseekV2Lite,
         ModelName::YoutuLlm2b,
+        ModelName::Kanana2_30bA3b,
+        ModelName::Gigachat3_10bA18b,
     ];
     let profiles = profiles();
     let others = GgmlType::ALL.iter().cycle().skip(1);

@@ -30,7 +30,13 @@ fn alone_in_pages(lab: &Lab<'_>, kernel: Kernel, dims: MlaDims) -> Result<Vec<Co
         let (sequences, state) = pages.alone(lab, t, slice_rows);
         let attention = queries.given(lab, kernel, &cache, Some(sequences));
         lab.run(kernel.calls(lab, &attention), state)?;
-        let found = joined(lab, &attention, 1, [0, state.slices as usize])?;
+        let found = joined(
+            lab,
+            &attention.partials,
+            [dims.heads, dims.kv_lora],
+            1,
+            [0, state.slices as usize],
+        )?;
         let limit = match kernel {
             Kernel::Of(Form::Matrix(_)) => 1e-5,
             _ => kernel.limit(rows, dims.cache),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::Products;
+use crate::engine::backend::BackendError;
 use crate::engine::draft::{Acceptance, Drafter, Proposal, Verified};
 use crate::gpu::Gpu;
 use crate::kernels::sample::sample;
@@ -486,4 +487,88 @@ fn they_do_so_with_any_number_of_drafts_in_every_tier() {
         compare_in_flight(Tier::Subgroup, drafts);
         compare_in_flight(Tier::Int8, drafts);
     }
+}
+
+/// Tells the device to go on behind the drafts that were chosen, and the host that their number was another.
+struct Misjudging {
+    drafts: usize,
+}
+
+impl Drafter for Misjudging {
+    fn propose(&mut self, _: &[u32], _: usize) -> Proposal {
+        Proposal::Predict(self.drafts)
+    }
+
+    fn accepted(&mut self, drafts: &[u32], chosen: &[u32]) -> usize {
+        let pairs = drafts.iter().zip(chosen);
+        let right = pairs.take_while(|(draft, chosen)| draft == chosen).count();
+        (right + 1) % (drafts.len() + 1)
+    }
+
+    fn acceptance(&mut self, _: usize) -> Acceptance {
+        Acceptance::Chosen
+    }
+
+    fn verified(&mut self, _: &Verified) {}
+}
+
+#[test]
+fn a_step_that_began_elsewhere_than_the_host_says_is_an_error() {
+    let mut rng = Rng::fresh();
+    let drafts = 1 + rng.below(3);
+    let Some(mut session) = session(Tier::Subgroup, ModelName::TinyGlm, Recipe::Q8_0) else {
+        return;
+    };
+    let context = tokens(20 + rng.below(40));
+    complete(session.prefill(&context, 0)).expect("it computes");
+    let mut said = 0;
+    let on_token = &mut |_| {
+        said += 1;
+        ControlFlow::Continue(())
+    };
+    let drafter: &mut dyn Drafter = &mut Misjudging { drafts };
+    let sampling = Sampling::GREEDY;
+    let decoded = complete(session.decode_drafted(&context, &sampling, 30, drafter, on_token));
+    let error = match decoded {
+        Err(BackendError::Gpu(error)) => *error,
+        other => panic!("{other:?}"),
+    };
+    let GpuError::WorkLost {
+        what,
+        expected,
+        found,
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(what, "the position of a step with drafts");
+    // The host is one token ahead, or behind by all drafts.
+    let apart = i64::from(found) - i64::from(expected);
+    assert!([-1, drafts as i64].contains(&apart), "{expected}, {found}");
+    // The first step is taken as the host sees it. Mostly the second is in flight by then, and else a later one.
+    assert!((2..30).contains(&said), "{said} tokens");
+    // The next answer knows nothing of it.
+    let mut answers = [false, true].map(|flies| {
+        let mut drafter = Forced {
+            seed: 0,
+            lots: 0,
+            drafts,
+            by_lot: false,
+            flies,
+            steps: 0,
+        };
+        let mut said = vec![];
+        let on_token = &mut |id| {
+            said.push(id);
+            ControlFlow::Continue(())
+        };
+        complete(session.prefill(&context, 0)).expect("it computes");
+        let drafter: &mut dyn Drafter = &mut drafter;
+        let decoded = session.decode_drafted(&context, &sampling, 20, drafter, on_token);
+        complete(decoded).expect("it decodes");
+        said
+    });
+    let [waited, flown] = &mut answers;
+    assert_eq!(flown, waited);
 }

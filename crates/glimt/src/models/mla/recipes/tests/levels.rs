@@ -157,6 +157,10 @@ fn a_layer_of_each_model_takes_so_many_dispatches_in_each_mode() {
         ("glm-4.7-flash", [11, 9, 9, 7]),
         ("deepseek-v2-lite", [10, 9, 8, 7]),
         ("youtu-llm-2b", [10, 9, 8, 7]),
+        ("glm-4.7-flash-reap-23b", [11, 9, 9, 7]),
+        ("moonlight-16b-a3b", [10, 9, 8, 7]),
+        ("kanana-2-30b-a3b", [10, 9, 8, 7]),
+        ("gigachat3-10b-a1.8b", [10, 9, 8, 7]),
     ] {
         let model = load_shape(name);
         for tier in [Tier::Subgroup, Tier::Int8] {

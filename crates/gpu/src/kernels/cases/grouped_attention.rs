@@ -1,0 +1,263 @@
+//! Cases of the attention of decoded tokens whose query heads share keys and values, over slices of the context, which the CPU joins.
+
+use half::f16;
+
+use super::Case;
+use super::attention::joined;
+use super::lab::{Compared, Lab, state};
+use super::places::Pages;
+use crate::gpu::call::State;
+use crate::gpu::{Gpu, GpuError};
+use crate::kernels::attention::{MAX_SLICES, OfOne, Seen, cut_context, cut_sequences};
+use crate::kernels::grouped_attention::{
+    Form, GpuGroupedAttention, grouped_attention, partial_bytes,
+};
+use crate::kernels::sequences::{SLICE, Sequences};
+use crate::kernels::{GroupedDims, Pairing};
+
+/// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows.
+fn limit(rows: usize) -> f64 {
+    1e-12 + 1e-12 * rows as f64
+}
+
+/// Query heads, key heads and the widths of a key and a value head.
+pub(crate) const fn dims([heads, kv_heads, key, value]: [usize; 4]) -> GroupedDims {
+    GroupedDims {
+        heads,
+        kv_heads,
+        key,
+        value,
+        rope: key,
+        pairing: Pairing::Halves,
+    }
+}
+
+/// Queries of tokens.
+struct Queries {
+    dims: GroupedDims,
+    scale: f32,
+    q: Vec<f32>,
+}
+
+impl Queries {
+    /// Queries large enough for weights that differ much, as real ones do.
+    fn new(lab: &Lab<'_>, dims: GroupedDims, tokens: usize) -> Self {
+        let q = lab.normals(tokens * dims.heads * dims.key).into_iter();
+        Self {
+            dims,
+            scale: 1.0 / (dims.key as f32).sqrt(),
+            q: q.map(|x| x * 3.0).collect(),
+        }
+    }
+
+    /// Has scores rise and fall with the rows of `cache`, so that sums must be scaled.
+    fn rise(&mut self, cache: &mut [f16]) {
+        let (key, row) = (self.dims.key, self.dims.cache_row());
+        // A share that rises by 1 every 2 rows; of every second head it falls by 16 instead. The sums of these must stay as they are where
+        // those of others are scaled: a factor between scores may be too small or too large for an f32.
+        for (head, q) in self.q.iter_mut().step_by(key).enumerate() {
+            *q = [1.0, -16.0][head % 2] / self.scale;
+        }
+        for (i, row) in cache.chunks_exact_mut(row).enumerate() {
+            let firsts = row[..self.dims.kv_heads * key].iter_mut().step_by(key);
+            firsts.for_each(|k| *k = f16::from_f32((i / 2 % 32) as f32));
+        }
+    }
+
+    /// The attention of `n` tokens from `t` on over `cache`, whose last row is that of the last one.
+    fn twin(&self, t: usize, n: usize, cache: &[f16]) -> Vec<f32> {
+        let (dims, query) = (self.dims, self.dims.heads * self.dims.key);
+        let q = &self.q[t * query..(t + n) * query];
+        let pos = cache.len() / dims.cache_row() - n;
+        let mut out = vec![0.0; n * dims.heads * dims.value];
+        grouped_attention(q, cache, pos, n, dims, self.scale, &mut out);
+        out
+    }
+
+    fn given(
+        &self,
+        lab: &Lab<'_>,
+        form: Form,
+        cache: &[f16],
+        sequences: Option<Sequences>,
+        most: usize,
+    ) -> GpuGroupedAttention {
+        let room = |bytes: u64| lab.room(bytes as usize / 4);
+        GpuGroupedAttention {
+            form,
+            q: lab.given(&self.q),
+            cache: lab.cache(cache),
+            dims: self.dims,
+            scale: self.scale,
+            partials: partial_bytes(self.dims, most).map(room),
+            sequences,
+        }
+    }
+}
+
+/// Tokens at the end of a context in a cache of its own, in slices of so many rows.
+fn in_own_cache(
+    lab: &Lab<'_>,
+    form: Form,
+    dims: GroupedDims,
+    [pos, tokens, slice_rows]: [usize; 3],
+) -> Result<Vec<Compared>, GpuError> {
+    let rows = pos + tokens;
+    let seen = rows * dims.cache_row();
+    // Rows behind the last token are no numbers: reading one would show.
+    let mut cache = lab.halves((rows + 3) * dims.cache_row(), 1.0);
+    cache[seen..].fill(f16::NAN);
+    let mut queries = Queries::new(lab, dims, tokens);
+    if tokens == 1 {
+        queries.rise(&mut cache[..seen]);
+    }
+    let attention = queries.given(lab, form, &cache, None, tokens);
+    let slices = rows.div_ceil(slice_rows);
+    let state = State {
+        slices: slices as u32,
+        slice_rows: slice_rows as u32,
+        ..state(tokens, pos)
+    };
+    lab.run(vec![attention.call()], state)?;
+    let sums = [dims.heads, dims.value];
+    let found = joined(lab, &attention.partials, sums, tokens, [0, slices])?;
+    let twin = queries.twin(0, tokens, &cache[..seen]);
+    Ok(vec![lab.close(&found, &twin, limit(rows))])
+}
+
+/// Tokens of several sequences, each in pages, in one step: cut together, or each as it is alone.
+fn of_sequences(
+    lab: &Lab<'_>,
+    (form, as_one): (Form, bool),
+    dims: GroupedDims,
+    lengths: &[usize],
+) -> Result<Vec<Compared>, GpuError> {
+    let pages = Pages::new(lab, 32, lengths);
+    let (row, tokens) = (dims.cache_row(), pages.tokens());
+    let of: Vec<Vec<f16>> = lengths.iter().map(|n| lab.halves(n * row, 1.0)).collect();
+    let cache = pages.cache(&of, row);
+    let queries = Queries::new(lab, dims, tokens);
+    let seen = pages.of.iter().zip(&pages.positions);
+    let seen = seen.map(|(sequence, position)| Seen {
+        sequence: *sequence as u32,
+        position: *position,
+    });
+    let (seen, machine) = (seen.collect::<Vec<_>>(), lab.gpu.machine);
+    let cut = match as_one {
+        true => OfOne { form, short: 0 }.cut(machine, &seen, dims.heads),
+        false => cut_sequences(form, machine, &seen, dims.heads),
+    };
+    let most = cut.work.len().max(MAX_SLICES + tokens);
+    let mut work = cut.work.clone();
+    work.resize(most, [0; SLICE]);
+    let sequences = pages.given(lab, &cut.slices, &work);
+    let attention = queries.given(lab, form, &cache, Some(sequences), most);
+    let state = State {
+        slices: cut.work.len() as u32,
+        ..state(tokens, (cut.rows as usize).max(tokens) - tokens)
+    };
+    let mut call = attention.call();
+    call.slices = Some(most as u32);
+    lab.run(vec![call], state)?;
+    let (mut twin, mut found) = (vec![], vec![]);
+    for t in 0..tokens {
+        let own = &of[pages.of[t]][..(pages.positions[t] as usize + 1) * row];
+        twin.extend(queries.twin(t, 1, own));
+        let (sums, slices) = ([dims.heads, dims.value], cut.slices[t]);
+        let slices = slices.map(|n| n as usize);
+        found.extend(joined(lab, &attention.partials, sums, 1, slices)?);
+    }
+    Ok(vec![lab.close(&found, &twin, limit(pages.n_ctx))])
+}
+
+/// Each token of several sequences in a step of its own, in pages.
+fn alone_in_pages(lab: &Lab<'_>, form: Form, dims: GroupedDims) -> Result<Vec<Compared>, GpuError> {
+    let lengths = [50, 700, 33, 1, 64];
+    let pages = Pages::new(lab, 32, &lengths);
+    let row = dims.cache_row();
+    let of = lengths.map(|n| lab.halves(n * row, 1.0));
+    let cache = pages.cache(&of, row);
+    let mut all = vec![];
+    for (t, rows) in lengths.into_iter().enumerate() {
+        let queries = Queries::new(lab, dims, 1);
+        let (_, slice_rows) = cut_context(form, lab.gpu.machine, rows, 1, dims.heads);
+        let (sequences, state) = pages.alone(lab, t, slice_rows);
+        let attention = queries.given(lab, form, &cache, Some(sequences), 1);
+        lab.run(vec![attention.call()], state)?;
+        let (sums, slices) = ([dims.heads, dims.value], [0, state.slices as usize]);
+        let found = joined(lab, &attention.partials, sums, 1, slices)?;
+        all.push(lab.close(&found, &queries.twin(0, 1, &of[t]), limit(rows)));
+    }
+    Ok(all)
+}
+
+/// The case of these tokens.
+pub(crate) fn context(
+    form: Form,
+    dims: GroupedDims,
+    [pos, tokens, slice_rows]: [usize; 3],
+) -> Case {
+    let GroupedDims {
+        heads,
+        kv_heads,
+        key,
+        value,
+        ..
+    } = dims;
+    let of = [pos, tokens, slice_rows];
+    let name = format!("{heads} and {kv_heads} heads of {key} and {value}");
+    let name = format!("{name}, {tokens} tokens after {pos}, slices of {slice_rows}");
+    Case::new(name, move |lab| in_own_cache(lab, form, dims, of))
+}
+
+/// Cases of the form that a device takes.
+pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
+    let mut all = vec![];
+    // Llama 3.2 3B, Llama 3.1 8B, Qwen2.5 0.5B and 1.5B, Qwen3 30B A3B, a group of 16, Phi-3 mini and Phi-2.
+    for (shape, rows) in [
+        ([24, 8, 128, 128], 150),
+        ([32, 8, 128, 128], 700),
+        ([14, 2, 64, 64], 150),
+        ([12, 2, 128, 128], 100),
+        ([32, 4, 128, 128], 575),
+        ([32, 2, 128, 128], 90),
+        ([32, 32, 96, 96], 40),
+        ([32, 32, 80, 80], 70),
+    ] {
+        let dims = dims(shape);
+        let form = Form::of(gpu, dims);
+        let (_, slice_rows) = cut_context(form, gpu.machine, rows, 1, dims.heads);
+        let case = context(form, dims, [rows - 1, 1, slice_rows as usize]);
+        all.push(case.verified_if(rows == 150 || rows == 575));
+    }
+    // Parts of a group of unlike sizes, widths that leave threads without columns, values wider than keys, the widest heads.
+    for (shape, of) in [
+        ([18, 2, 40, 24], [96, 1, 24]),
+        ([10, 2, 24, 136], [70, 3, 8]),
+        ([5, 1, 256, 256], [300, 2, 296]),
+        ([24, 8, 128, 128], [0, 1, 8]),
+        ([14, 2, 64, 64], [1, 8, 16]),
+        ([4, 4, 8, 16], [1000, 1, 256]),
+        ([64, 4, 64, 64], [129, 5, 64]),
+    ] {
+        let dims = dims(shape);
+        all.push(context(Form::of(gpu, dims), dims, of));
+    }
+    for (shape, lengths) in [
+        ([24, 8, 128, 128], &[91usize, 1, 131] as &[usize]),
+        ([14, 2, 64, 64], &[1, 33, 700, 64, 2000]),
+        ([9, 1, 80, 40], &[5; 12]),
+    ] {
+        let dims = dims(shape);
+        let form = Form::of(gpu, dims);
+        for as_one in [false, true] {
+            let name = format!("{} heads, {} sequences", dims.heads, lengths.len());
+            let name = name + if as_one { ", each as it is alone" } else { "" };
+            let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
+            all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
+        }
+        let name = format!("{} heads, tokens alone in pages", dims.heads);
+        all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));
+    }
+    all
+}

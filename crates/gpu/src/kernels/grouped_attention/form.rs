@@ -1,0 +1,112 @@
+//! The division of the attention of decoded tokens among threads.
+
+use crate::gpu::call::Call;
+use crate::gpu::machine::Machine;
+use crate::gpu::machine::attention::{
+    GROUPED_HEADS, GROUPED_HEADS_OF_THREAD, GROUPED_OF_CORE, GROUPED_THREADS,
+};
+use crate::gpu::{Target, Tier};
+use crate::kernels::attention::Cuts;
+use crate::kernels::{GroupedDims, with_numbers};
+
+/// The threads of a workgroup. `lanes` neighbours are a run, which attends to rows of its own for some query heads of a key head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// Query heads of a workgroup, all of one key head.
+    heads: usize,
+    /// Runs that share rows, each with some of these heads.
+    splits: usize,
+    /// Threads of a run: a power of two, and at least as many rows of a tile.
+    lanes: usize,
+    /// Threads of a workgroup.
+    threads: usize,
+    /// Whether it is for tier `plain`, where runs use workgroup memory.
+    plain: bool,
+}
+
+/// Bytes of workgroup memory that every device has.
+const MEMORY: usize = 16 << 10;
+
+impl Form {
+    /// The form for blocks of these sizes on a device.
+    ///
+    /// # Panics
+    /// If the sizes do not [suit](super::suits).
+    pub fn of(target: &Target, dims: GroupedDims) -> Self {
+        assert!(super::suits(dims), "grouped_attention: {dims:?}");
+        let plain = target.tier == Tier::Plain;
+        // The heads of a key head in as few workgroups as can hold them, evenly.
+        let group = dims.group();
+        let heads = group.div_ceil(group.div_ceil(GROUPED_HEADS));
+        let splits = heads.div_ceil(GROUPED_HEADS_OF_THREAD).next_power_of_two();
+        let vectors = dims.key.max(dims.value).div_ceil(8).next_power_of_two();
+        let most_lanes = if plain { 8 } else { target.lanes() as usize };
+        let most_threads = if plain { 64 } else { GROUPED_THREADS };
+        let form = |(threads, splits)| Self {
+            heads,
+            splits,
+            lanes: vectors.clamp(8, most_lanes.clamp(8, 32)),
+            threads,
+            plain,
+        };
+        let threads = [most_threads, 64].into_iter();
+        let divided = threads.flat_map(|threads| [1, 2, 4].map(|more| (threads, more * splits)));
+        let mut forms = divided.map(form);
+        let fits = |form: &Self| form.phases() > 0 && form.memory(dims, 1) <= MEMORY;
+        forms.find(fits).expect("heads of suitable widths fit")
+    }
+
+    /// Query heads of a thread.
+    const fn heads_of_thread(self) -> usize {
+        self.heads.div_ceil(self.splits)
+    }
+
+    /// Runs that take different rows.
+    const fn phases(self) -> usize {
+        self.threads / self.lanes / self.splits
+    }
+
+    /// Bytes of workgroup memory, with the sums of so many heads of each run at the end.
+    const fn memory(self, dims: GroupedDims, buffers: usize) -> usize {
+        let runs = self.phases() * self.splits;
+        let told = if self.plain { 8 * self.threads } else { 0 };
+        (buffers * runs * dims.value + (2 * runs + told) * self.heads_of_thread()) * 4
+    }
+
+    /// The kernel for blocks of these sizes, still without buffers, and its workgroups for a slice.
+    pub(super) fn kernel(self, dims: GroupedDims) -> (Call, u32) {
+        let parts = dims.group().div_ceil(self.heads);
+        let vectors = dims.key.max(dims.value) / 8;
+        let numbers = [
+            ("WG", self.threads),
+            ("LANES", self.lanes),
+            ("SPLITS", self.splits),
+            ("PHASES", self.phases()),
+            ("STAGES", self.lanes / 8),
+            ("VECTORS", vectors.div_ceil(self.lanes)),
+            ("HEADS_OF", self.heads_of_thread()),
+            ("HEADS_HERE", self.heads),
+            ("HEADS", dims.heads),
+            ("KV_HEADS", dims.kv_heads),
+            ("KEY", dims.key),
+            ("VALUE", dims.value),
+            ("BUFFERS", 1 + usize::from(self.memory(dims, 2) <= MEMORY)),
+        ];
+        let call = with_numbers(Call::new("grouped_attention"), numbers);
+        (call, (dims.kv_heads * parts) as u32)
+    }
+}
+
+impl Cuts for Form {
+    fn tile(self, _rows: usize) -> (usize, usize) {
+        (self.phases() * self.lanes, self.heads)
+    }
+
+    fn full(self, cores: usize) -> usize {
+        GROUPED_OF_CORE * cores
+    }
+
+    fn least(self, _machine: Machine, _tiles: usize) -> usize {
+        1
+    }
+}
