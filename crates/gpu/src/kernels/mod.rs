@@ -14,6 +14,7 @@ pub mod attention_short;
 pub mod batch_combine;
 pub mod batch_experts;
 pub mod batch_matvec;
+mod cache_rows;
 pub mod cache_type;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cases;
