@@ -2,6 +2,9 @@
 
 VOCABULARY = 512
 
+# The context before its extension. Published ones are of thousands of tokens, and first tokens hardly show by how much a rotation was scaled.
+ORIGINAL = 64
+
 COMMON = {
     "attention_bias": False,
     "attention_dropout": 0.0,
@@ -75,7 +78,7 @@ DEEPSEEK_V2 = {
         "factor": 40,
         "mscale": 0.707,
         "mscale_all_dim": 0.707,
-        "original_max_position_embeddings": 4096,
+        "original_max_position_embeddings": ORIGINAL,
         "type": "yarn",
     },
     "rope_theta": 10000,
@@ -160,12 +163,12 @@ def heads(query, key, width, hidden=None):
 
 
 YARN_V3 = {**DEEPSEEK_V2["rope_scaling"], "mscale": 1.0, "mscale_all_dim": 1.0}
-YARN_QWEN = {"factor": 4.0, "original_max_position_embeddings": 32768, "rope_type": "yarn"}
+YARN_QWEN = {"factor": 4.0, "original_max_position_embeddings": ORIGINAL, "rope_type": "yarn"}
 LLAMA3 = {
     "factor": 8.0,
     "high_freq_factor": 4.0,
     "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
+    "original_max_position_embeddings": ORIGINAL,
     "rope_type": "llama3",
 }
 
