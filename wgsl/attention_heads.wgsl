@@ -58,6 +58,7 @@ var<workgroup> raised: array<u32, 2>;                                 // whether
 
 #ifdef CODES
 #import cache_eights
+#import fold
 
 // Vector v of the rows of a sequence, as it lies in the cache. Rows behind the end are never read: the last one is read instead, from the same
 // place, so that what is read there are numbers.
