@@ -86,11 +86,17 @@ fn flags_of_llama_cpp_are_understood() {
         "generate", "-ngl", "0", "-q", "-n", "2", "--temp", "0", "Hi",
     ];
     assert_eq!(text(&layers), text(&[&QUICK[..], &["Hi"]].concat()));
+    let codes = ["-ctk", "q8_0", "-ctv", "q8_0", "Hi"];
+    assert_eq!(
+        text(&[&QUICK[..], &codes].concat()),
+        text(&[&QUICK[..], &["--cache-type", "q8_0", "Hi"]].concat())
+    );
     let grammar = ["--grammar", "root ::= \"yes\" | \"no\"", "Well?"];
     let answer = text(&[&QUICK[..2], &["cpu", "-q", "--temp", "0"], &grammar].concat());
     assert!(["yes\n", "no\n"].contains(&&*answer), "{answer}");
     for (args, said) in [
-        (&["-ctk", "q8_0", "Hi"][..], "-ctk q8_0: "),
+        (&["-ctk", "q8_0", "-ctv", "f16", "Hi"][..], "-ctv f16: "),
+        (&["-ctk", "q4_0", "Hi"], "expected f16 or q8_0"),
         (&["-fa", "off", "Hi"], "-fa off: "),
         (&["-cnv", "Hi"], "glimt chat"),
         (&["--mlock", "Hi"], "--mlock: "),
