@@ -237,7 +237,7 @@ impl Instructions {
         self.run(curves::SiluTimes { gate, up });
     }
 
-    /// `x[i]` = e^(scale * (x[i] - the largest)). The result is `scale` times the largest, and the sum of the new values.
+    /// Each x becomes e^(scale * (x - the largest)). The result is `scale` times the largest, and the sum of the new values.
     pub fn exponentials(self, x: &mut [f32], scale: f32) -> [f32; 2] {
         let mut found = [f32::NEG_INFINITY, 0.0];
         let stats = &mut found;
