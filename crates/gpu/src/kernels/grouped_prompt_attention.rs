@@ -1,6 +1,6 @@
 //! Grouped-query attention of prompts: causal, over the keys and values that lie in the cache.
 //!
-//! The kernels are those of [`prompt_attention`](super::prompt_attention), with the flag `GROUPED`: a row of the cache is laid out as an
+//! The kernels are those of [`prompt_attention`], with the flag `GROUPED`: a row of the cache is laid out as an
 //! expanded row is, so nothing is expanded, and the whole context is attended to in one dispatch. Their twin is
 //! [`grouped_attention`](super::grouped_attention::grouped_attention).
 
