@@ -49,7 +49,7 @@ fn write_codes(to_row: u32, t: u32) {
     let codes = vec4<i32>(round(vec4(row_latent[2u * word], row_latent[2u * word + 1u]) * inverse));
     let bytes = bitcast<vec4<u32>>(codes) & vec4(255u);
     cache[to_row + word] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
-    // Of the words of two blocks the first one's thread writes both scales.
+    // A word holds the scales of two blocks. The thread of the first word of codes writes it.
     if (word % 16u == 0u) { cache[to_row + SCALES_AT + word / 16u] = pack2x16float(vec2(one, block_scale(block + 1u))); }
     word += WG;
   }

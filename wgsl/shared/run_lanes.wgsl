@@ -1,6 +1,6 @@
-// What LANES neighbouring threads, a run, tell each other of HEADS_OF heads. With subgroups LANES is a power of two of 8 or more, and a run
-// never leaves its subgroup. Without them it is 8, runs use workgroup memory, and the whole workgroup must call. The kernel declares Rows (8
-// rows), Scores and Queries, and `row_scores`, a thread's share of the scores of a row.
+// A run is LANES neighbouring threads. This module has the sums and maxima that they exchange for HEADS_OF heads. With subgroups LANES is a
+// power of two of 8 or more, and a run never leaves its subgroup. Without them LANES is 8, runs use workgroup memory, and the whole workgroup
+// must call. The kernel declares Rows (8 rows), Scores and Queries, and `row_scores`, a thread's share of the scores of a row.
 #number WG LANES HEADS_OF  // threads of a workgroup, threads of a run, heads of a run
 #each h HEADS_OF
 

@@ -156,7 +156,7 @@ impl MlaDims {
         self.mapped(cache, |row, values| self.read_row(row, values))
     }
 
-    /// What `read` makes of each cache row, (rows, kv_lora + rope), by all threads.
+    /// The values of all cache rows, (rows, kv_lora + rope). `read` makes those of a row, and all threads share the rows.
     fn mapped<T: Default + Copy + Send>(
         &self,
         cache: &[f16],

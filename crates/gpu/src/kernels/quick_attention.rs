@@ -146,7 +146,7 @@ fn finish(mut slices: impl Iterator<Item = Sums>, out: Vec<&mut [f32]>) {
     }
 }
 
-/// What the sums of all slices are made of.
+/// The heads, the cache and the factor of scores, which the sums of all slices share.
 struct Context<'a> {
     heads: Heads,
     cache: &'a [f16],

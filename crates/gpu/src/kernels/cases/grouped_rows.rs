@@ -26,9 +26,9 @@ struct Has {
 struct NewRows {
     dims: GroupedDims,
     qkv: [Vec<f32>; 3],
-    /// Those of queries, keys and values.
+    /// The biases of queries, keys and values, if there are any.
     biases: [Option<Vec<f32>>; 3],
-    /// Those of queries and keys.
+    /// The norms of queries and keys, if there are any.
     norms: [Option<Vec<f32>>; 2],
     table: Vec<[f32; 2]>,
 }

@@ -168,7 +168,8 @@ fn every_model_is_recorded_for_every_device() {
     assert_eq!(now.lines().count(), recorded.lines().count(), "{path}");
 }
 
-/// What a replay encodes of each call. Rows of the cache may take a dispatch more where few buffers are bound: these are one.
+/// The kernel, the condition and the grid of each call. Where few buffers can be bound, the rows of the cache take several dispatches, and
+/// they count as one here.
 fn forms(target: &Target, step: &Step) -> Vec<(&'static str, When, Option<[Extent; 3]>)> {
     let calls = step.calls.iter().map(|call| {
         let divided = call.kernel == "grouped_rows" && !target.tier.has_subgroups();
