@@ -1,7 +1,9 @@
-// Rows of a cache in Q8_0: the codes of the latent, a byte each. From word SCALES_AT on a scale of f16 for each 32 of them, and what makes up
-// whole 16 bytes. From word ROTATED_AT on the rotated values in f16. A latent value is its code times the scale of its block.
-const SCALES_AT = KV_LORA / 4u;
-const ROTATED_AT = SCALES_AT + (KV_LORA / 32u + 7u) / 8u * 4u;
+// Rows of a cache in Q8_0: codes, a byte each, of the latent, or of the keys of all key heads and then of their values. From word SCALES_AT on a
+// scale of f16 for each 32 of them, and what makes up whole 16 bytes. From word ROTATED_AT on the rotated values of latent attention in f16. A
+// value is its code times the scale of its block.
+#number CODED  // values with codes in a row
+const SCALES_AT = CODED / 4u;
+const ROTATED_AT = SCALES_AT + (CODED / 32u + 7u) / 8u * 4u;
 
 // The four codes of a word, which are signed bytes. For n below 1024 the half 1024 + n has the bits 0x6400 + n, so that codes + 128 become
 // floats without a conversion of numbers. All steps are exact.

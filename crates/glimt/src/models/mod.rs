@@ -12,12 +12,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::CacheType;
 use crate::kernels::products::Products;
 use crate::kernels::sequences::PAGE;
+use crate::kernels::{CacheType, Rows};
 use crate::model::pairs::{Factors, Pair};
 use crate::model::{Config, ModelError, NextnSource, Weight};
 use crate::recipes::{Placed, Residence};
@@ -127,33 +128,39 @@ pub trait Model: fmt::Debug + Send + Sync {
         weights.map(Weight::byte_len).sum()
     }
 
+    /// The layout of a row of the cache of a layer.
+    fn cache_row(&self) -> Rows;
+
     /// The type of the rows of its cache.
     fn cache_type(&self) -> CacheType {
-        CacheType::F16
+        self.cache_row().cache
     }
 
     /// Has the rows of its cache be of this type from now on.
     ///
     /// # Errors
-    /// [`ModelError::CacheType`] where its family has no such cache, or its rows have no whole blocks.
-    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
-        match cache {
-            CacheType::F16 => Ok(()),
-            CacheType::Q8_0 => Err(ModelError::CacheType {
-                cache: cache.name(),
-                why: "models of its architecture have it in f16 alone so far".to_owned(),
-            }),
-        }
-    }
+    /// [`ModelError::CacheType`] where its rows have no whole blocks.
+    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError>;
 
     /// So many rows of the cache of a layer, made of the `values` that are wanted for them.
     fn cache_rows(&self, rows: usize, values: fn(usize) -> Vec<f16>) -> Vec<f16> {
-        let layers = self.config().block_count + usize::from(self.nextn());
-        values(rows * (self.cache_bytes_per_token() as usize / layers / size_of::<f16>()))
+        let layout = self.cache_row();
+        let values = values(rows * layout.values());
+        match layout.cache {
+            CacheType::F16 => values,
+            CacheType::Q8_0 => {
+                let mut wide = vec![0.0; values.len()];
+                values.convert_to_f32_slice(&mut wide);
+                layout.write_all(&wide)
+            }
+        }
     }
 
     /// Bytes that a position takes in the cache, of all layers, also of the prediction layer if that is loaded.
-    fn cache_bytes_per_token(&self) -> u64;
+    fn cache_bytes_per_token(&self) -> u64 {
+        let layers = self.config().block_count + usize::from(self.nextn());
+        (layers * self.cache_row().words() * size_of::<f16>()) as u64
+    }
 
     /// The weights of each block that `pair` multiplies; nothing where blocks have no such weights.
     fn factors(&self, pair: Pair) -> Vec<Factors<'_>>;

@@ -44,7 +44,9 @@ pub fn attention(
         "queries and output of {n_tokens} tokens"
     );
     // Widened once for all heads and tokens; every head widening for itself would cost heads times as much.
-    let rows = dims.read_rows(&cache[..(pos + n_tokens) * dims.cache_row()]);
+    let rows = dims
+        .rows()
+        .read_all(&cache[..(pos + n_tokens) * dims.cache_row()]);
 
     out.par_chunks_exact_mut(kv_lora)
         .enumerate()
@@ -100,7 +102,8 @@ pub fn partials(dims: MlaDims, max_tokens: usize) -> [Range; 2] {
 
 /// The kernel for blocks of these sizes, still without buffers.
 fn kernel(dims: MlaDims) -> Call {
-    dims.with_rows(Call::new("attention"))
+    dims.rows()
+        .read_by(Call::new("attention"))
         .number("WG", WG as u32)
         .number("LANES", LANES as u32)
         .number("ROWS", ROWS as u32)

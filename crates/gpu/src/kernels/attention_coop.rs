@@ -187,7 +187,7 @@ impl Shape {
             CacheType::F16 => ("ROW_LOADS", dims.cache_values() / 4 / LOADERS),
             CacheType::Q8_0 => ("CODE_LOADS", dims.kv_lora / 8 / LOADERS),
         };
-        super::with_numbers(dims.with_rows(Call::new("attention_coop")), numbers)
+        super::with_numbers(dims.rows().read_by(Call::new("attention_coop")), numbers)
             .number(loads.0, loads.1 as u32)
             .module("MATRICES", coop::module(size))
             .flag("VECTORS", self.vectors)

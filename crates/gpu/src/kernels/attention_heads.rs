@@ -102,7 +102,7 @@ impl Shape {
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        super::with_numbers(dims.with_rows(Call::new("attention_heads")), numbers)
+        super::with_numbers(dims.rows().read_by(Call::new("attention_heads")), numbers)
             .flag("ONE_PE", one_pe)
             .flag("TWO_BUFFERS", self.two_buffers)
     }

@@ -24,7 +24,8 @@ fn kernel(dims: MlaDims, lanes: u32) -> Option<Call> {
         && latent / share <= 16
         && rotated > 0;
     suits.then(|| {
-        dims.with_rows(Call::new("attention_short"))
+        dims.rows()
+            .read_by(Call::new("attention_short"))
             .number("ROWS", ROWS)
             .number("SHARE", share)
             .number("HEADS", dims.heads as u32)

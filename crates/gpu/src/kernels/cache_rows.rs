@@ -1,7 +1,7 @@
-//! The rows of a cache of latent attention in each of its types: how their values are stored.
+//! The rows of a cache in each of its types: how their values are stored.
 
 use super::cache_type::BLOCK;
-use super::{CacheType, MlaDims};
+use super::{CacheType, GroupedDims, MlaDims};
 use crate::gpu::call::Call;
 use crate::gpu::shader::Variant;
 use half::f16;
@@ -12,77 +12,136 @@ use std::borrow::Cow;
 /// Words of 16 bits in the 16 bytes that kernels load at once.
 const WORDS_AT_ONCE: usize = 8;
 
+/// The layout of a cache row: values that may be codes, then values that are in F16 in every type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// The type of the cache.
+    pub cache: CacheType,
+    /// Values that Q8_0 has as codes: the latent, or the keys of all key heads and then the values of all.
+    pub coded: usize,
+    /// Values behind them that stay in F16: the rotated key that all heads of latent attention share.
+    pub plain: usize,
+}
+
 impl MlaDims {
-    /// Values of a cache row: the latent, then the rotated key that all heads share.
+    /// The layout of a cache row: the latent, then the rotated key that all heads share.
+    pub const fn rows(&self) -> Rows {
+        Rows {
+            cache: self.cache,
+            coded: self.kv_lora,
+            plain: self.rope,
+        }
+    }
+
+    /// Values of a cache row.
     pub const fn cache_values(&self) -> usize {
-        self.kv_lora + self.rope
+        self.rows().values()
     }
 
-    /// Words of 16 bits in a cache row: its values in F16. In Q8_0 they are the codes of the latent, two in a word, then the scales of its
-    /// blocks and zeros up to whole 16 bytes, then the rotated values and again zeros (`shared/cache_codes.wgsl`).
+    /// Words of 16 bits in a cache row.
     pub const fn cache_row(&self) -> usize {
-        match self.cache {
-            CacheType::F16 => self.cache_values(),
-            CacheType::Q8_0 => (self.rotated_word() + self.rope).next_multiple_of(WORDS_AT_ONCE),
-        }
+        self.rows().words()
     }
 
-    /// The word of a cache row with the first rotated value.
-    pub const fn rotated_word(&self) -> usize {
-        match self.cache {
-            CacheType::F16 => self.kv_lora,
-            CacheType::Q8_0 => {
-                self.kv_lora / 2 + (self.kv_lora / BLOCK).next_multiple_of(WORDS_AT_ONCE)
-            }
-        }
-    }
-
-    /// `call` of a kernel that reads or writes such rows.
-    pub(super) fn with_rows(&self, mut call: Call) -> Call {
-        call.variant = self.rows_in(call.variant);
-        call
-    }
-
-    /// `variant` of such a kernel.
-    pub(super) fn rows_in(&self, variant: Variant) -> Variant {
-        match self.cache {
-            CacheType::F16 => variant,
-            CacheType::Q8_0 => variant
-                .flag("CODES", true)
-                .number("CACHE_WORDS", self.cache_row() as u32),
-        }
-    }
-
-    /// Whether a row of these sizes has whole blocks of its [type](Self::cache).
+    /// Whether a row of these sizes has whole blocks of its type.
     pub const fn has_whole_blocks(&self) -> bool {
         match self.cache {
             CacheType::F16 => true,
             CacheType::Q8_0 => self.kv_lora.is_multiple_of(BLOCK),
         }
     }
+}
 
-    /// Writes a cache row, [`cache_row`](Self::cache_row) words, of these `values` (kv_lora + rope). A scale of Q8_0 is the greatest magnitude of its
+impl GroupedDims {
+    /// The layout of a cache row: the rotated keys of all key heads, then the values of all.
+    pub const fn rows(&self) -> Rows {
+        Rows {
+            cache: self.cache,
+            coded: self.kv_heads * (self.key + self.value),
+            plain: 0,
+        }
+    }
+
+    /// Values of a cache row.
+    pub const fn cache_values(&self) -> usize {
+        self.rows().values()
+    }
+
+    /// Words of 16 bits in a cache row.
+    pub const fn cache_row(&self) -> usize {
+        self.rows().words()
+    }
+
+    /// Whether every head of a row of these sizes has whole blocks of its type.
+    pub const fn has_whole_blocks(&self) -> bool {
+        match self.cache {
+            CacheType::F16 => true,
+            CacheType::Q8_0 => self.key.is_multiple_of(BLOCK) && self.value.is_multiple_of(BLOCK),
+        }
+    }
+}
+
+impl Rows {
+    /// Values of a row.
+    pub const fn values(&self) -> usize {
+        self.coded + self.plain
+    }
+
+    /// Words of 16 bits in a row: its values in F16. In Q8_0 they are the codes, two in a word, then the scales of their blocks and zeros up to
+    /// whole 16 bytes, then the values in F16 and again zeros (`shared/cache_codes.wgsl`).
+    pub const fn words(&self) -> usize {
+        match self.cache {
+            CacheType::F16 => self.values(),
+            CacheType::Q8_0 => (self.plain_word() + self.plain).next_multiple_of(WORDS_AT_ONCE),
+        }
+    }
+
+    /// The word of a row with the first value that is always in F16.
+    pub const fn plain_word(&self) -> usize {
+        match self.cache {
+            CacheType::F16 => self.coded,
+            CacheType::Q8_0 => {
+                self.coded / 2 + (self.coded / BLOCK).next_multiple_of(WORDS_AT_ONCE)
+            }
+        }
+    }
+
+    /// `call` of a kernel that reads or writes such rows.
+    pub(super) fn read_by(&self, mut call: Call) -> Call {
+        call.variant = self.in_variant(call.variant);
+        call
+    }
+
+    /// `variant` of such a kernel.
+    pub(super) fn in_variant(&self, variant: Variant) -> Variant {
+        match self.cache {
+            CacheType::F16 => variant,
+            CacheType::Q8_0 => variant
+                .flag("CODES", true)
+                .number("CACHE_WORDS", self.words() as u32)
+                .number("CODED", self.coded as u32),
+        }
+    }
+
+    /// Writes a cache row, [`words`](Self::words) long, of these [`values`](Self::values). A scale of Q8_0 is the greatest magnitude of its
     /// block over 127 (ggml-quants.c, quantize_row_q8_0).
     ///
     /// # Panics
-    /// If a length is another, or a latent in Q8_0 has no whole blocks.
-    pub fn write_row(&self, values: &[f32], row: &mut [f16]) {
-        assert_eq!(
-            [values.len(), row.len()],
-            [self.cache_values(), self.cache_row()]
-        );
+    /// If a length is another, or the values that Q8_0 has as codes are no whole blocks.
+    pub fn write(&self, values: &[f32], row: &mut [f16]) {
+        assert_eq!([values.len(), row.len()], [self.values(), self.words()]);
         if self.cache == CacheType::F16 {
             row.convert_from_f32_slice(values);
             return;
         }
-        assert!(self.has_whole_blocks(), "whole blocks: {self:?}");
-        let (latent, rotated) = values.split_at(self.kv_lora);
-        let (codes, others) = row.split_at_mut(self.kv_lora / 2);
+        assert!(self.coded.is_multiple_of(BLOCK), "whole blocks: {self:?}");
+        let (coded, plain) = values.split_at(self.coded);
+        let (codes, others) = row.split_at_mut(self.coded / 2);
         others.fill(f16::ZERO);
-        let (scales, others) = others.split_at_mut(self.rotated_word() - self.kv_lora / 2);
-        others[..self.rope].convert_from_f32_slice(rotated);
+        let (scales, others) = others.split_at_mut(self.plain_word() - self.coded / 2);
+        others[..self.plain].convert_from_f32_slice(plain);
         let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
-        let blocks = latent
+        let blocks = coded
             .as_chunks::<BLOCK>()
             .0
             .iter()
@@ -98,39 +157,34 @@ impl MlaDims {
         }
     }
 
-    /// Cache rows of these values (rows, kv_lora + rope).
+    /// Cache rows of these values (rows, values).
     ///
     /// # Panics
-    /// As [`write_row`](Self::write_row).
-    pub fn write_rows(&self, values: &[f32]) -> Vec<f16> {
-        let (row, width) = (self.cache_row(), self.cache_values());
+    /// As [`write`](Self::write).
+    pub fn write_all(&self, values: &[f32]) -> Vec<f16> {
+        let (row, width) = (self.words(), self.values());
         let mut rows = vec![f16::ZERO; values.len() / width * row];
         let both = values.chunks_exact(width).zip(rows.chunks_exact_mut(row));
-        both.for_each(|(values, row)| self.write_row(values, row));
+        both.for_each(|(values, row)| self.write(values, row));
         rows
     }
 
-    /// Reads the values (kv_lora + rope) of a cache row, [`cache_row`](Self::cache_row) words.
+    /// Reads the values  of a cache row, [`words`](Self::words) long.
     ///
     /// # Panics
     /// If a length is another.
-    pub fn read_row(&self, row: &[f16], values: &mut [f32]) {
-        assert_eq!(
-            [values.len(), row.len()],
-            [self.cache_values(), self.cache_row()]
-        );
+    pub fn read(&self, row: &[f16], values: &mut [f32]) {
+        assert_eq!([values.len(), row.len()], [self.values(), self.words()]);
         if self.cache == CacheType::F16 {
             row.convert_to_f32_slice(values);
             return;
         }
-        let (latent, rotated) = values.split_at_mut(self.kv_lora);
-        let (codes, others) = row.split_at(self.kv_lora / 2);
-        let (scales, others) = others.split_at(self.rotated_word() - self.kv_lora / 2);
-        others[..self.rope].convert_to_f32_slice(rotated);
+        let (coded, plain) = values.split_at_mut(self.coded);
+        let (codes, others) = row.split_at(self.coded / 2);
+        let (scales, others) = others.split_at(self.plain_word() - self.coded / 2);
+        others[..self.plain].convert_to_f32_slice(plain);
         let codes: &[i8] = bytemuck::cast_slice(codes);
-        let blocks = latent
-            .chunks_exact_mut(BLOCK)
-            .zip(codes.chunks_exact(BLOCK));
+        let blocks = coded.chunks_exact_mut(BLOCK).zip(codes.chunks_exact(BLOCK));
         for ((values, codes), scale) in blocks.zip(scales) {
             let scale = scale.to_f32();
             for (x, code) in values.iter_mut().zip(codes) {
@@ -140,30 +194,30 @@ impl MlaDims {
     }
 
     /// Cache rows in F16, for instructions that read these: the rows themselves, or what rows of another type are rounded to f16.
-    pub fn rows_in_f16<'a>(&self, cache: &'a [f16]) -> Cow<'a, [f16]> {
+    pub fn in_f16<'a>(&self, cache: &'a [f16]) -> Cow<'a, [f16]> {
         match self.cache {
             CacheType::F16 => Cow::Borrowed(cache),
             CacheType::Q8_0 => Cow::Owned(self.mapped(cache, |row, values| {
                 let mut wide = vec![0.0; values.len()];
-                self.read_row(row, &mut wide);
+                self.read(row, &mut wide);
                 values.convert_from_f32_slice(&wide);
             })),
         }
     }
 
-    /// The values (rows, kv_lora + rope) of cache rows, by all threads.
-    pub fn read_rows(&self, cache: &[f16]) -> Vec<f32> {
-        self.mapped(cache, |row, values| self.read_row(row, values))
+    /// The values (rows, values) of cache rows, by all threads.
+    pub fn read_all(&self, cache: &[f16]) -> Vec<f32> {
+        self.mapped(cache, |row, values| self.read(row, values))
     }
 
-    /// The values of all cache rows, (rows, kv_lora + rope). `read` makes those of a row, and all threads share the rows.
+    /// The values of all cache rows, (rows, values). `read` makes those of a row, and all threads share the rows.
     fn mapped<T: Default + Copy + Send>(
         &self,
         cache: &[f16],
         read: impl Fn(&[f16], &mut [T]) + Sync,
     ) -> Vec<T> {
         const AT_ONCE: usize = 64;
-        let (row, width) = (self.cache_row(), self.cache_values());
+        let (row, width) = (self.words(), self.values());
         let mut values = vec![T::default(); cache.len() / row * width];
         values
             .par_chunks_mut(AT_ONCE * width)
@@ -217,9 +271,9 @@ mod tests {
             .chunks(dims.cache_values())
             .zip(rows.chunks_mut(dims.cache_row()))
         {
-            dims.write_row(values, row);
+            dims.rows().write(values, row);
         }
-        let read = dims.read_rows(&rows);
+        let read = dims.rows().read_all(&rows);
         for (values, read) in values
             .chunks(dims.cache_values())
             .zip(read.chunks(dims.cache_values()))

@@ -45,6 +45,8 @@ pub struct GroupedDims {
     pub rope: usize,
     /// Which two values of the rotated part are turned together.
     pub pairing: Pairing,
+    /// The type of the cache's rows.
+    pub cache: CacheType,
 }
 
 /// Which two values of a rotated part are turned together.
@@ -62,9 +64,9 @@ impl GroupedDims {
         self.heads / self.kv_heads
     }
 
-    /// Width of one cache row: the rotated keys of all key heads, then the values of all.
-    pub fn cache_row(&self) -> usize {
-        self.kv_heads * (self.key + self.value)
+    /// The sizes with a cache of another type.
+    pub const fn with_cache(self, cache: CacheType) -> Self {
+        Self { cache, ..self }
     }
 }
 
@@ -111,7 +113,8 @@ impl PromptDims for GroupedDims {
     }
 
     fn numbers_of_attention(self) -> Variant {
-        Variant::default()
+        self.rows()
+            .in_variant(Variant::default())
             .flag("GROUPED", true)
             .number("HEADS", self.heads as u32)
             .number("GROUP", self.group() as u32)
@@ -156,8 +159,14 @@ impl KvDims {
 
     /// The constants of the expansion's kernels.
     pub(super) fn numbers_of_expansion(self) -> Variant {
-        Variant::default()
-            .flag("CODES", self.mla.cache == CacheType::Q8_0)
+        let rows = self.mla.rows();
+        let variant = match rows.cache {
+            CacheType::F16 => Variant::default(),
+            CacheType::Q8_0 => Variant::default()
+                .flag("CODES", true)
+                .number("CODED", rows.coded as u32),
+        };
+        variant
             .number("KV_LORA", self.mla.kv_lora as u32)
             .number("CACHE_ROW", self.mla.cache_row() as u32)
             .number("WIDTH", self.width() as u32)
@@ -175,7 +184,8 @@ impl PromptDims for KvDims {
 
     fn numbers_of_attention(self) -> Variant {
         self.mla
-            .rows_in(Variant::default())
+            .rows()
+            .in_variant(Variant::default())
             .number("HEADS", self.mla.heads as u32)
             .number("NOPE", self.mla.nope as u32)
             .number("ROPE", self.mla.rope as u32)

@@ -156,7 +156,7 @@ pub fn expand_kv(cache: &[f16], weights: &[f32], dims: KvDims, kv: &mut [f32]) {
         .zip(cache.par_chunks_exact(row))
         .for_each(|(kv, row)| {
             let mut values = vec![0.0f32; dims.mla.cache_values()];
-            dims.mla.read_row(row, &mut values);
+            dims.mla.rows().read(row, &mut values);
             for (kv, weights) in kv.iter_mut().zip(weights.chunks_exact(kv_lora)) {
                 *kv = dot(&values[..kv_lora], weights);
             }

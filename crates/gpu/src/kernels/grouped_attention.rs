@@ -1,7 +1,6 @@
 //! Grouped-query attention: the query heads of a group attend to the same keys and values, which lie in the cache as they are.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::GroupedDims;
@@ -18,8 +17,7 @@ pub use quick::attend;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
-/// `q` (T, heads, key) are the rotated queries, and `cache` (n_ctx, kv_heads * key + kv_heads * value) holds the keys of a position, then its
-/// values. Token t sees rows `0..=pos + t`, and query head h those of key head h * kv_heads / heads. The score is (q . key) * scale; `out`
+/// `q` (T, heads, key) are the rotated queries, and `cache` (n_ctx, cache_row) holds the keys of a position, then its values, in [`Rows`]. Token t sees rows `0..=pos + t`, and query head h those of key head h * kv_heads / heads. The score is (q . key) * scale; `out`
 /// (T, heads, value) is the softmax-weighted sum of the values.
 ///
 /// # Panics
@@ -36,15 +34,12 @@ pub fn grouped_attention(
     let GroupedDims {
         heads, key, value, ..
     } = dims;
-    let row = dims.cache_row();
+    let row = dims.cache_values();
     check(q, out, n_tokens, dims);
-    // Widened once for all heads and tokens; every head widening for itself would cost heads times as much.
-    let seen = &cache[..(pos + n_tokens) * row];
-    let mut rows = vec![0.0f32; seen.len()];
-    let tiles = rows.par_chunks_mut(64 * row);
-    tiles
-        .zip(seen.par_chunks(64 * row))
-        .for_each(|(wide, narrow)| narrow.convert_to_f32_slice(wide));
+    // Read once for all heads and tokens; every head reading for itself would cost heads times as much.
+    let rows = dims
+        .rows()
+        .read_all(&cache[..(pos + n_tokens) * dims.cache_row()]);
     let each = out.par_chunks_exact_mut(value).enumerate();
     each.for_each(|(i, out)| {
         let of_head = i % heads / dims.group();
@@ -158,11 +153,11 @@ mod tests {
     use crate::gpu::target::profiles;
     use crate::gpu::testing::{WAVE_SIZES, gpus, waves};
     use crate::gpu::{GpuError, Most, Step, Target, Tier};
-    use crate::kernels::Pairing;
     use crate::kernels::attention::Cuts;
     use crate::kernels::cases::grouped_attention::{context, dims, of_device};
     use crate::kernels::sequences::PAGE;
     use crate::kernels::testing::{Rng, agree, agrees_changed, assert_close};
+    use crate::kernels::{CacheType, Pairing};
     use half::vec::HalfFloatVecExt;
 
     #[test]
@@ -176,6 +171,7 @@ mod tests {
                 value: 20,
                 rope: 8,
                 pairing: Pairing::Halves,
+                cache: CacheType::F16,
             };
             let (pos, tokens, row) = (rng.below(30), 1 + rng.below(4), dims.cache_row());
             let q = rng.normals(tokens * dims.heads * 12);

@@ -2,7 +2,6 @@
 //! rows of the cache.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 use super::linear::rms_norm;
 use super::sequences::Sequences;
@@ -72,7 +71,7 @@ fn biased(x: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
 /// Makes the queries and the cache rows of T tokens at positions `pos..pos + T`.
 ///
 /// `q` is (T, heads, key) and becomes the queries, in place. `k` (T, kv_heads, key) and `v` (T, kv_heads, value) become rows of `cache`
-/// (n_ctx, kv_heads * key + kv_heads * value) in f16. `rope_table` is (n_ctx, rope / 2) of cosine and sine. A head is normed before it is
+/// (n_ctx, cache_row). `rope_table` is (n_ctx, rope / 2) of cosine and sine. A head is normed before it is
 /// rotated, and has its bias before both (llama.cpp, src/models/qwen3.cpp and qwen2.cpp).
 ///
 /// # Panics
@@ -113,7 +112,7 @@ pub fn grouped_rows(
         q.copy_from_slice(&made);
         let mut values = heads_of(k, vectors.k_bias, (vectors.k_norm, eps), angles, dims);
         values.extend(biased(v, vectors.v_bias));
-        row.convert_from_f32_slice(&values);
+        dims.rows().write(&values, row);
     }
 }
 
@@ -292,6 +291,7 @@ mod tests {
     use crate::gpu::target::profiles;
     use crate::gpu::testing::gpus;
     use crate::gpu::{GpuError, Most, Step};
+    use crate::kernels::CacheType;
     use crate::kernels::cases::grouped_rows::cases;
     use crate::kernels::testing::{Rng, agree};
 
@@ -350,6 +350,7 @@ mod tests {
                 value: 12,
                 rope: 16,
                 pairing,
+                cache: CacheType::F16,
             };
             let (pos, tokens) = (3, 2);
             let q = rng.normals(tokens * 6 * 20);
@@ -406,6 +407,7 @@ mod tests {
             value: 12,
             rope: 4,
             pairing: Pairing::Halves,
+            cache: CacheType::F16,
         };
         // Products that were recorded for five tokens, those of the keys in two partial sums, those of the values in three.
         GpuGroupedRows {

@@ -66,6 +66,7 @@ pub mod token_router;
 
 use crate::gpu::call::{Call, Flops};
 use crate::gpu::memory::{GpuWeight, Piece};
+pub use cache_rows::Rows;
 pub use cache_type::CacheType;
 pub use dims::{GroupedDims, KvDims, MlaDims, Pairing};
 

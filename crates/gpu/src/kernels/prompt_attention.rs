@@ -385,7 +385,7 @@ pub fn prompt_attention(
     assert_eq!(q.len(), n_tokens * mla.heads * mla.head(), "queries");
     assert!(rope_table.len() >= rows * mla.rope / 2, "rotation table");
     assert_eq!(out.len(), n_tokens * mla.heads * v, "attention output");
-    let cache = mla.read_rows(&cache[..rows * mla.cache_row()]);
+    let cache = mla.rows().read_all(&cache[..rows * mla.cache_row()]);
     out.par_chunks_exact_mut(v)
         .enumerate()
         .for_each(|(i, out)| {

@@ -68,7 +68,7 @@ pub fn rope_cache(
         let mut values = rms_norm(latent, kv_a_norm, eps);
         values.extend(key);
         rotate(&mut values[dims.kv_lora..], angles);
-        dims.write_row(&values, cache);
+        dims.rows().write(&values, cache);
     }
 }
 
@@ -148,7 +148,8 @@ pub struct CacheRow {
 impl CacheRow {
     /// `call` in workgroups of `threads` threads, with what `cache_row.wgsl` reads and writes, and the parameter `cache_eps`.
     pub(super) fn bind(&self, call: Call, dims: MlaDims, threads: u32) -> Call {
-        dims.with_rows(call)
+        dims.rows()
+            .read_by(call)
             .number("LATENT_PAIRS", (dims.kv_lora as u32 / 2).div_ceil(threads))
             .number("ROPE", dims.rope as u32)
             .number("KV_LORA", dims.kv_lora as u32)

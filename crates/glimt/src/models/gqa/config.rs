@@ -6,7 +6,7 @@
 use std::ops::Deref;
 
 use crate::gguf::Gguf;
-use crate::kernels::{GroupedDims, Pairing};
+use crate::kernels::{CacheType, GroupedDims, Pairing};
 use crate::model::keys::Keys;
 use crate::model::{self, Gating, ModelError};
 
@@ -146,6 +146,7 @@ fn read_dims(
         value,
         rope,
         pairing,
+        cache: CacheType::F16,
     })
 }
 

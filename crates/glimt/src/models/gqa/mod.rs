@@ -20,11 +20,12 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
+use crate::kernels::cache_type::BLOCK;
 use crate::kernels::grouped_attention::WIDEST;
 use crate::kernels::products::Products;
-use crate::kernels::{GroupedDims, Pairing};
-use crate::model;
+use crate::kernels::{CacheType, GroupedDims, Pairing, Rows};
 use crate::model::pairs::{Factors, Pair};
+use crate::model::{self, ModelError};
 use crate::recipes::{Placed, Residence};
 use std::sync::Arc;
 
@@ -78,9 +79,23 @@ impl super::Model for Model {
         0
     }
 
-    fn cache_bytes_per_token(&self) -> u64 {
-        // A position is one row of f16 in each layer.
-        (self.layers.len() * self.config.dims.cache_row() * size_of::<half::f16>()) as u64
+    fn cache_row(&self) -> Rows {
+        self.config.dims.rows()
+    }
+
+    fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
+        let dims = self.config.dims.with_cache(cache);
+        if !dims.has_whole_blocks() {
+            return Err(ModelError::CacheType {
+                cache: cache.name(),
+                why: format!(
+                    "its key heads have {} values and its value heads {}, which are no whole blocks of {BLOCK}",
+                    dims.key, dims.value
+                ),
+            });
+        }
+        self.config.dims = dims;
+        Ok(())
     }
 
     fn factors(&self, _: Pair) -> Vec<Factors<'_>> {

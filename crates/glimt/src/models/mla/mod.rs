@@ -21,14 +21,12 @@ pub use reference::Reference;
 use super::{Family, OutOfMemory};
 use crate::gguf::Gguf;
 use crate::gpu::{GpuError, Target};
-use crate::kernels::CacheType;
 use crate::kernels::cache_type::BLOCK;
 use crate::kernels::products::Products;
+use crate::kernels::{CacheType, Rows};
 use crate::model::pairs::{Factors, Pair};
 use crate::model::{self, ModelError};
 use crate::recipes::{Placed, Residence};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use std::sync::Arc;
 
 /// The family.
@@ -88,8 +86,8 @@ impl super::Model for Model {
         matrices.0
     }
 
-    fn cache_type(&self) -> CacheType {
-        self.config.cache
+    fn cache_row(&self) -> Rows {
+        self.config.dims().rows()
     }
 
     fn set_cache_type(&mut self, cache: CacheType) -> Result<(), ModelError> {
@@ -105,24 +103,6 @@ impl super::Model for Model {
         }
         self.config.cache = cache;
         Ok(())
-    }
-
-    fn cache_rows(&self, rows: usize, values: fn(usize) -> Vec<f16>) -> Vec<f16> {
-        let dims = self.config.dims();
-        let values = values(rows * dims.cache_values());
-        match dims.cache {
-            CacheType::F16 => values,
-            CacheType::Q8_0 => {
-                let mut wide = vec![0.0; values.len()];
-                values.convert_to_f32_slice(&mut wide);
-                dims.write_rows(&wide)
-            }
-        }
-    }
-
-    fn cache_bytes_per_token(&self) -> u64 {
-        // A position is one row of words of 16 bits in each layer.
-        (self.cached_layers() * self.config.dims().cache_row() * size_of::<f16>()) as u64
     }
 
     fn factors(&self, pair: Pair) -> Vec<Factors<'_>> {

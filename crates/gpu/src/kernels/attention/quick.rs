@@ -50,7 +50,7 @@ pub fn attend(
         q.extend_from_slice(rotated);
     }
     let seen = &cache[..(pos + n_tokens) * dims.cache_row()];
-    quick_attention::attend(&q, &dims.rows_in_f16(seen), pos, heads, scale, out);
+    quick_attention::attend(&q, &dims.rows().in_f16(seen), pos, heads, scale, out);
 }
 
 #[cfg(test)]
@@ -76,7 +76,9 @@ mod tests {
             cache,
         };
         let (pos, n_tokens) = (rng.below(40), 1 + rng.below(6));
-        let cache = dims.write_rows(&rng.normals(64 * dims.cache_values()));
+        let cache = dims
+            .rows()
+            .write_all(&rng.normals(64 * dims.cache_values()));
         let q_lat = rng.normals(n_tokens * dims.heads * dims.kv_lora);
         let q_pe = rng.normals(n_tokens * dims.heads * dims.rope);
         let attended = |products, first: usize, tokens: usize| {

@@ -33,7 +33,7 @@ pub(in crate::kernels) fn compared(
     for (i, row) in cache.chunks_exact_mut(dims.cache_values()).enumerate() {
         row[dims.kv_lora] = (i / 2) as f32;
     }
-    let cache = dims.write_rows(&cache);
+    let cache = dims.rows().write_all(&cache);
     let attention = GpuAttention {
         form: Form::Vector,
         q_lat: Range::whole(&Buffer::with(NAME, &q_lat)),

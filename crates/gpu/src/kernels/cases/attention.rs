@@ -95,7 +95,7 @@ impl Queries {
     /// Has scores of one token rise and fall with the rows of `cache`, so that sums must be scaled.
     fn rise(&mut self, cache: &mut [f16]) {
         let (rope, row) = (self.dims.rope, self.dims.cache_row());
-        let first = self.dims.rotated_word();
+        let first = self.dims.rows().plain_word();
         // A share that rises by 1 every 2 rows.
         let firsts = self.q_pe.iter_mut().step_by(rope);
         firsts.for_each(|q| *q = 1.0 / self.scale);
@@ -216,7 +216,7 @@ impl Context {
         let (dims, rows) = (self.dims, self.pos + self.tokens);
         let seen = rows * dims.cache_row();
         // Rows behind the last token are no numbers: reading one would show.
-        let mut cache = lab.rows(dims, rows + 3, 1.0);
+        let mut cache = lab.rows(dims.rows(), rows + 3, 1.0);
         cache[seen..].fill(f16::NAN);
         let mut queries = Queries::new(lab, dims, self.tokens);
         if self.tokens == 1 {
@@ -255,7 +255,10 @@ fn of_sequences(
 ) -> Result<Vec<Compared>, GpuError> {
     let pages = Pages::new(lab, 32, lengths);
     let (row, tokens) = (dims.cache_row(), pages.tokens());
-    let of: Vec<Vec<f16>> = lengths.iter().map(|n| lab.rows(dims, *n, 1.0)).collect();
+    let of: Vec<Vec<f16>> = lengths
+        .iter()
+        .map(|n| lab.rows(dims.rows(), *n, 1.0))
+        .collect();
     let cache = pages.cache(&of, row);
     let queries = Queries::new(lab, dims, tokens);
     let seen = pages.of.iter().zip(&pages.positions);

@@ -141,7 +141,7 @@ impl Expansion {
         let Self { dims, n, rows, .. } = self;
         let (row, matrices) = (dims.mla.cache_row(), self.shape.is_some());
         let weights = lab.halves(dims.width() * dims.mla.kv_lora, 0.05);
-        let mut cache = lab.rows(dims.mla, n, 1.0);
+        let mut cache = lab.rows(dims.mla.rows(), n, 1.0);
         // The buffer holds the last block in the end, in the rows that it has.
         let begin = (n - 1) / rows * rows;
         let mut twin = vec![f32::NAN; (n - begin) * dims.width()];

@@ -13,7 +13,7 @@ use crate::kernels::grouped_attention::{
     Form, GpuGroupedAttention, grouped_attention, partial_bytes,
 };
 use crate::kernels::sequences::{SLICE, Sequences};
-use crate::kernels::{GroupedDims, Pairing};
+use crate::kernels::{CacheType, GroupedDims, Pairing};
 
 /// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows.
 fn limit(rows: usize) -> f64 {
@@ -29,6 +29,7 @@ pub(crate) const fn dims([heads, kv_heads, key, value]: [usize; 4]) -> GroupedDi
         value,
         rope: key,
         pairing: Pairing::Halves,
+        cache: CacheType::F16,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::gpu::{Gpu, GpuError};
 use crate::kernels::grouped_attention::grouped_attention;
 use crate::kernels::grouped_prompt_attention::{Form, GpuGroupedPromptAttention, Kernel};
 use crate::kernels::sequences::PAGE;
-use crate::kernels::{GroupedDims, Pairing};
+use crate::kernels::{CacheType, GroupedDims, Pairing};
 
 /// Blocks of so many query heads, key heads, and widths of a key and of a value.
 pub(crate) const fn dims(heads: usize, kv_heads: usize, key: usize, value: usize) -> GroupedDims {
@@ -22,6 +22,7 @@ pub(crate) const fn dims(heads: usize, kv_heads: usize, key: usize, value: usize
         // Queries and keys come rotated.
         rope: key,
         pairing: Pairing::Halves,
+        cache: CacheType::F16,
     }
 }
 

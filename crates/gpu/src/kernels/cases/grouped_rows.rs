@@ -13,7 +13,7 @@ use crate::kernels::grouped_rows::{
     GpuGroupedRows, GpuHeadVectors, HeadVectors, calls, grouped_rows,
 };
 use crate::kernels::sequences::Sequences;
-use crate::kernels::{GroupedDims, Pairing};
+use crate::kernels::{CacheType, GroupedDims, Pairing};
 
 /// The vectors that a model has beside its weights.
 #[derive(Clone, Copy)]
@@ -210,6 +210,7 @@ pub(crate) fn cases() -> Vec<Case> {
         value,
         rope,
         pairing,
+        cache: CacheType::F16,
     };
     let has = |biases, norms| Has { biases, norms };
     let (adjacent, halves) = (Pairing::Adjacent, Pairing::Halves);

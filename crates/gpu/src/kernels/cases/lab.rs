@@ -1,6 +1,6 @@
 //! The surroundings of a case: a device, random numbers, and the comparison of what was found.
 
-use crate::kernels::{CacheType, MlaDims};
+use crate::kernels::{CacheType, MlaDims, Rows};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -95,10 +95,10 @@ impl<'a> Lab<'a> {
         values.map(|x| f16::from_f32(x * size)).collect()
     }
 
-    /// Random rows of a cache, of values about as large as `size`.
-    pub fn rows(&self, dims: MlaDims, rows: usize, size: f32) -> Vec<f16> {
-        let values = self.normals(rows * dims.cache_values()).into_iter();
-        dims.write_rows(&values.map(|x| x * size).collect::<Vec<_>>())
+    /// So many random rows of a cache, of values about as large as `size`.
+    pub fn rows(&self, layout: Rows, rows: usize, size: f32) -> Vec<f16> {
+        let values = self.normals(rows * layout.values()).into_iter();
+        layout.write_all(&values.map(|x| x * size).collect::<Vec<_>>())
     }
 
     /// A number below `n`.

@@ -34,9 +34,9 @@ pub(crate) struct Context {
 impl Context {
     pub fn random(lab: &Lab<'_>, dims: KvDims, pos: usize, tokens: usize) -> Self {
         let (mla, rows) = (dims.mla, pos + tokens);
-        let mut cache = lab.rows(mla, rows, 1.0);
+        let mut cache = lab.rows(mla.rows(), rows, 1.0);
         for (i, row) in cache.chunks_exact_mut(mla.cache_row()).enumerate() {
-            row[mla.rotated_word()] = f16::from_f32((i / 8 % 32) as f32);
+            row[mla.rows().plain_word()] = f16::from_f32((i / 8 % 32) as f32);
         }
         // Queries large enough for weights that differ much, as real ones do.
         let queries = |n: usize| {

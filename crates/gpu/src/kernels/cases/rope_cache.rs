@@ -48,7 +48,7 @@ fn compared_latents(
         CacheType::F16 => LIMIT_OF_HALVES,
         CacheType::Q8_0 => LIMIT_OF_CODES,
     };
-    let (row, read) = (dims.cache_row(), |rows: &[f16]| dims.read_rows(rows));
+    let (row, read) = (dims.cache_row(), |rows: &[f16]| dims.rows().read_all(rows));
     compared_by(lab, found, expected, (row, limit), read, written)
 }
 

@@ -38,7 +38,8 @@ pub(super) fn compared(
     }
     let narrow = |wide: &[f32]| -> Vec<f16> { wide.iter().map(|x| f16::from_f32(*x)).collect() };
     let [q, rope_table] = [q, table].map(|values| Range::whole(&Buffer::with(NAME, &values)));
-    let cache = Range::whole(&Buffer::with(NAME, &mla.write_rows(&cache))).holding(Role::Cache);
+    let cache =
+        Range::whole(&Buffer::with(NAME, &mla.rows().write_all(&cache))).holding(Role::Cache);
     let calls = move |matrices: bool, values: &Range| {
         let (form, weights) = match matrices {
             true => (Form::Matrix(coop), Buffer::with(NAME, &narrow(&weights))),

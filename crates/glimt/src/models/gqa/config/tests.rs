@@ -24,6 +24,7 @@ fn sizes_and_the_facts_of_each_architecture_are_read() {
             value: 32,
             rope: 32,
             pairing,
+            cache: CacheType::F16,
         };
         assert_eq!(found.dims, expected, "{architecture}");
         assert_eq!(found.traits.norms, norms);

@@ -18,7 +18,7 @@ fn alone_in_pages(lab: &Lab<'_>, kernel: Kernel, dims: MlaDims) -> Result<Vec<Co
     let lengths = [50, 700, 33, 1, 64];
     let pages = Pages::new(lab, 32, &lengths);
     let row = dims.cache_row();
-    let of = lengths.map(|n| lab.rows(dims, n, 1.0));
+    let of = lengths.map(|n| lab.rows(dims.rows(), n, 1.0));
     let cache = pages.cache(&of, row);
     let mut all = vec![];
     for (t, rows) in lengths.into_iter().enumerate() {
