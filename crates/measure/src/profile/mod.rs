@@ -250,6 +250,7 @@ fn watched<T>(
     let used = config.experts.as_ref().map_or(0, |experts| experts.used);
     let traffic = Traffic {
         slots: after.map_or(0, |_| slots),
+        from_file: matches!(model.residence, Residence::File(_) | Residence::OneByOne(_)),
         counted: after
             .zip(before)
             .map(|(after, before)| after.since(&before)),
