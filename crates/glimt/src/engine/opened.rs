@@ -159,6 +159,14 @@ impl Opened {
         Grammar::new(&*self.vocabulary()?, language)
     }
 
+    /// Makes the model's tokens ready for grammars, which the first call of [`grammar`](Self::grammar) does otherwise.
+    ///
+    /// # Errors
+    /// [`ChooserError::NoStopToken`].
+    pub fn prepare_grammars(&self) -> Result<(), ChooserError> {
+        self.vocabulary().map(drop)
+    }
+
     /// The tokens for grammars, which are made once.
     fn vocabulary(&self) -> Result<Arc<Vocabulary>, ChooserError> {
         let kept = self.vocabulary.lock();
