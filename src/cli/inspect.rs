@@ -286,6 +286,11 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
     let context = plural::count(model.context_length, "token");
     let heads = plural::count(model.head_count, "head");
     let embedding = format!("{} wide, {heads}", model.embedding_length);
+    // Files whose layers all have experts may leave the size out.
+    let dense_ff = match dense {
+        0 => "none".to_owned(),
+        _ => model.feed_forward_length.to_string(),
+    };
     let experts = model.experts.as_ref().map(experts);
     let vocabulary = plural::count(model.vocab_size, "token");
     let stops = report.stop_tokens.join(" ");
@@ -303,7 +308,7 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
         ("blocks", format!("{blocks} ({dense} dense){nextn}")),
         ("embedding", embedding),
         ("attention", report.model.attention()),
-        ("dense ff", model.feed_forward_length.to_string()),
+        ("dense ff", dense_ff),
         ("experts", experts.unwrap_or_else(|| "none".to_owned())),
         ("vocabulary", format!("{vocabulary}; stops at {stops}")),
         ("template", template),
