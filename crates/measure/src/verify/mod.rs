@@ -138,11 +138,19 @@ impl Found {
         kernels.count() + models.count()
     }
 
-    /// The kernels that differ from their twins, each with its tier.
+    /// The kernels that differ from their twins, each with its tier. A comparison of several kernels names them together, unless one of them
+    /// differs alone, too.
     pub fn wrong_kernels(&self) -> BTreeSet<String> {
-        let wrong = self.kernels.iter().filter(|kernel| !kernel.passed());
+        let wrong = || self.kernels.iter().filter(|check| !check.passed());
+        let named = wrong().filter(|check| {
+            let is_of_it = |other: &KernelCheck| {
+                let is_other = other.tier == check.tier && other.kernel != check.kernel;
+                is_other && check.kernels().any(|kernel| kernel == other.kernel)
+            };
+            !wrong().any(is_of_it)
+        });
         let name = |check: &KernelCheck| format!("{} ({})", check.kernel, check.tier);
-        wrong.map(name).collect()
+        named.map(name).collect()
     }
 
     /// All comparisons.
