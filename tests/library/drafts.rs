@@ -6,7 +6,7 @@ use glimt::engine::chooser::{Chain, ChainSettings, Chooser, Constrained, Languag
 use glimt::engine::draft::{DraftOptions, DraftSource};
 use glimt::engine::{DeviceChoice, GenerateStats, Sampling, Session, Wait};
 
-use crate::built_in::{engine_on, last_logits};
+use crate::built_in::{engine_on, engine_with_codes, last_logits};
 
 /// The options of a source of drafts.
 fn from(source: DraftSource) -> DraftOptions {
@@ -92,6 +92,25 @@ fn a_session_with_drafts_is_cut_and_branched_like_one_without() {
     assert!(both[0].0 == both[1].0, "drafts change nothing");
     both.sort_by_key(|(_, drafted)| *drafted);
     assert_eq!(both[0].1, 0);
+}
+
+#[test]
+fn answers_with_drafts_are_the_same_with_a_cache_of_codes() {
+    for device in [DeviceChoice::Cpu, DeviceChoice::Index(0)] {
+        let engine = engine_with_codes(device);
+        let text = "The king said: bring me the fox. ".repeat(4);
+        let prompt = engine.tokenizer().encode(&text, true).expect("it is text");
+        let found = [DraftSource::Off, DraftSource::Ngram].map(|source| {
+            let mut session = engine.session().wait().expect("there is memory");
+            session.set_drafts(from(source)).expect("there are some");
+            let (said, stats) = answer(&mut session, &prompt, &Sampling::GREEDY, None, 24);
+            let rows = session.read_rows(0..session.cached()).wait();
+            ((said, rows.expect("they are there")), stats.drafted > 0)
+        });
+        let [(without, was_drafted), (with, is_drafted)] = found;
+        assert_eq!([was_drafted, is_drafted], [false, true]);
+        assert!(without == with, "{}", engine.device_name());
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::residence;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::kernels::CacheType;
 use crate::models::Model;
 use crate::recipes::Residence;
 use golden::Golden;
@@ -115,6 +116,15 @@ pub struct Lacking {
     pub missing: String,
 }
 
+/// A model that is left out, because it cannot have the cache that is asked for.
+#[derive(Debug, Clone, Serialize)]
+pub struct Without {
+    /// The model.
+    pub model: String,
+    /// Why it cannot.
+    pub reason: String,
+}
+
 /// The results of a verification.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Found {
@@ -122,12 +132,16 @@ pub struct Found {
     pub device: Option<String>,
     /// The seed of the kernels' inputs.
     pub seed: u64,
+    /// The type of the models' caches. Kernels are compared with caches of both types.
+    pub cache_type: &'static str,
     /// Kernels beside their twins.
     pub kernels: Vec<KernelCheck>,
     /// Models beside the reference and the golden values.
     pub checks: Vec<Check>,
     /// Tiers that were left out.
     pub lacking: Vec<Lacking>,
+    /// Models that were left out.
+    pub without: Vec<Without>,
 }
 
 impl Found {
@@ -189,20 +203,22 @@ pub enum Row<'a> {
 
 /// Compares the CPU reference with the golden values. Then it compares, in each of the `tiers` that the device runs, every kernel with its
 /// twin, and models with both. `options` tell how to open the device; without them there is only the CPU reference. The inputs of kernels
-/// follow from `seed`. `on_row` is told of each comparison; a break ends it.
+/// follow from `seed`, and models have a cache of this type on both sides; the golden values are those of f16. `on_row` is told of each comparison; a break ends it.
 ///
 /// # Errors
 /// Where nothing can be compared. What a device reports for a kernel or a model is a failed comparison instead.
 pub fn verify(
     options: Option<&GpuOptions>,
     tiers: &[Tier],
-    seed: u64,
+    (seed, cache): (u64, CacheType),
     on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
 ) -> Result<Found, BenchError> {
-    let subjects = models::all()?;
+    let (subjects, without) = models::all(cache)?;
     let golden = Golden::read();
     let mut found = Found {
         seed,
+        cache_type: cache.name(),
+        without,
         ..Found::default()
     };
     let checks = golden.checks_of_reference(&subjects)?;
