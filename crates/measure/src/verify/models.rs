@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Without, on_cpu};
 use crate::bench::BenchError;
-use crate::engine::ModelSource;
+use crate::engine::{EngineError, ModelSource};
 use crate::gguf::Gguf;
 use crate::kernels::CacheType;
 use crate::model::{ModelError, NextnSource};
@@ -82,10 +82,12 @@ pub(super) fn all(cache: CacheType) -> Result<(Vec<Subject>, Vec<Without>), Benc
                 is_also_partly: model == ModelName::TinyGlm,
                 ..subject
             }),
-            Err(BenchError::Model(error @ ModelError::CacheType { .. })) => without.push(Without {
-                model: name,
-                reason: error.to_string(),
-            }),
+            Err(BenchError::Engine(EngineError::Model(error @ ModelError::CacheType { .. }))) => {
+                without.push(Without {
+                    model: name,
+                    reason: error.to_string(),
+                })
+            }
             Err(error) => return Err(error),
         }
     }
