@@ -71,7 +71,7 @@ fn two_users_with_a_cache_of_codes_get_what_each_gets_alone() {
     let body = |friend: &str| {
         json!({
             "prompt": format!("Once upon a time there was a fox whose friend was a {friend}"),
-            "max_tokens": 60, "temperature": 0, "ignore_eos": true,
+            "max_tokens": 32, "temperature": 0, "ignore_eos": true,
         })
     };
     let bodies = ["crow", "king"].map(body);
