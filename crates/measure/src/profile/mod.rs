@@ -177,6 +177,7 @@ fn on_gpu(
         driver: driver(&gpu),
         backends: backend_name(gpu.info.backend),
         tier: gpu.tier.name(),
+        cache_type: model.cache_type().name(),
         tier_trial,
         precompose,
         cpu_share,

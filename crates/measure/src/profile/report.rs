@@ -19,8 +19,8 @@ pub fn markdown(profile: &Profile) -> String {
 fn head(profile: &Profile) -> String {
     let h = &profile.head;
     let mut text = format!(
-        "{} on {} ({}, tier {}; driver {}), depth {}, ",
-        h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.n_depth,
+        "{} on {} ({}, tier {}; driver {}), cache in {}, depth {}, ",
+        h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.cache_type, h.n_depth,
     );
     text += &work(profile);
     let more = 100.0 * (profile.sum_us / profile.work.without_us() - 1.0);
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn the_text_tells_what_timestamps_cost_then_kernels_then_layers() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
@@ -306,7 +306,7 @@ Alone: all of a kernel's calls of a token with nothing between them, so that non
     #[test]
     fn a_prompt_is_told_in_tokens_per_second_and_operations() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
 Without timestamps the prompt takes 0.02 ms, 3500000 tokens/s.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
@@ -335,7 +335,7 @@ in a product of several tokens; operations are two for each weight used and toke
     #[test]
     fn a_step_with_drafts_is_told_by_its_parts() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, steps with 2 drafts by mtp, all taken as accepted, medians over 3 steps, 6 dispatches each.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, steps with 2 drafts by mtp, all taken as accepted, medians over 3 steps, 6 dispatches each.
 By the host's clock a step takes 20.0 us while generating, 1.25 times a token without drafts (16.0 us).
 ";
         let text = markdown(&example_drafted());

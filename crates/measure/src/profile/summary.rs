@@ -24,6 +24,8 @@ pub struct Head {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
+    /// The type of the cache.
+    pub cache_type: &'static str,
     /// The measurements by which the tier was chosen, where that was now.
     pub tier_trial: Option<String>,
     /// The outcome of `--precompose`, where it is not off.

@@ -77,6 +77,7 @@ fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
     let head = Head {
         gpu_info: "a GPU".to_owned(),
         tier: "plain",
+        cache_type: "q8_0",
         model_type: "a model".to_owned(),
         peak_gb_per_s: 10.0,
         dispatch_us: 0.5,
