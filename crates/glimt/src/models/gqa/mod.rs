@@ -89,8 +89,10 @@ impl super::Model for Model {
             return Err(ModelError::CacheType {
                 cache: cache.name(),
                 why: format!(
-                    "its key heads have {} values and its value heads {}, which are no whole blocks of {BLOCK}",
-                    dims.key, dims.value
+                    "its key heads have {} values and its value heads {}, which are no multiples of {}",
+                    dims.key,
+                    dims.value,
+                    2 * BLOCK
                 ),
             });
         }
