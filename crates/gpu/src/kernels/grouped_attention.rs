@@ -72,11 +72,12 @@ fn check(q: &[f32], out: &[f32], n_tokens: usize, dims: GroupedDims) {
 /// The most values of a head: more would leave a thread without registers.
 pub const WIDEST: usize = 256;
 
-/// Whether the kernel can work on blocks of these sizes: whole groups, and heads of whole vectors of 8 values up to [`WIDEST`].
+/// Whether the kernel can work on blocks of these sizes: whole groups, and heads of whole vectors of 8 values up to [`WIDEST`], which
+/// have [whole blocks](GroupedDims::has_whole_blocks).
 pub fn suits(dims: GroupedDims) -> bool {
     let fits = |width: usize| width.is_multiple_of(8) && (8..=WIDEST).contains(&width);
     let whole = dims.kv_heads > 0 && dims.heads > 0 && dims.heads.is_multiple_of(dims.kv_heads);
-    whole && fits(dims.key) && fits(dims.value)
+    whole && dims.has_whole_blocks() && fits(dims.key) && fits(dims.value)
 }
 
 /// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by
@@ -102,7 +103,7 @@ pub struct GpuGroupedAttention {
     pub form: Form,
     /// The rotated queries, (max_tokens, heads, key).
     pub q: Range,
-    /// The layer's cache, (n_ctx, kv_heads * key + kv_heads * value) of f16.
+    /// The layer's cache, (n_ctx, cache_row) of words of 16 bits.
     pub cache: Range,
     /// The sizes of the block.
     pub dims: GroupedDims,
@@ -131,7 +132,9 @@ impl GpuGroupedAttention {
         let listed = sequences.is_some_and(|s| !s.alone);
         let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
         let (kernel, groups) = self.form.kernel(dims);
-        Sequences::bind_slices(sequences, kernel)
+        let kernel = Sequences::bind_slices(sequences, kernel);
+        dims.rows()
+            .read_by(kernel)
             .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q", &self.q)
             .bind("cache", &self.cache)
@@ -158,47 +161,62 @@ mod tests {
     use crate::kernels::sequences::PAGE;
     use crate::kernels::testing::{Rng, agree, agrees_changed, assert_close};
     use crate::kernels::{CacheType, Pairing};
-    use half::vec::HalfFloatVecExt;
+
+    /// Value `at` of a cache row, by the bytes of its layout.
+    fn of_row(row: &[f16], at: usize, dims: GroupedDims) -> f64 {
+        match dims.cache {
+            CacheType::F16 => row[at].to_f64(),
+            CacheType::Q8_0 => {
+                let code = row[at / 2].to_le_bytes()[at % 2] as i8;
+                f64::from(code) * row[dims.cache_values() / 2 + at / 32].to_f64()
+            }
+        }
+    }
 
     #[test]
     fn heads_of_a_group_attend_to_its_keys_and_values() {
         let mut rng = Rng::fresh();
-        for group in [1, 3, 7] {
+        for (group, cache, width, out_width) in [
+            (1, CacheType::F16, 12, 20),
+            (3, CacheType::F16, 12, 20),
+            (7, CacheType::Q8_0, 64, 128),
+        ] {
             let dims = GroupedDims {
                 heads: 2 * group,
                 kv_heads: 2,
-                key: 12,
-                value: 20,
+                key: width,
+                value: out_width,
                 rope: 8,
                 pairing: Pairing::Halves,
-                cache: CacheType::F16,
+                cache,
             };
             let (pos, tokens, row) = (rng.below(30), 1 + rng.below(4), dims.cache_row());
-            let q = rng.normals(tokens * dims.heads * 12);
-            let seen = rng.normals((pos + tokens) * row);
-            let mut cache = Vec::from_f32_slice(&seen);
+            let q = rng.normals(tokens * dims.heads * width);
+            let seen = rng.normals((pos + tokens) * dims.cache_values());
+            let mut cache = dims.rows().write_all(&seen);
             cache.resize(cache.len() + 2 * row, f16::NAN);
-            let mut out = vec![f32::NAN; tokens * dims.heads * 20];
+            let mut out = vec![f32::NAN; tokens * dims.heads * out_width];
             grouped_attention(&q, &cache, pos, tokens, dims, 0.3, &mut out);
             for t in 0..tokens {
                 for head in 0..dims.heads {
                     let of = head / group;
-                    let q = &q[(t * dims.heads + head) * 12..][..12];
-                    let value = |i: usize, at: usize| cache[i * row + at].to_f64();
+                    let q = &q[(t * dims.heads + head) * width..][..width];
+                    let value = |i: usize, at: usize| of_row(&cache[i * row..], at, dims);
                     let score = |i: usize| -> f64 {
                         let terms = q.iter().enumerate();
-                        let terms = terms.map(|(j, q)| f64::from(*q) * value(i, of * 12 + j));
+                        let terms = terms.map(|(j, q)| f64::from(*q) * value(i, of * width + j));
                         (0.3 * terms.sum::<f64>()).exp()
                     };
                     let scores: Vec<f64> = (0..=pos + t).map(score).collect();
                     let sum: f64 = scores.iter().sum();
-                    let expected = (0..20).map(|j| {
+                    let expected = (0..out_width).map(|j| {
+                        let at = 2 * width + of * out_width + j;
                         let rows = scores.iter().enumerate();
-                        let terms = rows.map(|(i, s)| s * value(i, 24 + of * 20 + j));
+                        let terms = rows.map(|(i, s)| s * value(i, at));
                         terms.sum::<f64>() / sum
                     });
                     let expected: Vec<f64> = expected.collect();
-                    let found = &out[(t * dims.heads + head) * 20..][..20];
+                    let found = &out[(t * dims.heads + head) * out_width..][..out_width];
                     assert_close(found, &expected, 1e-11, "values");
                 }
             }
