@@ -233,12 +233,14 @@ mod tests {
     fn the_kernel_agrees_in_larger_subgroups() {
         for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
             // A head or two of a thread, since the emulation of shuffles takes long to compile: runs of 16 lanes, of 32, and of 8.
-            for (shape, of) in [
-                ([2, 2, 128, 128], [299, 1, 128]),
-                ([2, 1, 256, 80], [70, 2, 40]),
-                ([1, 1, 64, 64], [90, 1, 96]),
+            for (shape, cache, of) in [
+                ([2, 2, 128, 128], CacheType::F16, [299, 1, 128]),
+                ([2, 1, 256, 80], CacheType::F16, [70, 2, 40]),
+                ([1, 1, 64, 64], CacheType::F16, [90, 1, 96]),
+                ([2, 2, 128, 128], CacheType::Q8_0, [150, 1, 64]),
+                ([2, 1, 256, 64], CacheType::Q8_0, [70, 2, 40]),
             ] {
-                let dims = dims(shape);
+                let dims = dims(shape).with_cache(cache);
                 let case = context(Form::of(&gpu, dims), dims, of);
                 agrees_changed(&gpu, &case, |call| call);
             }
@@ -247,12 +249,20 @@ mod tests {
 
     #[test]
     fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
-        let dims = dims([6, 2, 16, 24]);
+        check_buffers(dims([6, 2, 16, 24]));
+        check_buffers(dims([6, 2, 64, 64]).with_cache(CacheType::Q8_0));
+    }
+
+    fn check_buffers(dims: GroupedDims) {
         let [sums, stats] = partials(dims, 3);
         let attention = GpuGroupedAttention {
             form: Form::of(&Target::h200(), dims),
-            q: Range::floats("q", 3 * 6 * 16),
-            cache: Range::whole(&Buffer::new("cache", 20 * 80 * 2, Role::Cache)),
+            q: Range::floats("q", 3 * 6 * dims.key as u64),
+            cache: Range::whole(&Buffer::new(
+                "cache",
+                20 * dims.cache_row() as u64 * 2,
+                Role::Cache,
+            )),
             dims,
             scale: 1.0,
             partials: [sums, stats],
