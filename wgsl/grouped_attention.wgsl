@@ -20,9 +20,14 @@
 #import own_slice
 #word scale: f32
 #read q: array<vec4<f32>> @floats(TOKENS * HEADS * KEY)              // (tokens, HEADS, KEY / 4)
-// (rows, KV_HEADS * (KEY + VALUE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data to
-// where they are used, and then a run waits for each of its rows.
-#write cache: array<vec4<u32>> @cache(CACHE_ROWS * KV_HEADS * (KEY + VALUE))
+// The cache is only read. It is declared as written because compilers move loads of read-only data to where they are used, and then a run
+// waits for each of its rows.
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#write cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)      // (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#else
+#write cache: array<vec4<u32>> @cache(CACHE_ROWS * KV_HEADS * (KEY + VALUE))   // (rows, KV_HEADS * (KEY + VALUE) / 8) of 8 f16
+#endif
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * VALUE)  // (tokens, HEADS, slices, VALUE / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #each h HEADS_OF
@@ -31,7 +36,11 @@
 const LOWEST = -1e30;
 // Weights reach e^SLACK, far below the largest f32. The greater SLACK is, the less often sums are scaled.
 const SLACK = 16.0;
+#ifdef CODES
+const ROW = CACHE_WORDS / 4u;
+#else
 const ROW = KV_HEADS * (KEY + VALUE) / 8u;
+#endif
 const GROUP = HEADS / KV_HEADS;
 const PARTS = (GROUP + HEADS_HERE - 1u) / HEADS_HERE;   // workgroups of a group
 const TILE = PHASES * LANES;
@@ -42,7 +51,25 @@ var<workgroup> totals: array<f32, SPLITS * HEADS_OF * PHASES>;               // 
 var<workgroup> left: array<vec4<f32>, BUFFERS * PHASES * SPLITS * OUTS>;     // (buffer, phase, split, VALUE / 4) of a head of each split
 
 #import eight
+#ifdef CODES
+#import cache_codes
+alias Vectors = array<vec3<u32>, VECTORS>;   // 8 codes, and the word with the scales of their block and of a neighbour
+
+// The block of a thread's columns, modulo 2. It is the same in all of them, since heads are multiples of 64 wide and so are 8 threads.
+var<private> own_block: u32;
+
+// Vector `at` of the row that begins at element `row`.
+fn coded(row: u32, at: u32) -> vec3<u32> {
+  return vec3(cache[row + at], cache[row + SCALES_AT / 2u + at / 16u][at / 8u % 2u]);
+}
+
+fn decoded(asked: vec3<u32>) -> Eight {
+  let scale = scale_in(asked.z, own_block);
+  return Eight(four_values(asked.x, scale), four_values(asked.y, scale));
+}
+#else
 alias Vectors = array<vec4<u32>, VECTORS>;
+#endif
 alias Rows = array<Vectors, 8>;
 alias Wide = array<Eight, VECTORS>;
 alias Queries = array<Wide, HEADS_OF>;
@@ -58,7 +85,11 @@ fn score(query: Wide, key: Wide) -> f32 {
 // A thread's share of the scores of a row for its heads, from its columns.
 fn row_scores(queries: Queries, row: Vectors) -> Scores {
   let key = Wide(
+#ifdef CODES
+    decoded(row[$v]),
+#else
     widen(row[$v]),
+#endif
   );
   return Scores(
     score(queries[$h], key),
@@ -85,7 +116,11 @@ fn ask(place: Place, first: u32, keys: bool) -> Rows {
   return Rows(
 #for r 8
     Vectors(
+#ifdef CODES
+      coded(row$r, at$v),
+#else
       cache[row$r + at$v],
+#endif
     ),
 #endfor
   );
@@ -119,7 +154,11 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
   var sums = before;
 #for r 8
   let row$r = Wide(
+#ifdef CODES
+    decoded(rows[$r][$v]),
+#else
     widen(rows[$r][$v]),
+#endif
   );
   let weight$r = told_by(weights, first + $ru, lane);
   sums[$h] = plus_row(sums[$h], weight$r[$h], row$r);
@@ -131,6 +170,9 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
 #fetch
   let own = own_slice(wid);
   let lane = lane_of(t, lane_id);
+#ifdef CODES
+  own_block = lane.number / 4u;
+#endif
   let run = t / LANES;
   let split = run % SPLITS;
   let phase = run / SPLITS;

@@ -1,4 +1,5 @@
-// Finishes queries of grouped-query attention, and writes the cache rows of new tokens: the keys of all key heads, then their values, in f16.
+// Finishes queries of grouped-query attention, and writes the cache rows of new tokens: the keys of all key heads, then their values, in f16
+// or with codes (shared/cache_codes.wgsl).
 //
 // q (tokens, HEADS, KEY) -> finished (tokens, HEADS, KEY); k (tokens, KV_HEADS, KEY) and v (tokens, KV_HEADS, VALUE) -> the token's row of the
 // KV cache (shared/sequences.wgsl). A query or key head gets its bias, is normed, and is rotated (shared/finished_head.wgsl); a value gets its
@@ -33,7 +34,14 @@ const KEY_GROUPS = 0u;
 #read v?: array<vec2<f32>> @floats(2 * v_FURTHER + TOKENS * KV_HEADS * VALUE)     // (partial sums, tokens, KV_HEADS, VALUE / 2)
 #read v_bias?: array<vec2<f32>> @floats(KV_HEADS * VALUE)                         // (KV_HEADS, VALUE / 2)
 #endif
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#write cache?: array<u32> @cache(CACHE_ROWS * CACHE_WORDS)                // (rows, CACHE_WORDS / 2) words, see shared/cache_codes.wgsl
+const MOST_CODED = max(KEY, 2u * WG);
+#import write_codes
+#else
 #write cache?: array<u32> @cache(CACHE_ROWS * KV_HEADS * (KEY + VALUE))   // (rows, KV_HEADS * (KEY + VALUE) / 2) pairs of f16
+#endif
 #import reduce
 #each n PAIRS
 
@@ -89,9 +97,13 @@ alias v_Value = vec2<f32>;
 #endif
 
 #ifdef cache
-// The first pair of the token's row in the cache.
+// The first word of the token's row in the cache.
 fn row_at(token: u32) -> u32 {
+#ifdef CODES
+  return cache_row_at(first_page(token), position(token)) * (CACHE_WORDS / 2u);
+#else
   return cache_row_at(first_page(token), position(token)) * (KV_HEADS * (KEY + VALUE) / 2u);
+#endif
 }
 #endif
 
@@ -111,8 +123,13 @@ fn row_at(token: u32) -> u32 {
   let key_head = wid.x - QUERY_GROUPS;
   if (key_head < KEY_GROUPS) {
     let head = k_finished(token * (KV_HEADS * KEY / 2u), key_head, position(token), t, subgroup, subgroups, lane_id);
+#ifdef CODES
+    if (t + $nu * WG < KEY / 2u) { row_values[t + $nu * WG] = head[$n]; }
+    write_codes(row_at(token), key_head * KEY, KEY, t);
+#else
     let to = row_at(token) + key_head * (KEY / 2u) + t;
     if (t + $nu * WG < KEY / 2u) { cache[to + $nu * WG] = pack2x16float(head[$n]); }
+#endif
     return;
   }
 #endif
@@ -120,7 +137,15 @@ fn row_at(token: u32) -> u32 {
   let pair = (wid.x - QUERY_GROUPS - KEY_GROUPS) * WG + t;
   if (pair < KV_HEADS * VALUE / 2u) {
     let value = v_sum(token * (KV_HEADS * VALUE / 2u) + pair) + v_bias_at(pair);
+#ifdef CODES
+    row_values[t] = value;
+#else
     cache[row_at(token) + KV_HEADS * KEY / 2u + pair] = pack2x16float(value);
+#endif
   }
+#ifdef CODES
+  let first = 2u * (pair - t);
+  write_codes(row_at(token), KV_HEADS * KEY + first, min(2u * WG, KV_HEADS * VALUE - first), t);
+#endif
 #endif
 }

@@ -309,13 +309,12 @@ pub(super) struct PrecomposeArgs {
     pub(super) choice: Option<PrecomposeChoice>,
 }
 
-/// The type of the cache.
+/// The type of the cache, for commands that measure or compare.
 #[derive(Args, Clone)]
 pub(super) struct CacheArgs {
-    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory [default: f16, or
-    /// q8_0 where the context of -c has no room in f16]
-    #[arg(long = "cache-type", value_name = "f16|q8_0", hide_short_help = true, help_heading = DEVICE)]
-    pub(super) cache_type: Option<CacheType>,
+    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory
+    #[arg(long, value_name = "f16|q8_0", default_value_t, hide_short_help = true, help_heading = DEVICE)]
+    pub(super) cache_type: CacheType,
 }
 
 /// How much context.
@@ -330,8 +329,10 @@ pub(super) struct ContextArgs {
     /// what its bindings have room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)), hide_short_help = true, help_heading = DEVICE)]
     pub(super) ubatch: Option<u32>,
-    #[command(flatten)]
-    pub(super) cache: CacheArgs,
+    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory [default: f16, or
+    /// q8_0 where the model has no room with f16, or experts lie outside of the GPU's memory with f16 and none with q8_0]
+    #[arg(long, value_name = "f16|q8_0", hide_short_help = true, help_heading = DEVICE)]
+    pub(super) cache_type: Option<CacheType>,
     /// Load the model even if it and the context need more memory than there is
     #[arg(long, hide_short_help = true, help_heading = DEVICE)]
     pub(super) force: bool,

@@ -294,7 +294,7 @@ impl Bench {
                 tiers: self.tiers.clone(),
                 gpu: self.gpu_options(),
                 precompose: self.precompose.choice.unwrap_or_default(),
-                cache_type: self.cache.cache_type.unwrap_or_default(),
+                cache_type: self.cache.cache_type,
                 cpu_products: self.kernels.cpu_products(),
                 cpu_share: self.share.asked(),
                 chunks: self.chunks.concat(),

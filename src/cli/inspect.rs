@@ -1,5 +1,6 @@
 //! `glimt inspect`: what a model file holds and what it takes to run it.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use super::machine::{Answered, MachineArgs, Subject};
 use super::memory::Uses;
 use super::output::{self, bytes};
 use super::picture::Picture;
-use crate::engine::{self, ComputedShare, EngineError, EngineOptions, MemoryPlan, Partly};
+use crate::engine::{
+    self, CacheType, ComputedShare, EngineError, EngineOptions, Holds, MemoryPlan, Partly, Place,
+};
 use crate::gguf::Gguf;
 use crate::gpu::{AdapterSummary, Target};
 use crate::model::tensors::block_of;
@@ -72,6 +75,10 @@ struct Report {
     model: Arc<dyn Model>,
     stop_tokens: Vec<String>,
     chat_template: bool,
+    /// The type of the cache.
+    cache_type: &'static str,
+    /// The longest context with each type of cache that the model can have.
+    longest: Vec<Longest>,
     /// Why the file answers raw prompts alone, although it has a template.
     #[serde(skip_serializing_if = "Option::is_none")]
     chat_refused: Option<String>,
@@ -124,6 +131,42 @@ impl Report {
     }
 }
 
+/// The longest context that has room with a cache of one type.
+#[derive(Serialize)]
+struct Longest {
+    cache_type: &'static str,
+    /// Tokens; `None` where not even the shortest context has room.
+    ctx: Option<usize>,
+    /// Whether all of the model lies on the device then.
+    whole: bool,
+}
+
+impl Longest {
+    /// Nothing where loading would fail for another reason, which is told as such.
+    fn of(place: Place<'_>) -> Option<Self> {
+        let found = place.longest_context().ok()?;
+        Some(Self {
+            cache_type: place.model.cache_type().name(),
+            ctx: found.map(|(ctx, _)| ctx),
+            whole: found.is_some_and(|(_, holds)| holds == Holds::All),
+        })
+    }
+}
+
+impl fmt::Display for Longest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ctx {
+            None => write!(f, "none")?,
+            Some(ctx) => write!(f, "{ctx}")?,
+        }
+        write!(f, " in {}", self.cache_type)?;
+        match (self.ctx, self.whole) {
+            (Some(_), false) => write!(f, " with experts elsewhere"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// All tensors of one type.
 #[derive(Default, Serialize)]
 struct TypeRow {
@@ -140,33 +183,31 @@ impl Inspect {
             Some(file) => lookup::source(file)?,
             None => self.model.source()?,
         };
-        let (gguf, model) =
-            load::described(&source, self.ctx.cache.cache_type.unwrap_or_default())?;
+        let (gguf, models) = load::described(&source, self.ctx.cache_type)?;
         let tokenizer = Tokenizer::from_gguf(&gguf);
         let tokenizer = tokenizer.map_err(|error| CliError::from(error).in_file(&source))?;
         let template = ChatTemplate::from_gguf(&gguf).ok().flatten();
         let tensors = tensor_rows(&gguf);
         let ctx = self.ctx.for_answers(&source, true);
-        let usual = engine::context_length(ctx.ctx, model.config().context_length)?;
+        let usual = engine::context_length(ctx.ctx, models[0].config().context_length)?;
         let stop_tokens = tokenizer.stop_tokens().iter();
         let stop_tokens = stop_tokens.map(|&id| tokenizer.piece(id)).collect();
         let machine = self.machine.machine(&self.device)?;
-        let subject = Subject {
+        let thinks = template.as_ref();
+        let thinks = thinks.is_some_and(ChatTemplate::supports_thinking);
+        let subject = |model| Subject {
             source: &source,
-            model: &*model,
+            model,
             machine: &machine,
-            thinks: template
-                .as_ref()
-                .is_some_and(ChatTemplate::supports_thinking),
+            thinks,
         };
-        let options = EngineOptions {
-            gpu: self.device.options(),
-            ctx: ctx.ctx,
-            ubatch: ctx.ubatch,
-            may_think: ctx.may_think,
-            force: ctx.force,
-            ..EngineOptions::default()
-        };
+        let places = models
+            .iter()
+            .map(|model| subject(&**model).place(self.ctx.ubatch));
+        let longest = places.filter_map(Longest::of).collect();
+        let model = self.taken(&models, &ctx, &subject);
+        let subject = subject(&**model);
+        let options = self.options(&ctx, model.cache_type());
         let Answered {
             tried,
             n_ctx,
@@ -179,7 +220,7 @@ impl Inspect {
         let plan = place.plan(Partly::residence_of(partly.as_ref()), n_ctx);
         // Kinds of tensors are much the same everywhere.
         let target = machine.target().cloned().unwrap_or_else(Target::h200);
-        let plan = plan.and_then(|plan| Ok((plan, Uses::new(&target, &*model, &plan)?)));
+        let plan = plan.and_then(|plan| Ok((plan, Uses::new(&target, &**model, &plan)?)));
         let (memory, uses) = match plan {
             Ok((plan, uses)) => (Some(plan), Some(uses)),
             Err(error) if self.svg.is_some() => return Err(error.into()),
@@ -198,7 +239,9 @@ impl Inspect {
             memory,
             refused: tried.as_ref().err().map(CliError::to_string),
             tensors,
-            model: Arc::clone(&model),
+            cache_type: model.cache_type().name(),
+            longest,
+            model: Arc::clone(model),
             stop_tokens,
             chat_refused: no_chat.map(EngineError::to_string),
             chat_template: template.is_some(),
@@ -213,6 +256,39 @@ impl Inspect {
         };
         self.show(&report, uses.as_ref())?;
         tried.map(drop)
+    }
+
+    /// The options of an answer with a cache of this type.
+    fn options(&self, ctx: &ContextArgs, cache: CacheType) -> EngineOptions {
+        EngineOptions {
+            gpu: self.device.options(),
+            ctx: ctx.ctx,
+            cache_type: Some(cache),
+            ubatch: ctx.ubatch,
+            may_think: ctx.may_think,
+            force: ctx.force,
+            ..EngineOptions::default()
+        }
+    }
+
+    /// The model with a cache of the type that is asked for, or else of that which an answer takes.
+    fn taken<'a>(
+        &self,
+        models: &'a [Arc<dyn Model>],
+        ctx: &ContextArgs,
+        subject: &dyn Fn(&'a dyn Model) -> Subject<'a>,
+    ) -> &'a Arc<dyn Model> {
+        let first = &models[0];
+        let is_asked = |model: &&Arc<dyn Model>| Some(model.cache_type()) == self.ctx.cache_type;
+        if self.ctx.cache_type.is_some() || ctx.force {
+            return models.iter().find(is_asked).unwrap_or(first);
+        }
+        let holds = |model: &'a Arc<dyn Model>| subject(&**model).holds(ctx.ctx, ctx.ubatch);
+        let of_first = holds(first);
+        let mut others = models[1..].iter().filter(|_| of_first < Holds::All);
+        others
+            .find(|other| holds(other) > of_first)
+            .unwrap_or(first)
     }
 
     /// Shows the report and the uses of the memory, as the flags ask for them.
@@ -286,6 +362,11 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
     let context = plural::count(model.context_length, "token");
     let heads = plural::count(model.head_count, "head");
     let embedding = format!("{} wide, {heads}", model.embedding_length);
+    // Files whose layers all have experts may leave the size out.
+    let dense_ff = match dense {
+        0 => "none".to_owned(),
+        _ => model.feed_forward_length.to_string(),
+    };
     let experts = model.experts.as_ref().map(experts);
     let vocabulary = plural::count(model.vocab_size, "token");
     let stops = report.stop_tokens.join(" ");
@@ -303,7 +384,7 @@ fn model_lines(report: &Report) -> [(&'static str, String); 11] {
         ("blocks", format!("{blocks} ({dense} dense){nextn}")),
         ("embedding", embedding),
         ("attention", report.model.attention()),
-        ("dense ff", model.feed_forward_length.to_string()),
+        ("dense ff", dense_ff),
         ("experts", experts.unwrap_or_else(|| "none".to_owned())),
         ("vocabulary", format!("{vocabulary}; stops at {stops}")),
         ("template", template),
@@ -352,13 +433,18 @@ fn memory_lines(report: &Report) -> String {
     let Some(memory) = &report.memory else {
         return text;
     };
+    let longest: Vec<_> = report.longest.iter().map(Longest::to_string).collect();
     let total = memory.total();
     let on_gpu = report.adapter.is_some() || report.gpu.is_some();
     let in_place = match on_gpu {
         true => "",
         false => "   (read in the file, in place)",
     };
-    let cache = format!("   ({} a token)", bytes(memory.cache_per_token));
+    let cache = format!(
+        "   ({} a token, in {})",
+        bytes(memory.cache_per_token),
+        report.cache_type
+    );
     let at_once = plural::count(memory.ubatch, "token");
     let scratch = format!("   (prompts {at_once} at once)");
     let ctx = plural::count(memory.ctx, "token");
@@ -379,8 +465,8 @@ fn memory_lines(report: &Report) -> String {
         }
         None => format!("not told by {device}"),
     };
-    text += &format!("available    {available}\n");
-    text + &verdict(report)
+    text += &format!("available    {available}\n{}", verdict(report));
+    text + &format!("longest ctx  {}\n", longest.join(", "))
 }
 
 /// Where the model lies and how fast it should be; nothing where it is refused or on the CPU.

@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::gguf::Gguf;
 use crate::gpu::GpuError;
 use crate::gpu::wait::Wait;
-use crate::model::NextnSource;
+use crate::model::{ModelError, NextnSource};
 use crate::models::{self, Model};
 use crate::plural::count;
 use crate::tokenizer::{Message, Tokenizer};
@@ -41,7 +41,7 @@ pub(super) fn open_for(
         cpu_products: engine.cpu_products(),
         cpu_share: ctx.cpu_share,
         ctx: ctx.ctx,
-        cache_type: ctx.cache.cache_type,
+        cache_type: ctx.cache_type,
         ubatch: ctx.ubatch,
         may_think: ctx.may_think,
         parse_special: ctx.parse_special,
@@ -109,15 +109,25 @@ pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
     Ok(Tokenizer::check(&gguf)?)
 }
 
-/// The model's file and what it says of its model, which has a cache of this type.
+/// The model's file and what it says of its model, with a cache of each type that it can have, f16 first.
+///
+/// # Errors
+/// Why the file is refused, or the type of the cache that is `asked` for.
 pub(super) fn described(
     source: &ModelSource,
-    cache: CacheType,
-) -> Result<(Arc<Gguf>, Arc<dyn Model>), CliError> {
+    asked: Option<CacheType>,
+) -> Result<(Arc<Gguf>, Vec<Arc<dyn Model>>), CliError> {
     let read = || {
         let gguf = Arc::new(source.open()?);
-        let model = models::load_with_cache(Arc::clone(&gguf), &NextnSource::None, cache)?;
-        Ok((gguf, model))
+        let mut all = vec![];
+        for cache in CacheType::ALL {
+            match models::load_with_cache(Arc::clone(&gguf), &NextnSource::None, cache) {
+                Ok(model) => all.push(model),
+                Err(ModelError::CacheType { .. }) if asked != Some(cache) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((gguf, all))
     };
     let described: Result<_, EngineError> = read();
     described.map_err(|error| CliError::from(error).in_file(source))

@@ -7,8 +7,8 @@ use super::error::CliError;
 use super::load::{self, Tried};
 use super::size::size;
 use crate::engine::{
-    self, ComputedShare, DeviceChoice, Disk, EngineError, EngineOptions, GpuOptions, Host, Memory,
-    ModelSource, Partly, Place, Processor, Site,
+    self, ComputedShare, DeviceChoice, Disk, EngineError, EngineOptions, GpuOptions, Holds, Host,
+    Memory, ModelSource, Partly, Place, Processor, Site,
 };
 use crate::gpu::behind::Behind;
 use crate::gpu::bus::Bus;
@@ -200,6 +200,17 @@ impl<'a> Subject<'a> {
             ubatch,
             has_flag: true,
         }
+    }
+
+    /// How much of the model the machine has room for in a context of `ctx` tokens; of the usual number where `None`.
+    pub(super) fn holds(&self, ctx: Option<usize>, ubatch: Option<u32>) -> Holds {
+        let place = self.place(ubatch);
+        let n_ctx = match ctx {
+            Some(ctx) => engine::context_length(Some(ctx), self.model.config().context_length),
+            None => place.default_context(self.thinks),
+        };
+        let found = n_ctx.and_then(|n_ctx| place.check(n_ctx));
+        Holds::of(found.as_ref().map(Option::as_ref))
     }
 
     /// Tries an answer with `options`, in a context of `usual` tokens where nothing else is found.

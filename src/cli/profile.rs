@@ -113,7 +113,7 @@ impl Profile {
             source: self.model.source()?,
             gpu: self.engine.device.options(),
             precompose: self.engine.precompose.choice.unwrap_or_default(),
-            cache_type: self.cache.cache_type.unwrap_or_default(),
+            cache_type: self.cache.cache_type,
             cpu_share: self.share.asked(),
             force: self.model.force,
             on_partly: load::partly,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::args::{DeviceArgs, MeasuredArgs};
+use super::args::{CacheArgs, DeviceArgs, MeasuredArgs};
 use super::error::CliError;
 use super::load;
 use super::output::{self, note};
@@ -23,7 +23,8 @@ Examples:
 How a product divides its rows among threads is data with a default by shape. This command times every division that \
 the device allows as part of whole decoded tokens, and keeps those that are faster than the default in the cache \
 folder, by adapter, driver and version of glimt. All commands use them from then on. Choices go by shape and type, so \
-one model of each kind is enough; choices of other models are kept.";
+one model of each kind is enough; choices of other models are kept. Runs with a cache of either type use them, whichever \
+--cache-type they were measured with.";
 
 /// Measure which form of each kernel is fastest on this device, and keep it
 #[derive(Args)]
@@ -31,6 +32,8 @@ one model of each kind is enough; choices of other models are kept.";
 pub(super) struct Tune {
     #[command(flatten)]
     model: MeasuredArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     device: DeviceArgs,
     /// Measure for at most so many seconds; products whose turn has not come keep their default
@@ -72,6 +75,7 @@ impl Tune {
         let options = TuneOptions {
             source: self.model.source()?,
             gpu: self.device.options(),
+            cache_type: self.cache.cache_type,
             force: self.model.force,
             time: Duration::from_secs(u64::from(self.seconds)),
         };

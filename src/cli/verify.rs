@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::args::{CheckedArgs, GpuMemoryArgs};
+use super::args::{CacheArgs, CheckedArgs, GpuMemoryArgs};
 use super::error::CliError;
 use super::output::{self, note};
 use super::run;
@@ -22,13 +22,15 @@ Examples:
   glimt verify --device 1 --tier subgroup
   glimt verify --device cpu
   glimt verify --seed 7
+  glimt verify --cache-type q8_0
   glimt verify --json > verify.json
 
 In each tier that the device runs, every kernel is compared with its twin on the CPU, for random inputs. Then the built-in model and small synthetic ones of every family are computed on the device, token by token, a few tokens at once, and \
 all at once. Of one of them the experts lie in the machine's memory, too, with slots on the GPU for half of them, and with \
 --gpu-memory those of all for which it is too little. Their logits are compared with those of the CPU reference, and those of the \
 built-in model with golden values of llama.cpp, too. The error of a kernel is the NMSE of what it wrote, that of a model is the NMSE of the median position; the worst position may differ by \
-more where two experts are as good as equal. The exit code is 1 if a comparison fails.";
+more where two experts are as good as equal. Kernels of the cache are compared with both of its types, and models have that of \
+--cache-type; the golden values are those of f16. The exit code is 1 if a comparison fails.";
 
 /// Compare what a device computes with the CPU: every kernel, and whole models
 #[derive(Args)]
@@ -46,6 +48,8 @@ pub(super) struct Verify {
     /// Which tier, plain, subgroup or int8; may be repeated [default: all that the device runs]
     #[arg(long, value_name = "TIER")]
     tier: Vec<Tier>,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     memory: GpuMemoryArgs,
     #[command(flatten)]
@@ -86,7 +90,8 @@ impl Verify {
             }
             run::flow(written.is_ok())
         };
-        let found = verify(options.as_ref(), tiers, self.seed, &mut on_row)?;
+        let asked = (self.seed, self.cache.cache_type);
+        let found = verify(options.as_ref(), tiers, asked, &mut on_row)?;
         written?;
         if self.json {
             output::json(&found)?;
@@ -119,12 +124,17 @@ impl Verify {
     }
 }
 
-/// The tiers that were left out, each with the reason.
+/// The tiers and models that were left out, each with the reason.
 pub(super) fn left_out(found: &Found) -> impl Iterator<Item = String> {
-    found.lacking.iter().map(|lacking| {
+    let tiers = found.lacking.iter().map(|lacking| {
         let (tier, missing) = (lacking.tier, &lacking.missing);
         format!("tier {tier} was left out: the device lacks {missing}")
-    })
+    });
+    let models = found.without.iter().map(|without| {
+        let (model, reason) = (&without.model, &without.reason);
+        format!("{model} was left out: {reason}")
+    });
+    tiers.chain(models)
 }
 
 /// The line that says that all has passed.
@@ -136,7 +146,10 @@ pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
     let (failed, all) = (found.failed(), found.all());
     let all = count(all, "comparison");
     if failed == 0 {
-        return Ok(format!("{device}: {all} passed\n"));
+        let cache = found.cache_type;
+        return Ok(format!(
+            "{device}, models with a cache in {cache}: {all} passed\n"
+        ));
     }
     let wrong: Vec<_> = found.wrong_kernels().into_iter().collect();
     Err(CliError::Unverified {

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use glimt::engine::{
-    DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Session, Tier, Wait,
+    CacheType, DeviceChoice, Engine, EngineOptions, GpuOptions, ModelSource, Opened, Session, Tier,
+    Wait,
 };
 use glimt::gguf::Gguf;
 use glimt::synth::{self, ModelName, Recipe, SynthOptions};
@@ -23,7 +24,19 @@ pub fn options(device: DeviceChoice, tier: Option<Tier>, ctx: Option<usize>) -> 
 
 /// An engine with these [`options`].
 pub fn engine_on(device: DeviceChoice, tier: Option<Tier>, ctx: Option<usize>) -> Engine {
-    let opened = Opened::new(&ModelSource::Embedded, &options(device, tier, ctx))
+    engine_with(&options(device, tier, ctx))
+}
+
+/// An engine with a cache in q8_0 and a context of 256 tokens.
+pub fn engine_with_codes(device: DeviceChoice) -> Engine {
+    engine_with(&EngineOptions {
+        cache_type: Some(CacheType::Q8_0),
+        ..options(device, None, Some(256))
+    })
+}
+
+fn engine_with(options: &EngineOptions) -> Engine {
+    let opened = Opened::new(&ModelSource::Embedded, options)
         .wait()
         .expect("the built-in model opens");
     Engine::load(opened, &mut |_| {})

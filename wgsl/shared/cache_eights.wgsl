@@ -11,7 +11,7 @@ fn latent_asked(row: u32, c: u32) -> vec4<u32> {
 fn latent_eight(asked: vec4<u32>, c: u32) -> Eight {
   let block = c / 4u;
   let scale = scale_in(select(asked.z, asked.w, (block & 2u) != 0u), block);
-  return Eight(four_codes(asked.x) * scale, four_codes(asked.y) * scale);
+  return Eight(four_values(asked.x, scale), four_values(asked.y, scale));
 }
 
 // Vector `c` of the rotated values, in f16.

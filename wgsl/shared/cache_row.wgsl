@@ -11,7 +11,8 @@
 #ifdef CODES
 #number CACHE_WORDS  // words of 16 bits in a row of the cache
 #write cache: array<u32> @cache(CACHE_ROWS * CACHE_WORDS)           // (rows, CACHE_WORDS / 2) words, see shared/cache_codes.wgsl
-#import cache_codes
+const MOST_CODED = KV_LORA;
+#import write_codes
 #else
 #write cache: array<u32> @cache(CACHE_ROWS * (KV_LORA + ROPE))      // (rows, (KV_LORA + ROPE) / 2) pairs of f16
 #endif
@@ -24,37 +25,6 @@ alias kv_a_Value = vec2<f32>;
 fn rotate(x: vec2<f32>, angle: vec2<f32>) -> vec2<f32> {
   return vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
 }
-
-#ifdef CODES
-var<workgroup> row_latent: array<vec2<f32>, KV_LORA / 2u>;   // the values whose codes are written
-
-// The scale of a block of 32 values: the greatest magnitude is code 127. A block behind the last one has none.
-fn block_scale(block: u32) -> f32 {
-  if (block >= KV_LORA / 32u) { return 0.0; }
-  var most = vec2(0.0);
-#for i 16
-  most = max(most, abs(row_latent[block * 16u + $iu]));
-#endfor
-  return max(most.x, most.y) / 127.0;
-}
-
-// Writes the codes of the latent from word `to_row` on, and the scales of its blocks.
-fn write_codes(to_row: u32, t: u32) {
-  var word = t;
-  loop {
-    if (word >= KV_LORA / 4u) { break; }
-    let block = word / 8u;
-    let one = block_scale(block);
-    let inverse = select(0.0, 1.0 / one, one > 0.0);
-    let codes = vec4<i32>(round(vec4(row_latent[2u * word], row_latent[2u * word + 1u]) * inverse));
-    let bytes = bitcast<vec4<u32>>(codes) & vec4(255u);
-    cache[to_row + word] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
-    // A word holds the scales of two blocks. The thread of the first word of codes writes it.
-    if (word % 16u == 0u) { cache[to_row + SCALES_AT + word / 16u] = pack2x16float(vec2(one, block_scale(block + 1u))); }
-    word += WG;
-  }
-}
-#endif
 
 // Writes row `to` of the KV cache, which belongs to position `pos`, from row `token` of kv_a. The whole workgroup must call. Everything is loaded before the first barrier.
 fn cache_row(token: u32, pos: u32, to: u32, eps: f32, t: u32, subgroup: u32, subgroups: u32, lane_id: u32) {
@@ -82,9 +52,8 @@ fn cache_row(token: u32, pos: u32, to: u32, eps: f32, t: u32, subgroup: u32, sub
   }
   let scale = inverseSqrt(workgroup_sum(squares, t, subgroup, subgroups, lane_id) / f32(KV_LORA) + eps);
 #ifdef CODES
-  if (t + $nu * WG < KV_LORA / 2u) { row_latent[at$n] = x$n * scale * g$n; }
-  workgroupBarrier();
-  write_codes(to_row, t);
+  if (t + $nu * WG < KV_LORA / 2u) { row_values[at$n] = x$n * scale * g$n; }
+  write_codes(to_row, 0u, KV_LORA, t);
 #else
   if (t + $nu * WG < KV_LORA / 2u) { cache[to_row + at$n] = pack2x16float(x$n * scale * g$n); }
 #endif

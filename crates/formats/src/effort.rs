@@ -133,7 +133,7 @@ pub fn check() -> Result<(), Stopped> {
 const LOOK: Duration = Duration::from_millis(100);
 /// How long work goes on before it leaves the processors to others.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// The last step of the scale from 0 to 19 of how seldom a thread gets a processor: the last step of the scale from 0 to 19.
+/// The last step of the scale from 0 to 19 of how seldom a thread gets a processor.
 #[cfg(target_os = "linux")]
 const LAST: i32 = 19;
 

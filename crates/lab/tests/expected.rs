@@ -160,12 +160,22 @@ const RECIPES: [Recipe; 5] = [
     Recipe::Q8_0,
 ];
 
-/// The table of the room that models take on a disk and, in contexts of 4096 and 32768 tokens, in the memory of a GPU.
-fn sizes() -> String {
+/// The size of a model's file (GB), and the memory of a GPU that it takes in contexts of 4096 and of 32768 tokens (GiB).
+fn sizes_of(name: ModelName, recipe: Recipe) -> [f64; 3] {
     let known = KNOWN.iter().find(|known| known.name.ends_with("RTX 4090"));
     let known = known.expect("it is known");
     let target = known.target(Tier::best(&known.facts()));
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let model = model_in(name, recipe);
+    let memory = |n_ctx| {
+        let plan = MemoryPlan::new(&target, &*model, Residence::Whole, n_ctx, None);
+        plan.expect("it is planned").total() as f64 / f64::from(1 << 30)
+    };
+    let file = model.gguf().file_size() as f64 / 1e9;
+    [file, memory(4096), memory(32768)]
+}
+
+/// The table of the room that models take on a disk and in the memory of a GPU.
+fn sizes() -> String {
     let mut text =
         "| model | quantisation | file, GB | memory at 4096, GiB | memory at 32768, GiB |\n\
                     |---|---|---:|---:|---:|\n"
@@ -177,13 +187,7 @@ fn sizes() -> String {
         .chain(cousins)
     {
         for &recipe in recipes {
-            let model = model_in(name, recipe);
-            let file = model.gguf().file_size() as f64 / 1e9;
-            let [short, long] = [4096, 32768].map(|n_ctx| {
-                let plan = MemoryPlan::new(&target, &*model, Residence::Whole, n_ctx, None)
-                    .expect("it is planned");
-                gib(plan.total())
-            });
+            let [file, short, long] = sizes_of(name, recipe);
             writeln!(
                 text,
                 "| {name} | {} | {file:.1} | {short:.1} | {long:.1} |",
@@ -198,6 +202,56 @@ fn sizes() -> String {
 #[test]
 fn sizes_of_models_are_those_of_their_plans() {
     compare("docs/expected.md", "| model | quantisation |", &sizes());
+}
+
+/// The rows of README.md that tell sizes: how each begins, and the models of which it tells.
+const IN_README: [(&str, &[ModelName], Recipe); 6] = [
+    ("GLM-4.7-Flash", &[ModelName::Glm47Flash], Recipe::Q4KM),
+    (
+        "DeepSeek-V2-Lite",
+        &[ModelName::DeepseekV2Lite],
+        Recipe::Q4KM,
+    ),
+    ("Youtu-LLM-2B", &[ModelName::YoutuLlm2b], Recipe::Q8_0),
+    (
+        "GLM-4.7-Flash-REAP-23B",
+        &[ModelName::Glm47FlashReap23b],
+        Recipe::Q4KM,
+    ),
+    (
+        "DeepSeek-Coder-V2-Lite, Moonlight-16B-A3B, Kimi-VL-A3B (text)",
+        &[ModelName::Moonlight16bA3b],
+        Recipe::Q4KM,
+    ),
+    (
+        "GigaChat3-10B-A1.8B / Kanana-2-30B-A3B",
+        &[ModelName::Gigachat3_10bA18b, ModelName::Kanana2_30bA3b],
+        Recipe::Q4KM,
+    ),
+];
+
+#[test]
+fn the_readme_tells_the_same_sizes() {
+    let path = format!("{ROOT}/README.md");
+    let readme = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let rows = IN_README.map(|(begin, models, recipe)| {
+        let sizes: Vec<_> = models.iter().map(|name| sizes_of(*name, recipe)).collect();
+        let cell = |of: fn([f64; 3]) -> String| {
+            let cells: Vec<_> = sizes.iter().copied().map(of).collect();
+            cells.join(" / ")
+        };
+        let file = cell(|[file, ..]| match file < 12.0 {
+            true => format!("{file:.1}"),
+            false => format!("{file:.0}"),
+        });
+        let short = cell(|[_, short, _]| format!("{short:.1}"));
+        let long = cell(|[.., long]| format!("{long:.1}"));
+        let recipe = recipe.name().to_uppercase();
+        format!("| {begin} | {recipe} | {file} GB | {short} GiB | {long} GiB |")
+    });
+    let lacking = rows.iter().filter(|row| !readme.contains(*row));
+    let lacking: Vec<_> = lacking.map(String::as_str).collect();
+    assert!(lacking.is_empty(), "{path} lacks:\n{}", lacking.join("\n"));
 }
 
 /// The budget of each pipeline that the steps of a model have on a target.

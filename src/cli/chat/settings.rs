@@ -100,7 +100,8 @@ impl Settings {
         let refused = |problem: String| Err(config::wrong("/set", problem));
         let Some(flag) = flag.filter(|_| !is_short) else {
             return refused(format!(
-                "there is no setting {word}; names are ctx and those of the flags of glimt chat, such as temp"
+                "there is no setting {word}; names are ctx, n-predict, think, think-limit, stop, grammar, json-schema and the flags of sampling, \
+                 such as temp"
             ));
         };
         let is_text = flag.is_allow_hyphen_values_set();

@@ -12,6 +12,7 @@ use crate::engine::gpu::plan::expected::Expected;
 use crate::engine::{EngineError, Partly, Tier, check_gpu};
 use crate::gpu::machine::memory_speed;
 use crate::gpu::{Gpu, GpuError};
+use crate::model::NextnSource;
 use crate::models::Model;
 use crate::recipes::Residence;
 use crate::synth::{ModelName, Recipe};
@@ -48,11 +49,13 @@ pub(super) fn tell(
         made.leave_out("the formula is of GPUs, and the CPU reference is none");
         return Ok(());
     }
-    let measured = subject.source.load()?;
+    let measured = subject
+        .source
+        .load_with(&NextnSource::None, subject.cache)?;
     let mut others = vec![];
     for source in MODELS.map(|name| Source::Synthetic(name, Recipe::Q4_0)) {
         if source != subject.source {
-            others.push(source.load()?);
+            others.push(source.load_with(&NextnSource::None, subject.cache)?);
         }
     }
     let mut speeds = None;

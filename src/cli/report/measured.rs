@@ -39,7 +39,12 @@ pub(super) fn verify(subject: &Subject, made: &mut Made) -> Result<(), CliError>
         ControlFlow::Continue(())
     };
     let options = subject.adapter.as_ref().map(|_| subject.options(None));
-    let found = crate::verify::verify(options.as_ref(), &subject.tiers, 1, &mut on_row);
+    let found = crate::verify::verify(
+        options.as_ref(),
+        &subject.tiers,
+        (1, subject.cache),
+        &mut on_row,
+    );
     log::set_max_level(level);
     let found = found?;
     for line in left_out(&found) {
@@ -72,7 +77,7 @@ pub(super) fn bench(
             tiers: tier.into_iter().collect(),
             gpu: subject.options(None),
             precompose: Default::default(),
-            cache_type: Default::default(),
+            cache_type: subject.cache,
             cpu_products: Default::default(),
             cpu_share: Default::default(),
             draft: Default::default(),
@@ -99,7 +104,7 @@ pub(super) fn bench(
     let rows = shown.finish()?;
     *generated = rows.iter().filter_map(speed).collect();
     let table = String::from_utf8(table).map_err(|e| write_error(io::Error::other(e)))?;
-    made.text += &table;
+    made.text += &format!("{table}\nThe cache is in {}.\n", subject.cache);
     Ok(())
 }
 
@@ -134,7 +139,7 @@ fn profile(subject: &Subject, what: profile::Subject, made: &mut Made) -> Result
         source: subject.source.clone(),
         gpu: subject.options(subject.asked.first().copied()),
         precompose: Default::default(),
-        cache_type: Default::default(),
+        cache_type: subject.cache,
         cpu_share: Default::default(),
         force: subject.force,
         on_partly: load::partly,

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 
-use super::args::{CheckedArgs, GpuMemoryArgs, MeasuredArgs};
+use super::args::{CacheArgs, CheckedArgs, GpuMemoryArgs, MeasuredArgs};
 use super::error::CliError;
 use super::output::{self, clean, note};
 use super::picture::Picture;
@@ -63,6 +63,8 @@ pub(super) struct Report {
     #[arg(long, value_name = "TIER")]
     tier: Vec<Tier>,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     memory: GpuMemoryArgs,
     #[command(flatten)]
     checked: CheckedArgs,
@@ -80,6 +82,7 @@ impl Report {
         };
         let subject = Subject {
             checked: self.checked.checked,
+            cache: self.cache.cache_type,
             max_memory: self.memory.most,
             ..Subject::of(&self.model, &self.device, &self.tier)?
         };

@@ -66,6 +66,7 @@ impl Part {
         let first = &subject.asked[..subject.asked.len().min(1)];
         let [asked, all, first] = [&subject.asked, &subject.tiers, first].map(tier_words);
         let (device, model) = (subject.device_words(), subject.model.clone());
+        let cache = subject.cache_words();
         let report = format!("report - --only {}", self.name());
         let bench = format!("bench -p {prompt} -n {generated} -r {repetitions}");
         let token = format!("profile -n {profiled}");
@@ -74,11 +75,11 @@ impl Part {
             Self::Machine => command(&report, &[]),
             Self::Devices => command("devices", &[]),
             Self::Device => command(&report, &[device, asked]),
-            Self::Verify => command("verify", &[device, asked]),
-            Self::Bench => command(&bench, &[device, all, model]),
-            Self::Token => command(&token, &[device, first, model]),
-            Self::Prompt => command(&prompt, &[device, first, model]),
-            Self::Expected => command(&report, &[device, asked, model]),
+            Self::Verify => command("verify", &[device, asked, cache]),
+            Self::Bench => command(&bench, &[device, all, cache, model]),
+            Self::Token => command(&token, &[device, first, cache, model]),
+            Self::Prompt => command(&prompt, &[device, first, cache, model]),
+            Self::Expected => command(&report, &[device, asked, cache, model]),
         }
     }
 

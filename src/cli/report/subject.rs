@@ -6,7 +6,7 @@ use crate::cli::args::MeasuredArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
 use crate::cli::size;
-use crate::engine::{DeviceChoice, EngineError, GpuOptions, Tier};
+use crate::engine::{CacheType, DeviceChoice, EngineError, GpuOptions, Tier};
 use crate::gpu::wait::Wait;
 use crate::gpu::{self, AdapterSummary, Gpu, GpuError};
 
@@ -57,6 +57,8 @@ pub(super) struct Subject {
     pub(super) force: bool,
     /// Whether kernels are checked while they run.
     pub(super) checked: bool,
+    /// The type of the cache.
+    pub(super) cache: CacheType,
     /// The most that is taken of the GPU's memory.
     pub(super) max_memory: Option<u64>,
     /// The flags that name it.
@@ -104,6 +106,7 @@ impl Subject {
             source,
             force: model.force,
             checked: false,
+            cache: CacheType::default(),
             max_memory: None,
             model: model.words(),
         };
@@ -157,6 +160,14 @@ impl Subject {
         .wait();
         let failed = |error| made.failures.push(format!("tier {tier}: {error}"));
         opened.map_err(failed).ok()
+    }
+
+    /// The flags of a cache of another type than the usual one.
+    pub(super) fn cache_words(&self) -> Vec<String> {
+        match self.cache == CacheType::default() {
+            true => vec![],
+            false => vec!["--cache-type".to_owned(), self.cache.name().to_owned()],
+        }
     }
 
     /// The flags that name the device.

@@ -40,6 +40,35 @@ fn a_conversation_goes_on_from_its_file_bit_for_bit() {
     }
 }
 
+#[test]
+fn a_file_of_one_type_of_cache_is_refused_with_the_other() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("codes.session");
+    let [halves, codes] = [cpu(), built_in::engine_with_codes(DeviceChoice::Cpu)];
+    for [own, other] in [[&codes, &halves], [&halves, &codes]] {
+        let mut said = own.session().wait().expect("there is memory");
+        say(&mut said, "Once upon a time", 3);
+        let mut file = open(&path, own);
+        let saved = file.save(&mut said, b"").wait();
+        saved.expect("it can be written");
+        drop(file);
+        let before = std::fs::read(&path).expect("it is there");
+        let error = SessionFile::open(&path, other).err();
+        let Some(SessionFileError::OtherCache {
+            found, expected, ..
+        }) = &error
+        else {
+            panic!("{error:?}");
+        };
+        let types = [own, other].map(|engine| engine.model().cache_type().name());
+        assert_eq!([found, expected], types);
+        let advice = format!("give --cache-type {found}, or");
+        assert!(refusal(&path, other).contains(&advice));
+        assert_eq!(std::fs::read(&path).expect("it is there"), before);
+        std::fs::remove_file(&path).expect("it is there");
+    }
+}
+
 /// A session after `tokens` tokens with made-up rows, which takes no computing.
 pub fn made_up(engine: &Engine, tokens: usize, salt: u8) -> Session {
     let mut session = engine.session().wait().expect("there is memory");

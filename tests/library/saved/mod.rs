@@ -32,10 +32,12 @@ fn engines() -> [Engine; 2] {
     [cpu(), engine_on(DeviceChoice::Index(0), None)]
 }
 
-/// These, and models of the other family on the CPU.
+/// These, with a cache in q8_0 besides, and models of the other family on the CPU.
 fn engines_of_families() -> Vec<Engine> {
+    let with_codes = [DeviceChoice::Cpu, DeviceChoice::Index(0)];
     engines()
         .into_iter()
+        .chain(with_codes.map(built_in::engine_with_codes))
         .chain(built_in::grouped_on_cpu(256))
         .collect()
 }

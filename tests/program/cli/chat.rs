@@ -263,18 +263,13 @@ fn without_a_command_a_terminal_gets_a_conversation() {
     }
 }
 
-#[test]
-fn a_session_file_goes_on_without_computing_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("fox.session");
-    let name = file.to_str().expect("a plain name");
+/// A conversation of two turns in one run, and in two with a file, which computes nothing again.
+fn goes_on(flags: &[&str], name: &str) {
     let questions = ["Tell me of a fox.\n", "And then?\n"];
-    let whole = piped(&["-n", "12"], &questions.concat());
-    let first = piped(&["-n", "12", "--session", name], questions[0]);
-    let second = piped(
-        &["-n", "12", "--session", name],
-        &format!("{}/stats\n", questions[1]),
-    );
+    let run = |more: &[&str], lines: &str| piped(&[flags, &["-n", "12"], more].concat(), lines);
+    let whole = run(&[], &questions.concat());
+    let first = run(&["--session", name], questions[0]);
+    let second = run(&["--session", name], &format!("{}/stats\n", questions[1]));
     assert!(second.status.success(), "{}", stderr(&second));
     assert_eq!([stdout(&first), stdout(&second)].concat(), stdout(&whole));
     let prompt = &numbers(stderr(&second), "prompt:")[0];
@@ -284,6 +279,29 @@ fn a_session_file_goes_on_without_computing_again() {
         "{}",
         stderr(&second)
     );
+}
+
+#[test]
+fn a_session_file_with_a_cache_of_codes_goes_on_and_is_refused_without() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("codes.session");
+    let name = file.to_str().expect("a plain name");
+    goes_on(&["-ctk", "q8_0", "-ctv", "q8_0"], name);
+    let refused = piped(&["--session", name], "Hello\n");
+    assert_eq!(refused.status.code(), Some(1));
+    let error = error_line(stderr(&refused));
+    assert!(
+        error.contains("a cache in q8_0, but the cache is in f16 here; give --cache-type q8_0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_session_file_goes_on_without_computing_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fox.session");
+    let name = file.to_str().expect("a plain name");
+    goes_on(&[], name);
 
     // By commands, from one file to another.
     let other = folder.path().join("other.session");

@@ -3,7 +3,7 @@
 use super::{error_line, failure, json, run, stderr, stdout, text};
 
 /// The built-in model on a card of so much memory.
-fn inspect(memory: &str, more: &[&str]) -> Vec<String> {
+fn on_card(memory: &str, more: &[&str]) -> Vec<String> {
     let card = [
         "inspect",
         "--gpu",
@@ -13,6 +13,49 @@ fn inspect(memory: &str, more: &[&str]) -> Vec<String> {
     ];
     let args = [&card[..], more].concat();
     args.into_iter().map(str::to_owned).collect()
+}
+
+/// The same with a cache in f16.
+fn inspect(memory: &str, more: &[&str]) -> Vec<String> {
+    on_card(memory, &[&["--cache-type", "f16"], more].concat())
+}
+
+#[test]
+fn inspect_has_the_cache_in_codes_rather_than_experts_elsewhere() {
+    let found = |memory: &str, more: &[&str]| {
+        let args = on_card(memory, &[&["-c", "2048", "--json"], more].concat());
+        json(&text(&args.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let [halves, codes] = ["f16", "q8_0"].map(|cache| {
+        let found = found("12G", &["--cache-type", cache]);
+        assert_eq!(found["cache_type"], cache);
+        let sizes = ["weights", "cache", "scratch"].map(|of| found["memory"][of].as_u64());
+        sizes.into_iter().flatten().sum::<u64>()
+    });
+    assert!(codes < halves);
+    for (bytes, cache, whole) in [
+        (halves, "f16", true),
+        (halves - 1, "q8_0", true),
+        (codes, "q8_0", true),
+        (codes - 1, "f16", false),
+    ] {
+        let found = found(&format!("{}MB", bytes as f64 / 1e6), &[]);
+        assert_eq!(found["cache_type"], cache, "{bytes}");
+        assert_eq!(found["partly"].is_null(), whole, "{bytes}");
+    }
+    // The whole of the model's context has room in codes alone.
+    let memory = format!("{}MB", (halves - 1) as f64 / 1e6);
+    let of_both = &found(&memory, &[])["longest"];
+    assert_eq!(of_both[1]["ctx"], 2048);
+    assert_eq!(of_both[1]["whole"], true);
+    assert!(of_both[0]["ctx"].as_u64() < Some(2048), "{of_both}");
+    let args = on_card(&memory, &["-c", "2048"]);
+    let page = text(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let expected = format!("longest ctx  {} in f16, 2048 in q8_0\n", of_both[0]["ctx"]);
+    assert!(
+        page.contains(&expected) && page.contains("a token, in q8_0)"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -141,7 +184,18 @@ fn a_gpu_without_room_for_all_experts_gives_the_same_text_and_says_so() {
     }
     let generate = |more: &[&str]| {
         let usual = [
-            "generate", "--device", "0", "--tier", "subgroup", "-n", "4", "--temp", "0", "Hello",
+            "generate",
+            "--device",
+            "0",
+            "--tier",
+            "subgroup",
+            "--cache-type",
+            "f16",
+            "-n",
+            "4",
+            "--temp",
+            "0",
+            "Hello",
         ];
         let output = run(&[&usual[..], more].concat());
         assert!(output.status.success(), "{more:?}: {}", stderr(&output));

@@ -182,6 +182,13 @@ fn inspect_tells_the_model_and_its_memory() {
     let file = write(directory.path(), "tales.gguf", EMBEDDED);
     let same = json(&text(&["inspect", "--json", "--ctx", "1000", &file]));
     assert_eq!(same["tensors"], report["tensors"]);
+    // All layers of this model have experts.
+    let file = directory.path().join("moe.gguf");
+    let file = file.to_str().expect("it is UTF-8");
+    text(&["synth", "tiny-qwen3moe", "q4_0", file]);
+    let page = text(&["inspect", file]);
+    let dense = page.lines().find(|line| line.starts_with("dense ff"));
+    assert_eq!(dense, Some("dense ff     none"), "{page}");
 }
 
 #[test]

@@ -66,6 +66,30 @@ fn answers_at_once_are_those_of_one_after_the_other() {
 }
 
 #[test]
+fn two_users_with_a_cache_of_codes_get_what_each_gets_alone() {
+    let flags = ["--cache-type", "q8_0", "--parallel", "2", "-c", "256"];
+    let body = |friend: &str| {
+        json!({
+            "prompt": format!("Once upon a time there was a fox whose friend was a {friend}"),
+            "max_tokens": 32, "temperature": 0, "ignore_eos": true,
+        })
+    };
+    let bodies = ["crow", "king"].map(body);
+    let server = Server::start(&flags);
+    let both = bodies
+        .each_ref()
+        .map(|body| server.begin("/v1/completions", body));
+    server.until("both are answered", |server| {
+        server.metric("vllm:num_requests_running") == 2.0
+    });
+    let at_once = both.map(|client| client.response().json());
+    // Another server has no rows of them.
+    let server = Server::start(&flags);
+    let alone = bodies.map(|body| server.answer("/v1/completions", &body));
+    assert_eq!(at_once.each_ref().map(text), alone.each_ref().map(text));
+}
+
+#[test]
 fn a_client_that_goes_away_makes_place_for_those_who_wait() {
     let server = start(&["--parallel", "2", "--cache-tokens", "256"]);
     let endless = json!({

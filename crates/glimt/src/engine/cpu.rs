@@ -387,6 +387,7 @@ impl Backend for CpuBackend {
         DraftMeans {
             most: drafted::MOST,
             predicts: self.model.nextn(),
+            one_by_one: false,
             brings_experts: false,
         }
     }

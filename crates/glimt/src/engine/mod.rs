@@ -60,7 +60,7 @@ pub use many::partly_of_many;
 pub use opened::Opened;
 pub use partly::Partly;
 pub use processor::{ComputedShare, Processor};
-pub use room::{Place, Site};
+pub use room::{Holds, Place, Site};
 #[cfg(not(target_arch = "wasm32"))]
 pub use room::{check_gpu, residence};
 pub use saved::{SessionFile, SessionFileError};
@@ -151,7 +151,7 @@ pub struct EngineOptions {
     /// Context length in tokens; 0 is the model's. `None` is the model's, at most 4096, or if it may think 32768, as far as there is
     /// memory.
     pub ctx: Option<usize>,
-    /// The type of the cache. `None` is f16, or q8_0 where a context that is asked for has no room in f16 ([`Opened::chosen_cache`] tells).
+    /// The type of the cache. `None` is f16, or q8_0 where the device has room for more of the model so ([`Opened::chosen_cache`] tells).
     pub cache_type: Option<CacheType>,
     /// Whether answers are asked for that may begin with thoughts, if the model's template knows them.
     pub may_think: bool,

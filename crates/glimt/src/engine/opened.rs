@@ -11,6 +11,7 @@ use super::many;
 use super::partly::Partly;
 use super::predicted::{self, Fitted, Wanted};
 use super::recommended::Recommended;
+use super::room::Holds;
 use super::{
     CpuShare, EngineError, EngineOptions, ModelSource, PrecomposeChoice, Products, Serving,
     context_length,
@@ -159,6 +160,14 @@ impl Opened {
         Grammar::new(&*self.vocabulary()?, language)
     }
 
+    /// Makes the model's tokens ready for grammars, which the first call of [`grammar`](Self::grammar) does otherwise.
+    ///
+    /// # Errors
+    /// [`ChooserError::NoStopToken`].
+    pub fn prepare_grammars(&self) -> Result<(), ChooserError> {
+        self.vocabulary().map(drop)
+    }
+
     /// The tokens for grammars, which are made once.
     fn vocabulary(&self) -> Result<Arc<Vocabulary>, ChooserError> {
         let kept = self.vocabulary.lock();
@@ -215,7 +224,7 @@ impl Opened {
         self.layer_left_off.as_deref()
     }
 
-    /// Why the cache is in q8_0, where no type was asked for and the context has no room in f16.
+    /// Why the cache is in q8_0, where no type was asked for and the device has room for more of the model so.
     pub fn chosen_cache(&self) -> Option<&str> {
         self.chosen_cache.as_deref()
     }
@@ -394,47 +403,42 @@ impl File {
         Ok(())
     }
 
-    /// The room of the model, and which of the two models gets it. If nobody asked for a type of the cache, it is in q8_0 where a context that was asked for
-    /// has no room in f16.
+    /// The room of the model, and which of the two models gets it. If nobody asked for a type of the cache, it is in q8_0 where the device has room for
+    /// more of the model so.
     fn fit(
         &mut self,
         wanted: &Wanted<'_>,
         device: &Device,
     ) -> Result<(Fitted, Arc<dyn Model>), EngineError> {
-        let no_room = match (self.fit_as_it_is(wanted, device), self.n_ctx) {
-            (Err(EngineError::NoRoom(no_room)), Some(_)) if wanted.options.cache_type.is_none() => {
-                no_room
+        let mut found = self.fit_as_it_is(wanted, device);
+        if let (None, Some(why)) = (wanted.options.cache_type, predicted::lacks_room(&found))
+            && self.set_cache_type(CacheType::Q8_0).is_ok()
+        {
+            let with_codes = self.fit_as_it_is(wanted, device);
+            let holds = |found: &Result<(Fitted, _), _>| {
+                Holds::of(found.as_ref().map(|(fitted, _)| fitted.partly.as_ref()))
+            };
+            if holds(&with_codes) > holds(&found) {
+                self.chosen_cache = Some(why);
+                found = with_codes;
+            } else {
+                self.set_cache_type(CacheType::F16)?;
             }
-            (found, _) => return found,
-        };
-        let with_codes = match self.set_cache_type(CacheType::Q8_0) {
-            Ok(()) => self.fit_as_it_is(wanted, device).ok(),
-            Err(_) => None,
-        };
-        let found = with_codes.ok_or_else(|| EngineError::NoRoom(no_room.clone()))?;
-        self.chosen_cache = Some(format!(
-            "the cache is in {}: in {} a context of {} tokens takes {}, and {} in all, where {} has {}; --cache-type says which is taken",
-            CacheType::Q8_0,
-            CacheType::F16,
-            no_room.n_ctx,
-            no_room.cache,
-            no_room.needed,
-            no_room.device,
-            no_room.has
-        ));
-        Ok(found)
+        }
+        let (fitted, with_layer) = found?;
+        let without = self.without.as_ref().filter(|_| !with_layer);
+        Ok((fitted, Arc::clone(without.unwrap_or(&self.model))))
     }
 
-    /// The room of the model with the cache that it has, and which of the two models gets it.
+    /// The room of the model with the cache that it has, and whether the model with the prediction layer gets it, where there are two.
     fn fit_as_it_is(
         &self,
         wanted: &Wanted<'_>,
         device: &Device,
-    ) -> Result<(Fitted, Arc<dyn Model>), EngineError> {
-        let model = Arc::clone(&self.model);
+    ) -> Result<(Fitted, bool), EngineError> {
         match &self.without {
-            None => Ok((wanted.fit(device, &*model)?, model)),
-            Some(without) => wanted.fit_auto(device, [model, Arc::clone(without)]),
+            None => Ok((wanted.fit(device, &*self.model)?, true)),
+            Some(without) => wanted.fit_auto(device, [&*self.model, &**without]),
         }
     }
 

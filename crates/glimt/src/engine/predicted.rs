@@ -1,13 +1,12 @@
 //! The room of a model on its device, with its prediction layer where that takes none from what was asked for.
 
-use std::sync::Arc;
-
 use super::device::Device;
 use super::draft::DraftOptions;
 use super::host::size;
 use super::many::{self, Many};
 use super::partly::Partly;
 use super::{EngineError, EngineOptions, room};
+use crate::kernels::CacheType;
 use crate::models::Model;
 use crate::recipes::{BatchSizes, few};
 
@@ -89,26 +88,45 @@ impl Wanted<'_> {
     }
 
     /// The room of a model with its prediction layer, or of the same `without` it: where the layer is of no use, moves experts off the device or
-    /// shortens a context. Returned is also the model that gets it.
+    /// shortens a context. Returned is also whether the model with the layer gets it.
     ///
     /// # Errors
     /// The errors of [`fit`](Self::fit) of the model without the layer.
     pub(super) fn fit_auto(
         &self,
         device: &Device,
-        [with, without]: [Arc<dyn Model>; 2],
-    ) -> Result<(Fitted, Arc<dyn Model>), EngineError> {
-        let least = self.fit(device, &*without)?;
+        [with, without]: [&dyn Model; 2],
+    ) -> Result<(Fitted, bool), EngineError> {
+        let least = self.fit(device, without)?;
         let is_of_use = has_steps(device, self.options.serving.is_some());
         if !is_of_use || least.partly.is_some() {
-            return Ok((least, without));
+            return Ok((least, false));
         }
-        Ok(match self.fit_forced(device, &*with, false) {
-            Ok(fitted) if fitted.has_all_of(&least) => (fitted, with),
+        Ok(match self.fit_forced(device, with, false) {
+            Ok(fitted) if fitted.has_all_of(&least) => (fitted, true),
             // Whatever it is, the model has room without it.
-            _ => (least, without),
+            _ => (least, false),
         })
     }
+}
+
+/// The sentence that a cache is in q8_0 where it has no room in f16, or takes that of experts; nothing where all has room in f16.
+pub(super) fn lacks_room(in_f16: &Result<(Fitted, bool), EngineError>) -> Option<String> {
+    let [codes, halves] = [CacheType::Q8_0, CacheType::F16];
+    Some(match in_f16 {
+        Err(EngineError::NoRoom(no_room)) => format!(
+            "the cache is in {codes}: in {halves} a context of {} tokens takes {}, and {} in all, where {} has {}; --cache-type says which is taken",
+            no_room.n_ctx, no_room.cache, no_room.needed, no_room.device, no_room.has
+        ),
+        Ok((Fitted { partly, n_ctx, .. }, _)) => {
+            let Partly { slots, experts, .. } = partly.as_ref()?;
+            format!(
+                "the cache is in {codes}, so that all experts lie on the GPU: with a context of {n_ctx} tokens in {halves}, slots for {slots} of {experts} of each \
+                 layer would have room; --cache-type says which is taken"
+            )
+        }
+        Err(_) => return None,
+    })
 }
 
 /// Whether a device has steps with drafts for which a prediction layer may pay. On the CPU a further token of a step costs nearly as much as the
@@ -214,53 +232,88 @@ mod tests {
         assert!(!on_cpu.model().nextn() && on_cpu.layer_left_off().is_none());
     }
 
-    /// A dense model on a GPU with so much memory, and the cache that is asked for.
-    fn opened_dense(
-        max_memory: Option<u64>,
-        cache_type: Option<CacheType>,
+    /// A model on a GPU with so much memory, and the cache that is asked for.
+    fn opened_with(
+        name: ModelName,
+        ctx: Option<usize>,
+        (max_memory, cache_type): (Option<u64>, Option<CacheType>),
     ) -> Result<Opened, EngineError> {
         let options = EngineOptions {
             gpu: gpu(max_memory),
-            ctx: Some(4096),
+            ctx,
             cache_type,
             ..EngineOptions::default()
         };
-        let synth = SynthOptions::default();
-        let gguf = without_matrices(ModelName::TinyYoutu, Recipe::Q4_0, &synth);
+        let gguf = without_matrices(name, Recipe::Q4_0, &SynthOptions::default());
         Opened::of_gguf(gguf.expect("a plan"), &options).wait()
     }
 
-    #[test]
-    fn a_cache_has_codes_if_asked_for_or_where_a_context_has_no_room_in_f16() {
-        use CacheType::{F16, Q8_0};
-        let total = |cache| {
-            let opened = opened_dense(None, Some(cache)).expect("it has room");
+    /// Bytes of the model on the device with a context of so many tokens in a cache of each type, f16 first.
+    fn totals(name: ModelName, ctx: usize) -> [u64; 2] {
+        CacheType::ALL.map(|cache| {
+            let opened = opened_with(name, Some(ctx), (None, Some(cache))).expect("it has room");
             let device = Gpu::open(&gpu(None)).wait().expect("there is one");
-            let plan = MemoryPlan::new(&device, opened.model(), Residence::Whole, 4096, None);
+            let plan = MemoryPlan::new(&device, opened.model(), Residence::Whole, ctx, None);
             plan.expect("it has room").total()
-        };
-        let [whole, with_codes] = [F16, Q8_0].map(total);
+        })
+    }
+
+    /// Checks the type of the cache, and whether experts lie elsewhere, of models that are opened so; `None` is a refusal. That q8_0 was chosen is told.
+    #[track_caller]
+    fn check(
+        name: ModelName,
+        ctx: Option<usize>,
+        asked: (Option<u64>, Option<CacheType>),
+        expected: Option<(CacheType, bool)>,
+    ) {
+        let found = opened_with(name, ctx, asked);
+        let told = found.as_ref().ok().and_then(Opened::chosen_cache);
+        let chosen =
+            asked.1.is_none() && expected.is_some_and(|(cache, _)| cache == CacheType::Q8_0);
+        assert_eq!(told.is_some(), chosen, "{asked:?}: {told:?}");
+        let holds = |opened: &Opened| (opened.model().cache_type(), opened.partly().is_some());
+        assert_eq!(found.as_ref().ok().map(holds), expected, "{asked:?}");
+        if let Err(error) = found {
+            assert!(matches!(error, EngineError::NoRoom(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cache_has_codes_if_asked_for_or_where_a_dense_model_has_no_room_in_f16() {
+        use CacheType::{F16, Q8_0};
+        let [whole, with_codes] = totals(ModelName::TinyYoutu, 4096);
         assert!(with_codes < whole);
-        for (memory, asked, expected, is_told) in [
-            (None, None, Some(F16), false),
-            (Some(whole), None, Some(F16), false),
-            (Some(whole - 1), None, Some(Q8_0), true),
-            (Some(with_codes), None, Some(Q8_0), true),
-            (Some(with_codes), Some(Q8_0), Some(Q8_0), false),
-            (Some(whole - 1), Some(F16), None, false),
-            (Some(with_codes - 1), None, None, false),
+        for (memory, asked, expected) in [
+            (None, None, Some(F16)),
+            (Some(whole), None, Some(F16)),
+            (Some(whole - 1), None, Some(Q8_0)),
+            (Some(with_codes), None, Some(Q8_0)),
+            (Some(with_codes), Some(Q8_0), Some(Q8_0)),
+            (Some(whole - 1), Some(F16), None),
+            (Some(with_codes - 1), None, None),
         ] {
-            let found = opened_dense(memory, asked);
-            let cache = found
-                .as_ref()
-                .ok()
-                .map(|opened| opened.model().cache_type());
-            assert_eq!(cache, expected, "{memory:?} {asked:?}");
-            let told = found.as_ref().ok().and_then(Opened::chosen_cache);
-            assert_eq!(told.is_some(), is_told, "{told:?}");
-            if let Err(error) = found {
-                assert!(matches!(error, EngineError::NoRoom(_)), "{error}");
-            }
+            let expected = expected.map(|cache| (cache, false));
+            let name = ModelName::TinyYoutu;
+            check(name, Some(4096), (memory, asked), expected);
+            check(name, None, (memory, asked), expected);
+        }
+    }
+
+    #[test]
+    fn a_cache_has_codes_rather_than_experts_leave_the_device() {
+        use CacheType::{F16, Q8_0};
+        let [whole, with_codes] = totals(ModelName::TinyGlm, 4096);
+        for (memory, asked, expected) in [
+            (whole, None, (F16, false)),
+            (whole - 1, None, (Q8_0, false)),
+            (with_codes, None, (Q8_0, false)),
+            (whole - 1, Some(F16), (F16, true)),
+            // Experts leave the device with either, so the cache stays as it is.
+            (with_codes - 1, None, (F16, true)),
+            (with_codes - 1, Some(Q8_0), (Q8_0, true)),
+        ] {
+            let asked = (Some(memory), asked);
+            check(ModelName::TinyGlm, Some(4096), asked, Some(expected));
         }
     }
 }

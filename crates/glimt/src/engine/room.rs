@@ -75,6 +75,28 @@ pub struct Place<'a> {
     pub has_flag: bool,
 }
 
+/// How much of a model a device has room for, from the least on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holds {
+    /// It has no room for it.
+    Nothing,
+    /// Experts lie elsewhere.
+    Part,
+    /// All of it lies on the device.
+    All,
+}
+
+impl Holds {
+    /// What is told by where the experts have room: `None` is on the device with all else.
+    pub fn of(partly: Result<Option<&Partly>, &EngineError>) -> Self {
+        match partly {
+            Err(_) => Self::Nothing,
+            Ok(Some(_)) => Self::Part,
+            Ok(None) => Self::All,
+        }
+    }
+}
+
 /// The memory that a model and a context take.
 enum Room {
     /// All of it lies on the device.
@@ -281,6 +303,19 @@ impl Place<'_> {
                 Room::None { .. } => false,
             }),
         }
+    }
+
+    /// The longest context that the model may have, in tokens, with all of it on the device, or else with experts elsewhere. Behind it is how much the
+    /// device then holds. `None` where not even the shortest has room.
+    ///
+    /// # Errors
+    /// The error with which loading the model there would end.
+    pub fn longest_context(&self) -> Result<Option<(usize, Holds)>, EngineError> {
+        let most = self.model.config().context_length;
+        Ok(match longest(most, &|n_ctx| self.fits(n_ctx, true))? {
+            Some(n_ctx) => Some((n_ctx, Holds::All)),
+            None => self.longest(most)?.map(|n_ctx| (n_ctx, Holds::Part)),
+        })
     }
 
     /// The longest context up to `most` that has room; `None` where not even the shortest does.

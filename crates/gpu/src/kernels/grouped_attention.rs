@@ -72,11 +72,12 @@ fn check(q: &[f32], out: &[f32], n_tokens: usize, dims: GroupedDims) {
 /// The most values of a head: more would leave a thread without registers.
 pub const WIDEST: usize = 256;
 
-/// Whether the kernel can work on blocks of these sizes: whole groups, and heads of whole vectors of 8 values up to [`WIDEST`].
+/// Whether the kernel can work on blocks of these sizes: whole groups, and heads of whole vectors of 8 values up to [`WIDEST`], which
+/// have [whole blocks](GroupedDims::has_whole_blocks).
 pub fn suits(dims: GroupedDims) -> bool {
     let fits = |width: usize| width.is_multiple_of(8) && (8..=WIDEST).contains(&width);
     let whole = dims.kv_heads > 0 && dims.heads > 0 && dims.heads.is_multiple_of(dims.kv_heads);
-    whole && fits(dims.key) && fits(dims.value)
+    whole && dims.has_whole_blocks() && fits(dims.key) && fits(dims.value)
 }
 
 /// Bytes of the partial sums, and of their (max, sum) pairs, for steps of up to `max_tokens` tokens cut by
@@ -102,7 +103,7 @@ pub struct GpuGroupedAttention {
     pub form: Form,
     /// The rotated queries, (max_tokens, heads, key).
     pub q: Range,
-    /// The layer's cache, (n_ctx, kv_heads * key + kv_heads * value) of f16.
+    /// The layer's cache, (n_ctx, cache_row) of words of 16 bits.
     pub cache: Range,
     /// The sizes of the block.
     pub dims: GroupedDims,
@@ -131,7 +132,9 @@ impl GpuGroupedAttention {
         let listed = sequences.is_some_and(|s| !s.alone);
         let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
         let (kernel, groups) = self.form.kernel(dims);
-        Sequences::bind_slices(sequences, kernel)
+        let kernel = Sequences::bind_slices(sequences, kernel);
+        dims.rows()
+            .read_by(kernel)
             .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q", &self.q)
             .bind("cache", &self.cache)
@@ -158,47 +161,62 @@ mod tests {
     use crate::kernels::sequences::PAGE;
     use crate::kernels::testing::{Rng, agree, agrees_changed, assert_close};
     use crate::kernels::{CacheType, Pairing};
-    use half::vec::HalfFloatVecExt;
+
+    /// Value `at` of a cache row, by the bytes of its layout.
+    fn of_row(row: &[f16], at: usize, dims: GroupedDims) -> f64 {
+        match dims.cache {
+            CacheType::F16 => row[at].to_f64(),
+            CacheType::Q8_0 => {
+                let code = row[at / 2].to_le_bytes()[at % 2] as i8;
+                f64::from(code) * row[dims.cache_values() / 2 + at / 32].to_f64()
+            }
+        }
+    }
 
     #[test]
     fn heads_of_a_group_attend_to_its_keys_and_values() {
         let mut rng = Rng::fresh();
-        for group in [1, 3, 7] {
+        for (group, cache, width, out_width) in [
+            (1, CacheType::F16, 12, 20),
+            (3, CacheType::F16, 12, 20),
+            (7, CacheType::Q8_0, 64, 128),
+        ] {
             let dims = GroupedDims {
                 heads: 2 * group,
                 kv_heads: 2,
-                key: 12,
-                value: 20,
+                key: width,
+                value: out_width,
                 rope: 8,
                 pairing: Pairing::Halves,
-                cache: CacheType::F16,
+                cache,
             };
             let (pos, tokens, row) = (rng.below(30), 1 + rng.below(4), dims.cache_row());
-            let q = rng.normals(tokens * dims.heads * 12);
-            let seen = rng.normals((pos + tokens) * row);
-            let mut cache = Vec::from_f32_slice(&seen);
+            let q = rng.normals(tokens * dims.heads * width);
+            let seen = rng.normals((pos + tokens) * dims.cache_values());
+            let mut cache = dims.rows().write_all(&seen);
             cache.resize(cache.len() + 2 * row, f16::NAN);
-            let mut out = vec![f32::NAN; tokens * dims.heads * 20];
+            let mut out = vec![f32::NAN; tokens * dims.heads * out_width];
             grouped_attention(&q, &cache, pos, tokens, dims, 0.3, &mut out);
             for t in 0..tokens {
                 for head in 0..dims.heads {
                     let of = head / group;
-                    let q = &q[(t * dims.heads + head) * 12..][..12];
-                    let value = |i: usize, at: usize| cache[i * row + at].to_f64();
+                    let q = &q[(t * dims.heads + head) * width..][..width];
+                    let value = |i: usize, at: usize| of_row(&cache[i * row..], at, dims);
                     let score = |i: usize| -> f64 {
                         let terms = q.iter().enumerate();
-                        let terms = terms.map(|(j, q)| f64::from(*q) * value(i, of * 12 + j));
+                        let terms = terms.map(|(j, q)| f64::from(*q) * value(i, of * width + j));
                         (0.3 * terms.sum::<f64>()).exp()
                     };
                     let scores: Vec<f64> = (0..=pos + t).map(score).collect();
                     let sum: f64 = scores.iter().sum();
-                    let expected = (0..20).map(|j| {
+                    let expected = (0..out_width).map(|j| {
+                        let at = 2 * width + of * out_width + j;
                         let rows = scores.iter().enumerate();
-                        let terms = rows.map(|(i, s)| s * value(i, 24 + of * 20 + j));
+                        let terms = rows.map(|(i, s)| s * value(i, at));
                         terms.sum::<f64>() / sum
                     });
                     let expected: Vec<f64> = expected.collect();
-                    let found = &out[(t * dims.heads + head) * 20..][..20];
+                    let found = &out[(t * dims.heads + head) * out_width..][..out_width];
                     assert_close(found, &expected, 1e-11, "values");
                 }
             }
@@ -215,12 +233,14 @@ mod tests {
     fn the_kernel_agrees_in_larger_subgroups() {
         for gpu in waves(Tier::Subgroup, &WAVE_SIZES) {
             // A head or two of a thread, since the emulation of shuffles takes long to compile: runs of 16 lanes, of 32, and of 8.
-            for (shape, of) in [
-                ([2, 2, 128, 128], [299, 1, 128]),
-                ([2, 1, 256, 80], [70, 2, 40]),
-                ([1, 1, 64, 64], [90, 1, 96]),
+            for (shape, cache, of) in [
+                ([2, 2, 128, 128], CacheType::F16, [299, 1, 128]),
+                ([2, 1, 256, 80], CacheType::F16, [70, 2, 40]),
+                ([1, 1, 64, 64], CacheType::F16, [90, 1, 96]),
+                ([2, 2, 128, 128], CacheType::Q8_0, [150, 1, 64]),
+                ([2, 1, 256, 64], CacheType::Q8_0, [70, 2, 40]),
             ] {
-                let dims = dims(shape);
+                let dims = dims(shape).with_cache(cache);
                 let case = context(Form::of(&gpu, dims), dims, of);
                 agrees_changed(&gpu, &case, |call| call);
             }
@@ -229,12 +249,20 @@ mod tests {
 
     #[test]
     fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
-        let dims = dims([6, 2, 16, 24]);
+        check_buffers(dims([6, 2, 16, 24]));
+        check_buffers(dims([6, 2, 64, 64]).with_cache(CacheType::Q8_0));
+    }
+
+    fn check_buffers(dims: GroupedDims) {
         let [sums, stats] = partials(dims, 3);
         let attention = GpuGroupedAttention {
             form: Form::of(&Target::h200(), dims),
-            q: Range::floats("q", 3 * 6 * 16),
-            cache: Range::whole(&Buffer::new("cache", 20 * 80 * 2, Role::Cache)),
+            q: Range::floats("q", 3 * 6 * dims.key as u64),
+            cache: Range::whole(&Buffer::new(
+                "cache",
+                20 * dims.cache_row() as u64 * 2,
+                Role::Cache,
+            )),
             dims,
             scale: 1.0,
             partials: [sums, stats],

@@ -111,6 +111,10 @@ pub(crate) enum Kernel {
 
 impl Kernel {
     /// The form that it belongs to.
+    #[cfg_attr(
+        target_arch = "wasm32",
+        allow(dead_code, reason = "a page verifies no kernel")
+    )]
     pub fn form(self) -> Form {
         match self {
             Self::Vector => Form::Vector,

@@ -154,7 +154,7 @@ pub struct GpuGroupedRows {
     pub rope_table: Range,
     /// The sizes of the block.
     pub dims: GroupedDims,
-    /// The layer's cache, (rows, kv_heads * key + kv_heads * value) of f16.
+    /// The layer's cache, (rows, cache_row) of words of 16 bits.
     pub cache: Range,
     /// The places of tokens that belong to several sequences.
     pub sequences: Option<Sequences>,
@@ -172,7 +172,8 @@ enum Part {
 /// where tier `plain` has too few buffers for all that a model has.
 ///
 /// # Panics
-/// If a width is odd, the rotated part is wider than a head, or no multiple of 4 where it is rotated in halves.
+/// If a width is odd, the rotated part is wider than a head, or no multiple of 4 where it is rotated in halves, or heads have no [whole
+/// blocks](GroupedDims::has_whole_blocks).
 pub fn calls(b: &GpuGroupedRows, target: &Target) -> Vec<Call> {
     use Part::{Keys, Queries, Values};
     let most = match target.tier {
@@ -205,7 +206,8 @@ impl GpuGroupedRows {
         assert!(
             [dims.key, dims.value].iter().all(|n| n.is_multiple_of(2))
                 && (2..=dims.key).contains(&dims.rope)
-                && dims.rope.is_multiple_of(if in_halves { 4 } else { 2 }),
+                && dims.rope.is_multiple_of(if in_halves { 4 } else { 2 })
+                && dims.has_whole_blocks(),
             "grouped_rows works on pairs: {dims:?}"
         );
         let (heads, kv_heads) = (dims.heads as u32, dims.kv_heads as u32);
@@ -250,7 +252,7 @@ impl GpuGroupedRows {
             groups += (kv_heads * value / 2).div_ceil(WG);
         }
         if parts != [Part::Queries] {
-            call = call.bind("cache", &self.cache);
+            call = dims.rows().read_by(call.bind("cache", &self.cache));
         }
         let call = call.word_some("eps", normed.then_some(self.eps));
         (groups > 0).then(|| call.grid([Extent::N(groups), Extent::Tokens, Extent::N(1)]))
@@ -293,7 +295,7 @@ mod tests {
     use crate::gpu::{GpuError, Most, Step};
     use crate::kernels::CacheType;
     use crate::kernels::cases::grouped_rows::cases;
-    use crate::kernels::testing::{Rng, agree};
+    use crate::kernels::testing::{Rng, agree, assert_close, assert_half_a_code};
 
     /// A buffer for four floats.
     fn short() -> Range {
@@ -337,30 +339,31 @@ mod tests {
     #[test]
     fn heads_are_biased_normed_and_rotated_in_both_pairings() {
         let mut rng = Rng::fresh();
-        for (pairing, biases, norms) in [
-            (Pairing::Adjacent, false, false),
-            (Pairing::Halves, true, false),
-            (Pairing::Halves, false, true),
-            (Pairing::Adjacent, true, true),
+        for (pairing, biases, norms, cache, [key, value]) in [
+            (Pairing::Adjacent, false, false, CacheType::F16, [20, 12]),
+            (Pairing::Halves, true, false, CacheType::F16, [20, 12]),
+            (Pairing::Halves, false, true, CacheType::Q8_0, [64, 128]),
+            (Pairing::Adjacent, true, true, CacheType::F16, [20, 12]),
         ] {
             let dims = GroupedDims {
                 heads: 6,
                 kv_heads: 2,
-                key: 20,
-                value: 12,
+                key,
+                value,
                 rope: 16,
                 pairing,
-                cache: CacheType::F16,
+                cache,
             };
             let (pos, tokens) = (3, 2);
-            let q = rng.normals(tokens * 6 * 20);
-            let (k, v) = (rng.normals(tokens * 2 * 20), rng.normals(tokens * 2 * 12));
+            let [query, keys, values] = [6 * key, 2 * key, 2 * value];
+            let q = rng.normals(tokens * query);
+            let (k, v) = (rng.normals(tokens * keys), rng.normals(tokens * values));
             let of = |has: bool, values: Vec<f32>| has.then_some(values);
-            let q_bias = of(biases, rng.normals(6 * 20));
-            let k_bias = of(biases, rng.normals(2 * 20));
-            let v_bias = of(biases, rng.normals(2 * 12));
-            let q_norm = of(norms, rng.normals(20));
-            let k_norm = of(norms, rng.normals(20));
+            let q_bias = of(biases, rng.normals(query));
+            let k_bias = of(biases, rng.normals(keys));
+            let v_bias = of(biases, rng.normals(values));
+            let q_norm = of(norms, rng.normals(key));
+            let k_norm = of(norms, rng.normals(key));
             let table: Vec<[f32; 2]> = (0..6 * 8)
                 .map(|i| [(i as f32).cos(), (i as f32).sin()])
                 .collect();
@@ -378,18 +381,20 @@ mod tests {
             grouped_rows(&mut made, &k, &v, vectors, &table, pos, dims, &mut cache);
             for t in 0..tokens {
                 let angles = &table[(pos + t) * 8..][..8];
-                let own = &q[t * 120..][..120];
+                let own = &q[t * query..][..query];
                 let expected = exact(own, vectors.q_bias, vectors.q_norm, angles, dims);
-                let found = &made[t * 120..][..120];
-                crate::kernels::testing::assert_close(found, &expected, 1e-11, "queries");
-                let own = &k[t * 40..][..40];
+                let found = &made[t * query..][..query];
+                assert_close(found, &expected, 1e-11, "queries");
+                let own = &k[t * keys..][..keys];
                 let mut expected = exact(own, vectors.k_bias, vectors.k_norm, angles, dims);
                 let bias = |i: usize| v_bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
-                let values = v[t * 24..][..24].iter().enumerate();
+                let values = v[t * values..][..values].iter().enumerate();
                 expected.extend(values.map(|(i, v)| f64::from(*v) + bias(i)));
-                let found = &cache[(pos + t) * row..][..row];
-                let found: Vec<f32> = found.iter().map(|half| half.to_f32()).collect();
-                crate::kernels::testing::assert_close(&found, &expected, 1e-6, "cache row");
+                let found = dims.rows().read_all(&cache[(pos + t) * row..][..row]);
+                match dims.cache {
+                    CacheType::F16 => assert_close(&found, &expected, 1e-6, "cache row"),
+                    CacheType::Q8_0 => assert_half_a_code(&found, &expected),
+                }
             }
             let others = cache[..pos * row]
                 .iter()

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use crate::gpu::Gpu;
 use crate::gpu::call::Call;
 use crate::gpu::testing::gpu_weight;
+#[cfg(test)]
+use crate::kernels::cache_type::BLOCK;
 use crate::kernels::cases::random::Random;
 use crate::kernels::cases::{Case, Lab, Runs};
 use crate::model::Weight;
@@ -148,6 +150,19 @@ pub fn assert_close(found: &[f32], exact: &[f64], limit: f64, what: &str) {
         error <= limit,
         "{what}: NMSE {error:.3e} is above {limit:.0e}"
     );
+}
+
+/// Panics unless values of Q8_0 are within half a code of these: 2^-11 is the rounding of the scale, and the rest that of f32.
+#[cfg(test)]
+pub fn assert_half_a_code(found: &[f32], exact: &[f64]) {
+    assert_eq!(found.len(), exact.len());
+    for (found, exact) in found.chunks(BLOCK).zip(exact.chunks(BLOCK)) {
+        let most = exact.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let bound = most * (0.5 / 127.0 + 1.0 / 2048.0 + 1e-5);
+        for (x, y) in found.iter().zip(exact) {
+            assert!((f64::from(*x) - y).abs() <= bound, "{x} for {y}");
+        }
+    }
 }
 
 #[cfg(test)]

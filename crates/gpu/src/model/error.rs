@@ -67,6 +67,15 @@ pub enum ModelError {
         /// The number that the layer would have.
         number: usize,
     },
+    /// A prediction layer that is wanted for a model of a family that knows none.
+    #[error(
+        "models of architecture {architecture} have no layer for multi-token prediction (MTP); leave out --draft-model and --draft mtp, and use \
+         --draft ngram for drafts"
+    )]
+    NeverPredicts {
+        /// `general.architecture`.
+        architecture: String,
+    },
     /// A prediction layer of a model with other sizes.
     #[error(
         "the prediction layer is of another model: {key} is {found} in its file and {expected} in that of the model"

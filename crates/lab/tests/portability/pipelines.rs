@@ -10,7 +10,7 @@ use glimt::gpu::target::profiles;
 use glimt::gpu::{Step, Target, Tier};
 use glimt::kernels::keep_states::States;
 use glimt::kernels::nextn_input::{GpuNextnInput, StatesFrom};
-use glimt::kernels::{accept_drafts, keep_states, mark, read};
+use glimt::kernels::{CacheType, accept_drafts, keep_states, mark, read};
 use glimt::model::pairs::Pair;
 use glimt::model::{Convert, NextnSource, Transformer, Weight};
 use glimt::models::{Model, gqa, mla};
@@ -107,8 +107,8 @@ impl Retyped {
     }
 }
 
-/// A model of these sizes with three layers, of which the first may be dense, and weights of `types`.
-fn model(name: ModelName, types: [GgmlType; 2]) -> Box<dyn Model> {
+/// A model of these sizes with three layers, of which the first may be dense, and weights of `types`. Nothing where it cannot have a cache of this type.
+fn model(name: ModelName, types: [GgmlType; 2], cache: CacheType) -> Option<Box<dyn Model>> {
     let options = SynthOptions {
         layers: Some(3),
         ..SynthOptions::default()
@@ -119,12 +119,18 @@ fn model(name: ModelName, types: [GgmlType; 2]) -> Box<dyn Model> {
     if latent.flat_map(|a| ModelName::of(a)).any(|of| of == name) {
         let mut model = mla::Model::load(Arc::new(gguf)).expect("it is supported");
         by.retype(&mut model.weights, |attention, by| attention.convert(by));
-        return Box::new(model);
+        return with_cache(model, cache);
     }
     let model = gqa::Model::with_nextn(Arc::new(gguf), &NextnSource::None);
     let mut model = model.expect("it is supported");
     by.retype(&mut model.weights, |attention, by| attention.convert(by));
-    Box::new(model)
+    with_cache(model, cache)
+}
+
+/// The model with a cache of this type, if it can have one.
+fn with_cache(mut model: impl Model + 'static, cache: CacheType) -> Option<Box<dyn Model>> {
+    model.set_cache_type(cache).ok()?;
+    Some(Box::new(model))
 }
 
 /// The step of one token by products of weights, where the model has such.
@@ -223,11 +229,14 @@ fn others() -> Vec<Call> {
 }
 
 /// Every pipeline that steps of `models` ask for on all devices, once. The weights of a model have a type, and every second one the type
-/// that follows it among `types`: a kernel that reads two types imports two modules that share no code, so a pair can only clash by names.
+/// that follows it among `types`: a kernel that reads two types imports two modules that share no code, so a pair can only clash by names. No kernel
+/// reads a cache and quantised weights but those that write its rows, so each model has a cache of codes with the first of `types` alone.
 pub fn pipelines(models: &[ModelName], types: &[GgmlType]) -> Vec<Pipeline> {
-    let of_model = |(name, i): (ModelName, usize)| {
+    let of_model = |(name, i, cache): (ModelName, usize, CacheType)| {
         let mut found = BTreeSet::new();
-        let model = model(name, [types[i], types[(i + 1) % types.len()]]);
+        let Some(model) = model(name, [types[i], types[(i + 1) % types.len()]], cache) else {
+            return found;
+        };
         for target in profiles() {
             for step in steps(&target, &*model) {
                 let calls = step.resolve();
@@ -243,8 +252,9 @@ pub fn pipelines(models: &[ModelName], types: &[GgmlType]) -> Vec<Pipeline> {
     };
     let cases = models
         .iter()
-        .flat_map(|name| (0..types.len()).map(|i| (*name, i)));
-    let cases: Vec<_> = cases.collect();
+        .flat_map(|name| (0..types.len()).map(|i| (*name, i, CacheType::F16)));
+    let with_codes = models.iter().map(|name| (*name, 0, CacheType::Q8_0));
+    let cases: Vec<_> = cases.chain(with_codes).collect();
     let mut all: BTreeSet<_> = cases.into_par_iter().flat_map_iter(of_model).collect();
     for call in others() {
         let spec = interface::spec(&call).unwrap_or_else(|e| panic!("{e}"));

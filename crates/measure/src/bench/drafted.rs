@@ -212,6 +212,7 @@ mod tests {
     const MEANS: DraftMeans = DraftMeans {
         most: 16,
         predicts: true,
+        one_by_one: false,
         brings_experts: false,
     };
 

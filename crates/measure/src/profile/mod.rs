@@ -177,6 +177,7 @@ fn on_gpu(
         driver: driver(&gpu),
         backends: backend_name(gpu.info.backend),
         tier: gpu.tier.name(),
+        cache_type: model.cache_type().name(),
         tier_trial,
         precompose,
         cpu_share,
@@ -250,6 +251,7 @@ fn watched<T>(
     let used = config.experts.as_ref().map_or(0, |experts| experts.used);
     let traffic = Traffic {
         slots: after.map_or(0, |_| slots),
+        from_file: matches!(model.residence, Residence::File(_) | Residence::OneByOne(_)),
         counted: after
             .zip(before)
             .map(|(after, before)| after.since(&before)),

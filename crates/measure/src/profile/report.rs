@@ -19,8 +19,8 @@ pub fn markdown(profile: &Profile) -> String {
 fn head(profile: &Profile) -> String {
     let h = &profile.head;
     let mut text = format!(
-        "{} on {} ({}, tier {}; driver {}), depth {}, ",
-        h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.n_depth,
+        "{} on {} ({}, tier {}; driver {}), cache in {}, depth {}, ",
+        h.model_type, h.gpu_info, h.backends, h.tier, h.driver, h.cache_type, h.n_depth,
     );
     text += &work(profile);
     let more = 100.0 * (profile.sum_us / profile.work.without_us() - 1.0);
@@ -56,7 +56,7 @@ fn head(profile: &Profile) -> String {
     text
 }
 
-/// The experts of a token or prompt, and those that came over the bus.
+/// The experts of a token or prompt, and those that came over the bus or from the file.
 fn experts(of: &FromHost, what: &str) -> String {
     let counted = of.expert_hits.zip(of.expert_misses);
     let counts_nothing = of.beside_bytes > 0.0 && counted.is_none_or(|(h, m)| h + m == 0.0);
@@ -79,11 +79,17 @@ fn experts(of: &FromHost, what: &str) -> String {
             "Where many tokens are computed at once, all experts{without} were brought beside what computes. "
         );
     }
+    let from = match of.from_file {
+        true => "from the file",
+        false => "over the bus",
+    };
     let came = of.bus_bytes;
-    let came = came.map(|bytes| format!("{:.2} MB came over the bus", bytes / 1e6));
-    text += &came.unwrap_or_else(|| "What came over the bus is not counted".to_owned());
-    let fills = of.fills_us;
-    text += &format!(", and {fills:.1} us are those of the dispatches that bring experts");
+    let came = came.map(|bytes| format!("{:.2} MB came {from}", bytes / 1e6));
+    text += &came.unwrap_or_else(|| format!("What came {from} is not counted"));
+    if !of.from_file {
+        let fills = of.fills_us;
+        text += &format!(", and {fills:.1} us are those of the dispatches that bring experts");
+    }
     if let Some(speed) = of.bus_gb_per_s {
         text += &format!(", {} GB/s", rate(speed));
     }
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn the_text_tells_what_timestamps_cost_then_kernels_then_layers() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, medians over 3 tokens, 6 dispatches each, 5 of them dependent.
 Without timestamps a token takes 30.0 us while generating; with two, at the ends of its pass, 20.0 us of GPU time.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
@@ -300,7 +306,7 @@ Alone: all of a kernel's calls of a token with nothing between them, so that non
     #[test]
     fn a_prompt_is_told_in_tokens_per_second_and_operations() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, a prompt of 70 tokens, 64 at once, medians over 3 repetitions, 6 dispatches each.
 Without timestamps the prompt takes 0.02 ms, 3500000 tokens/s.
 The dispatches below sum up to 24.0 us (+20.0% of that), told apart by timestamps between dispatches.
 A plain read of a large buffer reaches 10.0 GB/s, a dispatch that waits for the one before and reads 32 KiB takes 0.50 us: \
@@ -329,7 +335,7 @@ in a product of several tokens; operations are two for each weight used and toke
     #[test]
     fn a_step_with_drafts_is_told_by_its_parts() {
         let expected = "\
-a model on a GPU (, tier plain; driver ), depth 0, steps with 2 drafts by mtp, all taken as accepted, medians over 3 steps, 6 dispatches each.
+a model on a GPU (, tier plain; driver ), cache in q8_0, depth 0, steps with 2 drafts by mtp, all taken as accepted, medians over 3 steps, 6 dispatches each.
 By the host's clock a step takes 20.0 us while generating, 1.25 times a token without drafts (16.0 us).
 ";
         let text = markdown(&example_drafted());
@@ -360,6 +366,7 @@ By the host's clock a step takes 20.0 us while generating, 1.25 times a token wi
             expert_hits: Some(6.0),
             expert_misses: Some(2.0),
             by_cpu: None,
+            from_file: false,
             bus_bytes: Some(1.5e6),
             beside_bytes: 0.0,
             fills_us: 30.0,
@@ -393,6 +400,25 @@ By the host's clock a step takes 20.0 us while generating, 1.25 times a token wi
     }
 
     #[test]
+    fn the_text_tells_of_experts_from_the_file() {
+        let mut profile = example(None);
+        profile.from_host = Some(FromHost {
+            expert_slots: 20,
+            expert_hits: Some(6.0),
+            expert_misses: Some(2.0),
+            by_cpu: None,
+            from_file: true,
+            bus_bytes: Some(1.5e6),
+            beside_bytes: 0.0,
+            fills_us: 0.0,
+            bus_gb_per_s: None,
+        });
+        let text = markdown(&profile);
+        let expected = "(75.0%), and 2.0 had none. 1.50 MB came from the file.\n";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
     fn the_text_tells_of_experts_that_came_beside_what_computes() {
         let mut profile = example_prompt();
         let of = FromHost {
@@ -400,6 +426,7 @@ By the host's clock a step takes 20.0 us while generating, 1.25 times a token wi
             expert_hits: Some(0.0),
             expert_misses: Some(0.0),
             by_cpu: None,
+            from_file: false,
             bus_bytes: Some(1.5e6),
             beside_bytes: 1.5e6,
             fills_us: 30.0,

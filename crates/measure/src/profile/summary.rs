@@ -24,6 +24,8 @@ pub struct Head {
     pub backends: String,
     /// Tier of the kernels.
     pub tier: &'static str,
+    /// The type of the cache.
+    pub cache_type: &'static str,
     /// The measurements by which the tier was chosen, where that was now.
     pub tier_trial: Option<String>,
     /// The outcome of `--precompose`, where it is not off.
@@ -105,7 +107,7 @@ impl Work {
     }
 }
 
-/// The experts of a token or prompt of a model whose experts lie in host memory.
+/// The experts of a token or prompt of a model whose experts lie in host memory or in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FromHost {
     /// Slots of each layer.
@@ -117,7 +119,9 @@ pub struct FromHost {
     /// The experts that the CPU multiplied, if it has a share.
     #[serde(flatten)]
     pub by_cpu: Option<ByCpu>,
-    /// Bytes that came over the bus, on average.
+    /// Whether they stay in the file, from which the host reads them. Then no dispatch brings any.
+    pub from_file: bool,
+    /// Bytes that came over the bus or from the file, on average.
     pub bus_bytes: Option<f64>,
     /// Bytes of these that came beside what computes, of all experts without a slot whichever were chosen: hits and misses do not count them.
     pub beside_bytes: f64,
@@ -287,6 +291,8 @@ pub(super) struct Measured {
 pub(super) struct Traffic {
     /// Slots of each layer.
     pub(super) slots: u32,
+    /// Whether experts stay in the file.
+    pub(super) from_file: bool,
     /// The counts of the device, where it has slots.
     pub(super) counted: Option<ExpertTraffic>,
     /// What the CPU multiplied of a token, if it has a share.
@@ -330,6 +336,7 @@ impl Traffic {
             expert_hits: hits,
             expert_misses: misses,
             by_cpu: self.by_cpu,
+            from_file: self.from_file,
             bus_bytes: bytes,
             beside_bytes: beside as f64,
             fills_us,
@@ -399,7 +406,8 @@ impl Spans {
     fn sum_of(&self, of: impl Fn(usize) -> bool) -> f64 {
         let sum = |token: &Vec<f64>| {
             let picked = token.iter().enumerate().filter(|(i, _)| of(*i));
-            picked.map(|(_, us)| us).sum()
+            // The sum of no floats is -0.
+            picked.fold(0.0, |sum, (_, us)| sum + us)
         };
         median(self.0.iter().map(sum).collect())
     }

@@ -72,6 +72,8 @@ pub struct Tuned {
     pub gpu_info: String,
     /// The model.
     pub model: String,
+    /// The type of the cache.
+    pub cache_type: &'static str,
     /// Tier of the kernels.
     pub tier: &'static str,
     /// The clock that told the times: `gpu`, or `host` where the GPU's timestamps are missing or wrong.

@@ -27,6 +27,8 @@ use crate::gpu::geometry::{Geometry, Made, Site};
 use crate::gpu::record::Recording;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions, Step};
+use crate::kernels::CacheType;
+use crate::model::NextnSource;
 
 /// Cache rows that the measured tokens attend to.
 const DEPTH: usize = 512;
@@ -52,6 +54,8 @@ pub struct TuneOptions {
     pub source: Source,
     /// The GPU and its kernels.
     pub gpu: GpuOptions,
+    /// The type of the cache that the measured tokens have.
+    pub cache_type: CacheType,
     /// Whether to load a model that has no room in memory, as far as anything tells.
     pub force: bool,
     /// Time to measure in; products whose turn did not come keep their default.
@@ -139,6 +143,7 @@ pub fn run(options: &TuneOptions, on_event: &mut OnEvent<'_>) -> Result<Tuned, T
     Ok(Tuned {
         gpu_info: gpu.info.name.clone(),
         model: options.source.name(),
+        cache_type: options.cache_type.name(),
         tier: gpu.tier.name(),
         clock: Clock::of(gpu).name(),
         before_us,
@@ -216,7 +221,9 @@ impl Bench {
         options: &TuneOptions,
         on_event: &mut OnEvent<'_>,
     ) -> Result<(Self, ControlFlow<()>), TuneError> {
-        let model = options.source.load()?;
+        let model = options
+            .source
+            .load_with(&NextnSource::None, options.cache_type)?;
         // Measured against the defaults, not against what was kept before.
         let gpu = Arc::new(Gpu::open(&options.gpu).wait()?);
         if !gpu.tier.has_subgroups() {
@@ -498,6 +505,7 @@ mod tests {
         let options = TuneOptions {
             source: "tiny:q4_0".parse().expect("a synthetic model"),
             gpu: GpuOptions::default(),
+            cache_type: CacheType::F16,
             force: false,
             time: Duration::from_millis(300),
         };

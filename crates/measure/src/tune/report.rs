@@ -6,10 +6,11 @@ use crate::gpu::geometry::Geometry;
 /// A head and a table of products in Markdown.
 pub fn markdown(tuned: &Tuned) -> String {
     let mut text = format!(
-        "{} on {} (tier {}): a token takes {:.1} us of GPU time, with the defaults {:.1} us ({:+.1}%).\n\n",
+        "{} on {} (tier {}, cache in {}): a token takes {:.1} us of GPU time, with the defaults {:.1} us ({:+.1}%).\n\n",
         tuned.model,
         tuned.gpu_info,
         tuned.tier,
+        tuned.cache_type,
         tuned.after_us,
         tuned.before_us,
         100.0 * (tuned.after_us / tuned.before_us - 1.0)

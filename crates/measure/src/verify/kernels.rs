@@ -6,12 +6,15 @@ use serde::Serialize;
 use crate::gpu::Gpu;
 use crate::kernels::cases::{Case, Compared, Lab, verified};
 
+/// Stands between the names of kernels that were compared together.
+const AND: &str = " + ";
+
 /// One kernel and its twin.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelCheck {
     /// The tier.
     pub tier: &'static str,
-    /// The kernel, by the name of its twin.
+    /// The kernel, by the name of its twin. Of several, the names are joined by ` + `.
     pub kernel: String,
     /// Types, shape and form.
     pub case: String,
@@ -29,6 +32,11 @@ impl KernelCheck {
         self.nmse.is_some_and(|nmse| nmse <= self.limit)
     }
 
+    /// The names of the kernels that ran.
+    pub(super) fn kernels(&self) -> impl Iterator<Item = &str> + Clone {
+        self.kernel.split(AND)
+    }
+
     /// The check of a case. Its name is that of the kernels that ran.
     fn of(lab: &Lab<'_>, case: Case) -> Self {
         let by_share = |a: &Compared, b: &Compared| {
@@ -42,7 +50,7 @@ impl KernelCheck {
         let kernels: Vec<_> = lab.kernels().into_iter().collect();
         Self {
             tier: lab.gpu.tier.name(),
-            kernel: kernels.join(" + "),
+            kernel: kernels.join(AND),
             case: case.name,
             nmse: worst.map(|worst| worst.nmse),
             limit: worst.map_or(0.0, |worst| worst.limit),

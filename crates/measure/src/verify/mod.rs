@@ -25,6 +25,7 @@ use crate::engine::gpu::{GpuBackend, GpuModel};
 use crate::engine::residence;
 use crate::gpu::wait::Wait;
 use crate::gpu::{Gpu, GpuError, GpuOptions};
+use crate::kernels::CacheType;
 use crate::models::Model;
 use crate::recipes::Residence;
 use golden::Golden;
@@ -91,6 +92,8 @@ pub struct Check {
     /// The error of the worst position. Where two experts are as good as equal, rounding may choose the other, and then a position differs by
     /// more than the limit.
     pub worst: Option<f64>,
+    /// The error that the worst position may have; `None` where any is right, as in a comparison of a cache of codes with golden values of f16.
+    pub worst_limit: Option<f64>,
     /// The error that the device reported instead of a result.
     pub error: Option<String>,
 }
@@ -102,7 +105,8 @@ impl Check {
     /// Whether the device computes what it should.
     pub fn passed(&self) -> bool {
         let within = |error: Option<f64>, limit: f64| error.is_some_and(|error| error <= limit);
-        within(self.nmse, self.limit) && within(self.worst, WORST)
+        let worst_limit = self.worst_limit.unwrap_or(f64::INFINITY);
+        within(self.nmse, self.limit) && within(self.worst, worst_limit)
     }
 }
 
@@ -115,6 +119,15 @@ pub struct Lacking {
     pub missing: String,
 }
 
+/// A model that is left out, because it cannot have the cache that is asked for.
+#[derive(Debug, Clone, Serialize)]
+pub struct Without {
+    /// The model.
+    pub model: String,
+    /// Why it cannot.
+    pub reason: String,
+}
+
 /// The results of a verification.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Found {
@@ -122,12 +135,16 @@ pub struct Found {
     pub device: Option<String>,
     /// The seed of the kernels' inputs.
     pub seed: u64,
+    /// The type of the models' caches. Kernels are compared with caches of both types.
+    pub cache_type: &'static str,
     /// Kernels beside their twins.
     pub kernels: Vec<KernelCheck>,
     /// Models beside the reference and the golden values.
     pub checks: Vec<Check>,
     /// Tiers that were left out.
     pub lacking: Vec<Lacking>,
+    /// Models that were left out.
+    pub without: Vec<Without>,
 }
 
 impl Found {
@@ -138,11 +155,19 @@ impl Found {
         kernels.count() + models.count()
     }
 
-    /// The kernels that differ from their twins, each with its tier.
+    /// The kernels that differ from their twins, each with its tier. A comparison of several kernels names them together, unless one of them
+    /// differs alone, too.
     pub fn wrong_kernels(&self) -> BTreeSet<String> {
-        let wrong = self.kernels.iter().filter(|kernel| !kernel.passed());
+        let wrong = || self.kernels.iter().filter(|check| !check.passed());
+        let named = wrong().filter(|check| {
+            let is_of_it = |other: &KernelCheck| {
+                let is_other = other.tier == check.tier && other.kernel != check.kernel;
+                is_other && check.kernels().any(|kernel| kernel == other.kernel)
+            };
+            !wrong().any(is_of_it)
+        });
         let name = |check: &KernelCheck| format!("{} ({})", check.kernel, check.tier);
-        wrong.map(name).collect()
+        named.map(name).collect()
     }
 
     /// All comparisons.
@@ -189,20 +214,22 @@ pub enum Row<'a> {
 
 /// Compares the CPU reference with the golden values. Then it compares, in each of the `tiers` that the device runs, every kernel with its
 /// twin, and models with both. `options` tell how to open the device; without them there is only the CPU reference. The inputs of kernels
-/// follow from `seed`. `on_row` is told of each comparison; a break ends it.
+/// follow from `seed`, and models have a cache of this type on both sides; the golden values are those of f16. `on_row` is told of each comparison; a break ends it.
 ///
 /// # Errors
 /// Where nothing can be compared. What a device reports for a kernel or a model is a failed comparison instead.
 pub fn verify(
     options: Option<&GpuOptions>,
     tiers: &[Tier],
-    seed: u64,
+    (seed, cache): (u64, CacheType),
     on_row: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
 ) -> Result<Found, BenchError> {
-    let subjects = models::all()?;
+    let (subjects, without) = models::all(cache)?;
     let golden = Golden::read();
     let mut found = Found {
         seed,
+        cache_type: cache.name(),
+        without,
         ..Found::default()
     };
     let checks = golden.checks_of_reference(&subjects)?;
@@ -243,6 +270,7 @@ pub fn verify(
 
 /// The comparisons of a model on a device.
 fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
+    let cache = subject.model.cache_type();
     let check =
         |way: Way, residence: Residence, against, result: Result<Difference, BenchError>| {
             let (difference, error) = match result {
@@ -256,8 +284,9 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
                 expert_slots: residence.slots(),
                 against,
                 nmse: difference.map(|d| d.median),
-                limit: limit(gpu, way),
+                limit: limit(gpu, way, cache),
                 worst: difference.map(|d| d.worst),
+                worst_limit: Some(WORST),
                 error,
             }
         };
@@ -284,7 +313,8 @@ fn checks_of(gpu: &Arc<Gpu>, subject: &Subject, golden: &Golden) -> Vec<Check> {
                 let against = on_gpu(&loaded, &golden.tokens, (way, chunk));
                 let difference = against.map(|rows| golden.difference(&rows));
                 let mut check = check(way, residence, "llama.cpp", difference);
-                check.limit = check.limit.max(golden::LIMIT_OF_REFERENCE);
+                let (median, worst) = golden::limits(cache);
+                (check.limit, check.worst_limit) = (check.limit.max(median), worst);
                 checks.push(check);
             }
             let difference = rows.map(|rows| Difference::of(&rows, &subject.rows));
@@ -338,15 +368,17 @@ fn on_cpu(model: &Arc<dyn Model>, tokens: &[u32]) -> Result<Vec<Vec<f32>>, Bench
 
 /// The error that rounding may cause in the logits, by how this device computes them: with f32, halves, halves in pairs, or bytes. Prompts
 /// are computed by cooperative matrices of halves where the device has them. The limits are at least twice the errors that were seen with
-/// the models of the tests.
-fn limit(gpu: &Gpu, way: Way) -> f64 {
+/// the models of the tests. A value that rounding moves to the other side of half a step of a cache of codes is another code.
+fn limit(gpu: &Gpu, way: Way, cache: CacheType) -> f64 {
     let by_matrices = matches!(way, Way::Chunk | Way::Predicted) && gpu.coop.is_some();
+    let has_codes = cache != CacheType::F16;
     match gpu.tier {
         _ if way == Way::Drafted => 0.0,
         Tier::Int8 => 2e-3,
         _ if by_matrices => 2e-3,
-        Tier::Subgroup if gpu.packed_halves => 2e-5,
+        Tier::Subgroup if has_codes || gpu.packed_halves => 2e-5,
         Tier::Subgroup => 2e-6,
+        Tier::Plain if has_codes => 2e-6,
         Tier::Plain => 2e-7,
     }
 }

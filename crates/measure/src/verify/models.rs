@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::on_cpu;
+use super::{Without, on_cpu};
 use crate::bench::BenchError;
-use crate::engine::ModelSource;
+use crate::engine::{EngineError, ModelSource};
 use crate::gguf::Gguf;
-use crate::model::NextnSource;
+use crate::kernels::CacheType;
+use crate::model::{ModelError, NextnSource};
 use crate::models::{self, Model};
 use crate::synth::{self, ModelName, Recipe, SynthOptions};
 
@@ -37,8 +38,12 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    fn new(name: String, is_built_in: bool, gguf: Gguf) -> Result<Self, BenchError> {
-        let model = models::load_with_nextn(Arc::new(gguf), &NextnSource::IfAny)?;
+    fn new(
+        name: String,
+        is_built_in: bool,
+        (gguf, cache): (Gguf, CacheType),
+    ) -> Result<Self, BenchError> {
+        let model = models::load_with_cache(Arc::new(gguf), &NextnSource::IfAny, cache)?;
         let vocab = model.config().vocab_size as u32;
         let tokens: Vec<u32> = (0..TOKENS).map(|i| (37 * i + 11) % vocab).collect();
         let rows = on_cpu(&model, &tokens)?;
@@ -53,14 +58,16 @@ impl Subject {
     }
 }
 
-/// The model that is compiled into the program.
-pub(super) fn built_in() -> Result<Subject, BenchError> {
-    Subject::new("built-in".to_owned(), true, ModelSource::Embedded.open()?)
+/// The model that is compiled into the program, with a cache of this type.
+pub(super) fn built_in(cache: CacheType) -> Result<Subject, BenchError> {
+    let gguf = ModelSource::Embedded.open()?;
+    Subject::new("built-in".to_owned(), true, (gguf, cache))
 }
 
-/// All subjects.
-pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
-    let mut all = vec![built_in()?];
+/// All subjects that can have a cache of this type, and the models that cannot.
+pub(super) fn all(cache: CacheType) -> Result<(Vec<Subject>, Vec<Without>), BenchError> {
+    let mut all = vec![built_in(cache)?];
+    let mut without = vec![];
     for (model, recipe, layers) in SYNTHETIC {
         let name = format!("{model}:{recipe}");
         let options = SynthOptions {
@@ -70,10 +77,19 @@ pub(super) fn all() -> Result<Vec<Subject>, BenchError> {
         };
         let bytes = synth::in_memory(model, recipe, &options)?;
         let gguf = Gguf::from_bytes(bytes, &name)?;
-        all.push(Subject {
-            is_also_partly: model == ModelName::TinyGlm,
-            ..Subject::new(name, false, gguf)?
-        });
+        match Subject::new(name.clone(), false, (gguf, cache)) {
+            Ok(subject) => all.push(Subject {
+                is_also_partly: model == ModelName::TinyGlm,
+                ..subject
+            }),
+            Err(BenchError::Engine(EngineError::Model(error @ ModelError::CacheType { .. }))) => {
+                without.push(Without {
+                    model: name,
+                    reason: error.to_string(),
+                })
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(all)
+    Ok((all, without))
 }

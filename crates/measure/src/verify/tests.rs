@@ -15,16 +15,18 @@ fn quiet(_: Row<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn all_of(options: Option<&GpuOptions>, tiers: &[Tier]) -> Found {
+fn all_of(options: Option<&GpuOptions>, tiers: &[Tier], cache: CacheType) -> Found {
     let seed = Rng::fresh().bits();
-    verify(options, tiers, seed, &mut quiet).expect("these tests need a GPU adapter")
+    verify(options, tiers, (seed, cache), &mut quiet).expect("these tests need a GPU adapter")
 }
 
 #[test]
 fn the_cpu_reference_has_the_golden_values() {
-    let found = all_of(None, &Tier::ALL);
-    assert_eq!((found.device.clone(), found.checks.len()), (None, 1));
-    assert_eq!(found.failed(), 0, "{found:?}");
+    for cache in CacheType::ALL {
+        let found = all_of(None, &Tier::ALL, cache);
+        assert_eq!((found.device.clone(), found.checks.len()), (None, 1));
+        assert_eq!(found.failed(), 0, "{found:?}");
+    }
 }
 
 #[test]
@@ -32,7 +34,7 @@ fn the_cpu_reference_has_the_golden_values() {
 fn tiers_of_this_machine_pass() {
     // Each run draws a tier. `verify/kernels/tests.rs` compares the kernels of all tiers.
     let asked = some(&Tier::ALL, 1);
-    let found = all_of(Some(&GpuOptions::default()), &asked);
+    let found = all_of(Some(&GpuOptions::default()), &asked, CacheType::F16);
     // Drafts need steps of several tokens, which one tier does not have.
     let drafts = usize::from(asked != [Tier::Plain]);
     let of_model = Way::ALL.len() + drafts;
@@ -68,7 +70,7 @@ fn tiers_of_this_machine_pass() {
 #[test]
 fn a_wrong_weight_on_the_device_fails_every_way() {
     let golden = Golden::read();
-    let mut subject = models::built_in().expect("it is in the program");
+    let mut subject = models::built_in(CacheType::F16).expect("it is in the program");
     // The reference's logits of other tokens stand for a device that is wrong.
     for row in &mut subject.rows {
         row.rotate_right(1);
@@ -87,7 +89,7 @@ fn a_wrong_weight_on_the_device_fails_every_way() {
 #[test]
 fn a_model_whose_prompts_have_room_token_by_token_alone_passes() {
     let golden = Golden::read();
-    let subject = models::built_in().expect("it is in the program");
+    let subject = models::built_in(CacheType::F16).expect("it is in the program");
     let options = GpuOptions {
         tier: Some(Tier::Subgroup),
         ..GpuOptions::default()

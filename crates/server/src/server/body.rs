@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body as Stream;
@@ -152,7 +153,13 @@ pub(super) async fn read<T: Send + 'static>(
         Err(left) => left,
     };
     let forms = &app.reading.forms;
-    let last = forms.run(sender, limited(FORM_TIME), move || {
+    let model = Arc::clone(&app.served()?.model);
+    let limited_form = move |effort| {
+        // The first form waits for the model's vocabulary, which takes as long whatever the form is. An error comes again where the form is made.
+        let _ = model.engine.prepare_grammars();
+        limited(FORM_TIME)(effort)
+    };
+    let last = forms.run(sender, limited_form, move || {
         let done = work(&value);
         drop((value, taken));
         tidy();

@@ -20,6 +20,8 @@ pub struct DraftMeans {
     pub most: usize,
     /// Whether the prediction layer is loaded.
     pub predicts: bool,
+    /// Whether steps have room for one token alone, so that `most` is 0.
+    pub one_by_one: bool,
     /// Whether experts come from host memory or from the file, where further tokens of a step cost time of the bus.
     pub brings_experts: bool,
 }
@@ -33,6 +35,16 @@ pub enum DraftError {
          --draft-model, or use --draft ngram"
     )]
     NoLayer,
+    /// A step has no room for several tokens.
+    #[error(
+        "--draft {source} computes several tokens in a step, and the memory has room for one alone beside the experts; use --draft off, a shorter \
+         context (-c), or more of the GPU's memory (--gpu-memory)",
+        source = .source_name
+    )]
+    OneByOne {
+        /// The source that was asked for.
+        source_name: &'static str,
+    },
     /// Steps of several tokens do not leave the same.
     #[error(
         "--draft {source} would change the text: here a step of several tokens does not leave for each of them what a step of one leaves; use \
@@ -80,7 +92,10 @@ impl Drafts {
         }
         if means.most == 0 {
             let source_name = source.name();
-            return Err(DraftError::RowsDiffer { source_name });
+            return Err(match means.one_by_one {
+                true => DraftError::OneByOne { source_name },
+                false => DraftError::RowsDiffer { source_name },
+            });
         }
         if source == DraftSource::Mtp && !means.predicts {
             return Err(DraftError::NoLayer);
@@ -180,6 +195,7 @@ mod tests {
     const CPU: DraftMeans = DraftMeans {
         most: 64,
         predicts: false,
+        one_by_one: false,
         brings_experts: false,
     };
 
@@ -190,6 +206,11 @@ mod tests {
     #[test]
     fn drafts_that_cannot_be_had_are_refused_or_left_off() {
         let none = DraftMeans::default();
+        let alone = DraftMeans {
+            one_by_one: true,
+            brings_experts: true,
+            ..none
+        };
         let brings = DraftMeans {
             predicts: true,
             brings_experts: true,
@@ -201,6 +222,14 @@ mod tests {
         for (source, means, expected) in [
             (DraftSource::Auto, &none, Ok(false)),
             (DraftSource::Auto, &brings, Ok(false)),
+            (DraftSource::Auto, &alone, Ok(false)),
+            (
+                DraftSource::Ngram,
+                &alone,
+                Err(DraftError::OneByOne {
+                    source_name: "ngram",
+                }),
+            ),
             (DraftSource::Auto, &CPU, Ok(true)),
             (DraftSource::Off, &CPU, Ok(false)),
             (DraftSource::Ngram, &CPU, Ok(true)),

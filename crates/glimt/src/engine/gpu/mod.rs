@@ -330,6 +330,7 @@ impl Backend for GpuBackend {
                 false => 0,
             },
             predicts: self.batch.recipes.predicts() > 0,
+            one_by_one: self.model().residence.is_one_by_one(),
             brings_experts: self.model().residence != Residence::Whole,
         }
     }

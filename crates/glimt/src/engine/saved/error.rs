@@ -63,6 +63,19 @@ pub enum SessionFileError {
         /// The value of the loaded model.
         expected: String,
     },
+    /// The same model wrote it, with a cache of another type.
+    #[error(
+        "the session file {} has a cache in {found}, but the cache is in {expected} here; give --cache-type {found}, or name another file",
+        path.display()
+    )]
+    OtherCache {
+        /// The file.
+        path: PathBuf,
+        /// The type of the file's rows.
+        found: String,
+        /// The type of the loaded model's cache.
+        expected: String,
+    },
     /// Bytes that nobody wrote so.
     #[error(
         "the session file {} is damaged at byte {position}: found {found}, expected {expected}; nothing of it was used. What was saved before \

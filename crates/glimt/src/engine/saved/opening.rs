@@ -255,8 +255,17 @@ fn refusal(path: &Path, found: &[u8], own: &Identity) -> SessionFileError {
     if rest.len() < length {
         return damaged("a part of a header", "a whole header");
     }
-    let difference = parsed(found).and_then(|(_, read)| read.difference(own));
-    match difference {
+    let Some((_, read)) = parsed(found) else {
+        return damaged("a header that does not check", "a header as it was written");
+    };
+    if let Some([found, expected]) = read.types_of_cache(own) {
+        return SessionFileError::OtherCache {
+            path: path.to_owned(),
+            found: found.to_owned(),
+            expected: expected.to_owned(),
+        };
+    }
+    match read.difference(own) {
         Some((what, found, expected)) => SessionFileError::OtherModel {
             path: path.to_owned(),
             what,

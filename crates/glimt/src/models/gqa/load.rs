@@ -33,13 +33,13 @@ impl Model {
     /// Reads the configuration and finds all weights.
     ///
     /// # Errors
-    /// The errors of [`Config::from_gguf`] and [`Transformer::load`]; [`ModelError::NoPrediction`] where `source` names a file of a prediction
+    /// The errors of [`Config::from_gguf`] and [`Transformer::load`]; [`ModelError::NeverPredicts`] where `source` asks for a prediction
     /// layer, which no model of the family has.
     pub fn with_nextn(gguf: Arc<Gguf>, source: &NextnSource) -> Result<Model, ModelError> {
         let config = Config::from_gguf(&gguf)?;
-        if matches!(source, NextnSource::Other(_)) {
-            let number = config.block_count;
-            return Err(ModelError::NoPrediction { number });
+        if matches!(source, NextnSource::Own | NextnSource::Other(_)) {
+            let architecture = config.architecture.clone();
+            return Err(ModelError::NeverPredicts { architecture });
         }
         let tensors = Tensors::new(&gguf, &config);
         let values = config.dims.heads * config.dims.value;

@@ -89,8 +89,10 @@ impl super::Model for Model {
             return Err(ModelError::CacheType {
                 cache: cache.name(),
                 why: format!(
-                    "its key heads have {} values and its value heads {}, which are no whole blocks of {BLOCK}",
-                    dims.key, dims.value
+                    "its key heads have {} values and its value heads {}, which are no multiples of {}",
+                    dims.key,
+                    dims.value,
+                    2 * BLOCK
                 ),
             });
         }
@@ -165,6 +167,29 @@ mod tests {
     use super::*;
     use crate::kernels::router::MAX_EXPERTS;
     use crate::models::Model as _;
+
+    #[test]
+    fn a_cache_of_8_bits_needs_heads_of_multiples_of_64_values() {
+        for (head, fits) in [(64, true), (192, true), (32, false), (96, false)] {
+            let sizes = testing::Sizes {
+                heads: 2,
+                kv_heads: 1,
+                head,
+                fused: false,
+            };
+            let draft = testing::Draft::sized("qwen3", sizes);
+            let mut model = draft.load().expect("it is whole");
+            let set = model.set_cache_type(CacheType::Q8_0);
+            match set.map_err(|e| e.to_string()) {
+                Ok(()) => assert!(fits && model.cache_type() == CacheType::Q8_0, "{head}"),
+                Err(error) => {
+                    let all = ["q8_0", &head.to_string(), "multiples of 64"];
+                    assert!(!fits && all.iter().all(|of| error.contains(of)), "{error}");
+                    assert_eq!(model.cache_type(), CacheType::F16);
+                }
+            }
+        }
+    }
 
     #[test]
     fn sizes_that_the_kernels_cannot_index_are_refused() {

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::Case;
 use super::attention::joined;
-use super::lab::{Compared, Lab, state};
+use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
 use crate::gpu::call::State;
 use crate::gpu::{Gpu, GpuError};
@@ -51,17 +51,17 @@ impl Queries {
         }
     }
 
-    /// Has scores rise and fall with the rows of `cache`, so that sums must be scaled.
-    fn rise(&mut self, cache: &mut [f16]) {
-        let (key, row) = (self.dims.key, self.dims.cache_row());
+    /// Has scores rise and fall with the rows of values `rows`, so that sums must be scaled.
+    fn rise(&mut self, rows: &mut [f32]) {
+        let (key, row) = (self.dims.key, self.dims.cache_values());
         // A share that rises by 1 every 2 rows; of every second head it falls by 16 instead. The sums of these must stay as they are where
         // those of others are scaled: a factor between scores may be too small or too large for an f32.
         for (head, q) in self.q.iter_mut().step_by(key).enumerate() {
             *q = [1.0, -16.0][head % 2] / self.scale;
         }
-        for (i, row) in cache.chunks_exact_mut(row).enumerate() {
+        for (i, row) in rows.chunks_exact_mut(row).enumerate() {
             let firsts = row[..self.dims.kv_heads * key].iter_mut().step_by(key);
-            firsts.for_each(|k| *k = f16::from_f32((i / 2 % 32) as f32));
+            firsts.for_each(|k| *k = (i / 2 % 32) as f32);
         }
     }
 
@@ -105,13 +105,14 @@ fn in_own_cache(
 ) -> Result<Vec<Compared>, GpuError> {
     let rows = pos + tokens;
     let seen = rows * dims.cache_row();
-    // Rows behind the last token are no numbers: reading one would show.
-    let mut cache = lab.halves((rows + 3) * dims.cache_row(), 1.0);
-    cache[seen..].fill(f16::NAN);
+    let mut values = lab.normals(rows * dims.cache_values());
     let mut queries = Queries::new(lab, dims, tokens);
     if tokens == 1 {
-        queries.rise(&mut cache[..seen]);
+        queries.rise(&mut values);
     }
+    // Rows behind the last token are no numbers: reading one would show.
+    let mut cache = dims.rows().write_all(&values);
+    cache.resize(seen + 3 * dims.cache_row(), f16::NAN);
     let attention = queries.given(lab, form, &cache, None, tokens);
     let slices = rows.div_ceil(slice_rows);
     let state = State {
@@ -135,7 +136,8 @@ fn of_sequences(
 ) -> Result<Vec<Compared>, GpuError> {
     let pages = Pages::new(lab, 32, lengths);
     let (row, tokens) = (dims.cache_row(), pages.tokens());
-    let of: Vec<Vec<f16>> = lengths.iter().map(|n| lab.halves(n * row, 1.0)).collect();
+    let rows = |n: &usize| lab.rows(dims.rows(), *n, 1.0);
+    let of: Vec<Vec<f16>> = lengths.iter().map(rows).collect();
     let cache = pages.cache(&of, row);
     let queries = Queries::new(lab, dims, tokens);
     let seen = pages.of.iter().zip(&pages.positions);
@@ -176,7 +178,7 @@ fn alone_in_pages(lab: &Lab<'_>, form: Form, dims: GroupedDims) -> Result<Vec<Co
     let lengths = [50, 700, 33, 1, 64];
     let pages = Pages::new(lab, 32, &lengths);
     let row = dims.cache_row();
-    let of = lengths.map(|n| lab.halves(n * row, 1.0));
+    let of = lengths.map(|n| lab.rows(dims.rows(), n, 1.0));
     let cache = pages.cache(&of, row);
     let mut all = vec![];
     for (t, rows) in lengths.into_iter().enumerate() {
@@ -203,10 +205,12 @@ pub(crate) fn context(
         kv_heads,
         key,
         value,
+        cache,
         ..
     } = dims;
     let of = [pos, tokens, slice_rows];
-    let name = format!("{heads} and {kv_heads} heads of {key} and {value}");
+    let of_cache = lab::of_cache(cache);
+    let name = format!("{heads} and {kv_heads} heads of {key} and {value}{of_cache}");
     let name = format!("{name}, {tokens} tokens after {pos}, slices of {slice_rows}");
     Case::new(name, move |lab| in_own_cache(lab, form, dims, of))
 }
@@ -214,8 +218,9 @@ pub(crate) fn context(
 /// Cases of the form that a device takes.
 pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
     let mut all = vec![];
+    let codes = |shape| dims(shape).with_cache(CacheType::Q8_0);
     // Llama 3.2 3B, Llama 3.1 8B, Qwen2.5 0.5B and 1.5B, Qwen3 30B A3B, a group of 16, Phi-3 mini and Phi-2.
-    for (shape, rows) in [
+    let of_f16 = [
         ([24, 8, 128, 128], 150),
         ([32, 8, 128, 128], 700),
         ([14, 2, 64, 64], 150),
@@ -224,40 +229,46 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
         ([32, 2, 128, 128], 90),
         ([32, 32, 96, 96], 40),
         ([32, 32, 80, 80], 70),
-    ] {
-        let dims = dims(shape);
+    ];
+    let of_f16 = of_f16.map(|(shape, rows)| (dims(shape), rows));
+    // Qwen3 30B A3B, SmolLM2 135M.
+    let of_codes = [([32, 4, 128, 128], 575), ([9, 3, 64, 64], 150)];
+    let of_codes = of_codes.map(|(shape, rows)| (codes(shape), rows));
+    for (dims, rows) in of_f16.into_iter().chain(of_codes) {
         let form = Form::of(gpu, dims);
         let (_, slice_rows) = cut_context(form, gpu.machine, rows, 1, dims.heads);
         let case = context(form, dims, [rows - 1, 1, slice_rows as usize]);
         all.push(case.verified_if(rows == 150 || rows == 575));
     }
     // Parts of a group of unlike sizes, widths that leave threads without columns, values wider than keys, the widest heads.
-    for (shape, of) in [
-        ([18, 2, 40, 24], [96, 1, 24]),
-        ([10, 2, 24, 136], [70, 3, 8]),
-        ([5, 1, 256, 256], [300, 2, 296]),
-        ([24, 8, 128, 128], [0, 1, 8]),
-        ([14, 2, 64, 64], [1, 8, 16]),
-        ([4, 4, 8, 16], [1000, 1, 256]),
-        ([64, 4, 64, 64], [129, 5, 64]),
+    for (dims, of) in [
+        (dims([18, 2, 40, 24]), [96, 1, 24]),
+        (dims([10, 2, 24, 136]), [70, 3, 8]),
+        (dims([5, 1, 256, 256]), [300, 2, 296]),
+        (dims([24, 8, 128, 128]), [0, 1, 8]),
+        (dims([14, 2, 64, 64]), [1, 8, 16]),
+        (dims([4, 4, 8, 16]), [1000, 1, 256]),
+        (dims([64, 4, 64, 64]), [129, 5, 64]),
+        (codes([10, 2, 192, 64]), [70, 3, 8]),
+        (codes([3, 1, 64, 256]), [90, 2, 96]),
     ] {
-        let dims = dims(shape);
         all.push(context(Form::of(gpu, dims), dims, of));
     }
-    for (shape, lengths) in [
-        ([24, 8, 128, 128], &[91usize, 1, 131] as &[usize]),
-        ([14, 2, 64, 64], &[1, 33, 700, 64, 2000]),
-        ([9, 1, 80, 40], &[5; 12]),
+    for (dims, lengths) in [
+        (dims([24, 8, 128, 128]), &[91usize, 1, 131] as &[usize]),
+        (dims([14, 2, 64, 64]), &[1, 33, 700, 64, 2000]),
+        (dims([9, 1, 80, 40]), &[5; 12]),
+        (codes([9, 3, 64, 64]), &[1, 33, 700, 64]),
     ] {
-        let dims = dims(shape);
         let form = Form::of(gpu, dims);
+        let heads = format!("{} heads{}", dims.heads, lab::of_cache(dims.cache));
         for as_one in [false, true] {
-            let name = format!("{} heads, {} sequences", dims.heads, lengths.len());
+            let name = format!("{heads}, {} sequences", lengths.len());
             let name = name + if as_one { ", each as it is alone" } else { "" };
             let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
             all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
         }
-        let name = format!("{} heads, tokens alone in pages", dims.heads);
+        let name = format!("{heads}, tokens alone in pages");
         all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));
     }
     all

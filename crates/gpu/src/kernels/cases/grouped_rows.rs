@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::Case;
-use super::lab::{Compared, Lab, state};
+use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
 use super::prepared::EPS;
 use super::rope_cache::{compared, untouched};
@@ -163,8 +163,7 @@ fn alone(
             all.push(lab.floats(&finished, &twin, 1e-12)?);
         }
         let written = |row| (pos..pos + tokens).contains(&row);
-        let row = dims.cache_row();
-        all.extend(compared(lab, &rows.cache, &expected, row, written)?);
+        all.extend(compared(lab, &rows.cache, &expected, dims.rows(), written)?);
     }
     Ok(all)
 }
@@ -172,7 +171,7 @@ fn alone(
 /// Tokens of several sequences, whose rows lie in pages, and one of them alone.
 fn by_sequence(lab: &Lab<'_>, dims: GroupedDims, has: Has) -> Result<Vec<Compared>, GpuError> {
     let pages = Pages::new(lab, 32, &[40, 1, 33, 32]);
-    let (tokens, row) = (pages.tokens(), dims.cache_row());
+    let (tokens, layout) = (pages.tokens(), dims.rows());
     let new = NewRows::new(lab, dims, has, tokens, pages.n_ctx);
     let place = |(sequence, position): (&usize, &u32)| {
         let position = *position as usize;
@@ -188,7 +187,7 @@ fn by_sequence(lab: &Lab<'_>, dims: GroupedDims, has: Has) -> Result<Vec<Compare
         state(tokens, longest.max(tokens) - tokens),
     )?;
     let written = |row| places.iter().any(|(_, to)| *to == row);
-    let mut all = compared(lab, &rows.cache, &expected, row, written)?;
+    let mut all = compared(lab, &rows.cache, &expected, layout, written)?;
     all.push(lab.floats(&finished, &twin, 1e-12)?);
 
     // The first token: the others' inputs are there, and are not read.
@@ -197,7 +196,7 @@ fn by_sequence(lab: &Lab<'_>, dims: GroupedDims, has: Has) -> Result<Vec<Compare
     let (rows, finished) = new.call(lab, [1; 3], tokens, pages.rows, Some(sequences));
     lab.run(calls(&rows, lab.gpu), state)?;
     let written = |row| row == places[0].1;
-    all.extend(compared(lab, &rows.cache, &expected, row, written)?);
+    all.extend(compared(lab, &rows.cache, &expected, layout, written)?);
     all.push(lab.floats(&finished, &twin, 1e-12)?);
     Ok(all)
 }
@@ -222,15 +221,32 @@ pub(crate) fn cases() -> Vec<Case> {
     // More pairs than threads, rotated ones among the later; values of another width; all vectors.
     let wide = (dims(3, 1, 262, 34, 140, halves), has(true, true));
     let narrow = (dims(6, 2, 20, 12, 6, adjacent), has(true, true));
+    // Qwen3 30B A3B, SmolLM2 135M, and more pairs than threads beside fewer values than a workgroup takes.
+    let codes = |dims: GroupedDims| dims.with_cache(CacheType::Q8_0);
+    let qwen3moe = codes(dims(32, 4, 128, 128, 128, halves));
+    let smol = codes(dims(9, 3, 64, 64, 64, adjacent));
+    let wide_codes = codes(dims(3, 1, 192, 64, 140, halves));
     let mut all = vec![];
-    for (dims, has) in [llama, qwen2, qwen3, phi2, wide, narrow] {
+    for (dims, has) in [
+        llama,
+        qwen2,
+        qwen3,
+        phi2,
+        wide,
+        narrow,
+        (qwen3moe, has(false, true)),
+        (smol, has(false, false)),
+        (wide_codes, has(true, true)),
+    ] {
         let GroupedDims {
             heads,
             kv_heads,
             key,
+            cache,
             ..
         } = dims;
-        let shape = format!("{heads} and {kv_heads} heads of {key}");
+        let of_cache = lab::of_cache(cache);
+        let shape = format!("{heads} and {kv_heads} heads of {key}{of_cache}");
         for (pos, tokens) in [(0, 1), (5, 3), (41, 8)] {
             let name = format!("{shape}, {tokens} tokens after {pos}");
             let case = Case::new(name, move |lab| alone(lab, (dims, has), pos, tokens));

@@ -329,9 +329,14 @@ pub(crate) fn wide(values: &[f16]) -> Vec<f32> {
 
 /// The heads of a block and the type of its cache, for the name of a case.
 pub(crate) fn heads(dims: MlaDims) -> String {
-    match dims.cache {
-        CacheType::F16 => format!("{} heads", dims.heads),
-        CacheType::Q8_0 => format!("{} heads, cache of q8_0", dims.heads),
+    format!("{} heads{}", dims.heads, of_cache(dims.cache))
+}
+
+/// The type of a cache behind other words of a case's name.
+pub(crate) fn of_cache(cache: CacheType) -> &'static str {
+    match cache {
+        CacheType::F16 => "",
+        CacheType::Q8_0 => ", cache of q8_0",
     }
 }
 

@@ -11,7 +11,7 @@ use crate::gpu::buffer::Range;
 use crate::gpu::call::State;
 use crate::kernels::rope_cache::{CacheRow, GpuRopeCache, call, rope_cache};
 use crate::kernels::sequences::Sequences;
-use crate::kernels::{CacheType, MlaDims};
+use crate::kernels::{CacheType, MlaDims, Rows};
 
 /// WGSL leaves the rounding to f16 open: the two may be 2^-10 of the value apart.
 const LIMIT_OF_HALVES: f64 = 9.6e-7;
@@ -24,50 +24,25 @@ pub(super) fn untouched(row: usize, rows: usize) -> Vec<f16> {
     vec![f16::from_f32(7.0); rows * row]
 }
 
-/// A cache with rows of `row` values in f16 beside what it should be: rows that were to be written, and all others bit by bit.
+/// A cache beside what it should be: the values of rows that were to be written, and all others bit by bit.
 pub(super) fn compared(
     lab: &Lab<'_>,
     found: &Range,
     expected: &[f16],
-    row: usize,
+    layout: Rows,
     written: impl Fn(usize) -> bool,
 ) -> Result<Vec<Compared>, GpuError> {
-    let read = |rows: &[f16]| rows.iter().map(|half| half.to_f32()).collect();
-    compared_by(lab, found, expected, (row, LIMIT_OF_HALVES), read, written)
-}
-
-/// A cache of latents beside what it should be, likewise.
-fn compared_latents(
-    lab: &Lab<'_>,
-    found: &Range,
-    expected: &[f16],
-    dims: MlaDims,
-    written: impl Fn(usize) -> bool,
-) -> Result<Vec<Compared>, GpuError> {
-    let limit = match dims.cache {
+    let limit = match layout.cache {
         CacheType::F16 => LIMIT_OF_HALVES,
         CacheType::Q8_0 => LIMIT_OF_CODES,
     };
-    let (row, read) = (dims.cache_row(), |rows: &[f16]| dims.rows().read_all(rows));
-    compared_by(lab, found, expected, (row, limit), read, written)
-}
-
-/// A cache beside what it should be, if `read` gives the values of rows, whose error has a limit.
-fn compared_by(
-    lab: &Lab<'_>,
-    found: &Range,
-    expected: &[f16],
-    (row, limit): (usize, f64),
-    read: impl Fn(&[f16]) -> Vec<f32>,
-    written: impl Fn(usize) -> bool,
-) -> Result<Vec<Compared>, GpuError> {
     let found = lab.read::<f16>(found, expected.len())?;
     let rows = |cache: &[f16], of: bool| -> Vec<f16> {
-        let rows = cache.chunks_exact(row).enumerate();
+        let rows = cache.chunks_exact(layout.words()).enumerate();
         let rows = rows.filter(|(i, _)| written(*i) == of);
         rows.flat_map(|(_, row)| row).copied().collect()
     };
-    let [new, twin] = [&found, expected].map(|cache| read(&rows(cache, true)));
+    let [new, twin] = [&found, expected].map(|cache| layout.read_all(&rows(cache, true)));
     let others = rows(&found, false) == rows(expected, false);
     Ok(vec![
         lab.close(&new, &twin, limit),
@@ -125,7 +100,7 @@ impl Row {
         rope_cache(
             &q, &self.kv_a, &self.norm, EPS, angles, 0, dims, &mut q_pe, own,
         );
-        compared_latents(lab, &found.cache, &expected, dims, |row| row == at)
+        compared(lab, &found.cache, &expected, dims.rows(), |row| row == at)
     }
 }
 
@@ -238,13 +213,8 @@ fn alone(
             all.push(lab.floats(&q_pe, &rotated, 1e-13)?);
         }
         let written = |row| (pos..pos + tokens).contains(&row);
-        all.extend(compared_latents(
-            lab,
-            &rows.row.cache,
-            &expected,
-            dims,
-            written,
-        )?);
+        let layout = dims.rows();
+        all.extend(compared(lab, &rows.row.cache, &expected, layout, written)?);
     }
     Ok(all)
 }
@@ -266,7 +236,7 @@ fn by_sequence(lab: &Lab<'_>, dims: MlaDims) -> Result<Vec<Compared>, GpuError> 
     let state: State = state(tokens, longest.max(tokens) - tokens);
     lab.run(vec![call(&rows)], state)?;
     let written = |row| places.iter().any(|(_, to)| *to == row);
-    let mut all = compared_latents(lab, &rows.row.cache, &expected, dims, written)?;
+    let mut all = compared(lab, &rows.row.cache, &expected, dims.rows(), written)?;
     all.push(lab.floats(&q_pe, &rotated, 1e-12)?);
     Ok(all)
 }

@@ -77,6 +77,7 @@ fn example_of(work: Work, empty_pass_us: Option<f64>) -> Profile {
     let head = Head {
         gpu_info: "a GPU".to_owned(),
         tier: "plain",
+        cache_type: "q8_0",
         model_type: "a model".to_owned(),
         peak_gb_per_s: 10.0,
         dispatch_us: 0.5,
@@ -111,6 +112,7 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
         slots: 3,
         counted,
         by_cpu: None,
+        from_file: false,
         of_token: 4000,
         chosen: 8,
         times: 2,
@@ -128,6 +130,7 @@ fn the_experts_of_a_token_are_told_by_what_the_device_counted() {
         expert_hits: Some(6.0),
         expert_misses: Some(2.0),
         by_cpu: None,
+        from_file: false,
         bus_bytes: Some(1000.0),
         beside_bytes: 0.0,
         fills_us: 2.0,
@@ -179,6 +182,7 @@ fn dispatches_that_bring_experts_in_either_way_count() {
             slots: 3,
             counted: Some(ExpertTraffic::default()),
             by_cpu: None,
+            from_file: false,
             of_token: 4000,
             chosen: 8,
             times: 1,
@@ -289,6 +293,7 @@ fn experts_of_the_cpu_do_not_come_over_the_bus() {
         slots: 0,
         counted: None,
         by_cpu: Some(expected),
+        from_file: false,
         of_token: 4000,
         chosen: 8,
         times: 1,
@@ -299,4 +304,10 @@ fn experts_of_the_cpu_do_not_come_over_the_bus() {
         (found.by_cpu, found.expert_misses),
         (Some(expected), Some(8.0))
     );
+}
+
+#[test]
+fn no_dispatches_take_no_time_without_a_sign() {
+    let spans = Spans::of(&[vec![[1.0, 3.0]]], 0.0);
+    assert!(spans.sum_of(|_| false).is_sign_positive());
 }

@@ -6,6 +6,7 @@ use crate::gpu::call::{Call, Extent, Word};
 use crate::gpu::testing::{gpus, int8_gpu, metal, packed_gpu};
 use crate::kernels::cases::{Runs, router};
 use crate::testing::{drawn, drawn_pairs};
+use crate::verify::Found;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -51,8 +52,8 @@ fn every_kernel_has_a_case_and_none_is_left_out() {
         lab.dry = true;
         let checks = checks_of(lab, verified(gpu));
         named.extend(checks.flat_map(|check| {
-            let names = check.kernel.split(" + ");
-            names.map(str::to_owned).collect::<Vec<_>>()
+            let names = check.kernels().map(str::to_owned);
+            names.collect::<Vec<_>>()
         }));
     }
     named.extend(WITHOUT.map(|(name, _)| name.to_owned()));
@@ -81,11 +82,13 @@ fn a_kernel_that_does_nothing_fails_every_case() {
     }
 }
 
-/// The names of the kernels whose checks fail.
-fn failed(gpu: &Gpu, change: fn(Call) -> Call) -> BTreeSet<String> {
-    let checks = changed(gpu, verified(gpu), change).into_iter();
-    let failed = checks.filter(|check| !check.passed());
-    failed.map(|check| check.kernel).collect()
+/// The kernels that are found wrong, each with its tier.
+fn found_wrong(gpu: &Gpu, change: fn(Call) -> Call) -> BTreeSet<String> {
+    let found = Found {
+        kernels: changed(gpu, verified(gpu), change),
+        ..Default::default()
+    };
+    found.wrong_kernels()
 }
 
 /// `call` with other numbers in place of its floats, if it is of `kernel`.
@@ -116,12 +119,18 @@ fn a_wrong_number_is_found_in_the_kernel_that_has_it_and_in_no_other() {
             }),
         }
     };
-    let of_all: [Wrong; 4] = [
+    let of_all: [Wrong; 6] = [
         ("attention", |call| with_other_floats(call, "attention")),
         ("rope_cache", |call| with_other_floats(call, "rope_cache")),
         ("router", |call| with_other_floats(call, "router")),
         ("prompt_attention", |call| {
             with_other_floats(call, "prompt_attention")
+        }),
+        ("grouped_rows", |call| {
+            with_other_floats(call, "grouped_rows")
+        }),
+        ("grouped_attention", |call| {
+            with_other_floats(call, "grouped_attention")
         }),
     ];
     let of_all = drawn_pairs(gpus(), &of_all)
@@ -129,8 +138,8 @@ fn a_wrong_number_is_found_in_the_kernel_that_has_it_and_in_no_other() {
         .map(|(gpu, wrong)| (gpu, *wrong));
     let products = gpus().iter().map(|gpu| (gpu, product(gpu)));
     for (gpu, (kernel, change)) in of_all.chain(products) {
-        let expected = BTreeSet::from([kernel.to_owned()]);
-        assert_eq!(failed(gpu, change), expected, "{}", gpu.tier.name());
+        let expected = format!("{kernel} ({})", gpu.tier.name());
+        assert_eq!(found_wrong(gpu, change), BTreeSet::from([expected]));
     }
 }
 
@@ -140,7 +149,7 @@ fn the_verdict_names_the_wrong_kernels_and_their_tiers() {
     let mut cases = router::cases();
     cases.retain(|case| case.runs == Runs::Verified);
     let kernels = changed(gpu, cases, |call| with_other_floats(call, "router"));
-    let found = crate::verify::Found {
+    let found = Found {
         kernels,
         ..Default::default()
     };
@@ -148,6 +157,31 @@ fn the_verdict_names_the_wrong_kernels_and_their_tiers() {
     assert_eq!(found.wrong_kernels(), BTreeSet::from([expected]));
     // One with a bias and one without.
     assert_eq!(found.failed(), 2);
+}
+
+#[test]
+fn kernels_that_differ_together_are_named_where_none_differs_alone() {
+    let check = |tier, kernel: &str, nmse| KernelCheck {
+        tier,
+        kernel: kernel.to_owned(),
+        case: String::new(),
+        nmse: Some(nmse),
+        limit: 0.5,
+        error: None,
+    };
+    let of_two = |alone| Found {
+        kernels: vec![
+            check("subgroup", "attention", alone),
+            check("subgroup", "attention + attention_short", 1.0),
+            check("int8", "attention + attention_short", 1.0),
+        ],
+        ..Default::default()
+    };
+    let together = |tier| format!("attention + attention_short ({tier})");
+    let expected = BTreeSet::from(["subgroup", "int8"].map(together));
+    assert_eq!(of_two(0.0).wrong_kernels(), expected);
+    let expected = BTreeSet::from(["attention (subgroup)".to_owned(), together("int8")]);
+    assert_eq!(of_two(1.0).wrong_kernels(), expected);
 }
 
 #[test]

@@ -110,6 +110,8 @@ impl Many {
         DraftMeans {
             most: most.min(self.batch.as_one().saturating_sub(1)),
             predicts: self.batch.predicts() > 0,
+            // A server has no model whose tokens are computed one by one.
+            one_by_one: false,
             brings_experts: self.engine.partly().is_some(),
         }
     }

@@ -134,7 +134,7 @@ fn a_prediction_layer_is_refused() {
         let refused = Model::with_nextn(Draft::of("llama").open(), &source);
         let refused = refused.expect_err("there is no such layer").to_string();
         assert!(
-            refused.contains("no layer for multi-token prediction"),
+            refused.contains("architecture llama have no layer for multi-token prediction"),
             "{refused}"
         );
     }
