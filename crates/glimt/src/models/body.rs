@@ -10,7 +10,7 @@ use crate::kernels::embed::embed;
 use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::router::router;
-use crate::model::{Block, Config, Ffn, Mlp, Moe, Transformer, Weight};
+use crate::model::{Block, Config, Experts, Ffn, Mlp, Moe, Transformer, Weight};
 
 /// A cache of `rows` rows of `row` values for each of `layers` layers.
 ///
@@ -48,7 +48,7 @@ pub(super) fn forward<A>(
             return None;
         }
         x = attention(il, layer, &x);
-        x = feed_forward(products, config, &layer.ffn_norm, &layer.ffn, &x);
+        x = feed_forward(products, config, &layer.ffn_norm, &layer.ffn, &x, router);
     }
     Some(x)
 }
@@ -84,13 +84,14 @@ pub(super) fn product(
     out
 }
 
-/// x + feed-forward(norm(x)), (T, d).
+/// x + feed-forward(norm(x)), (T, d). `route` chooses the experts, with the arguments of [`router`].
 pub(super) fn feed_forward(
     products: Products,
     config: &Config,
     norm: &[f32],
     ffn: &Ffn,
     x: &[f32],
+    route: impl FnOnce(&[f32], Option<&[f32]>, &Experts, usize, &mut [u32], &mut [f32]),
 ) -> Vec<f32> {
     let n_tokens = x.len() / config.embedding_length;
     let norm = Some((norm, config.rms_eps));
@@ -126,7 +127,7 @@ pub(super) fn feed_forward(
             let mut ids = vec![0; n_tokens * experts.used];
             let mut weights = vec![0.0; n_tokens * experts.used];
             let bias = exp_probs_b.as_deref();
-            router(&logits, bias, experts, n_tokens, &mut ids, &mut weights);
+            route(&logits, bias, experts, n_tokens, &mut ids, &mut weights);
             let mut h = vec![0.0; ids.len() * gate.rows];
             products.gate_up([gate, up], x, n_tokens, norm, Some(&ids), &mut h);
             let shared = shared.as_ref().map(|(down, h)| (*down, &h[..]));

@@ -11,6 +11,7 @@ use crate::kernels::embed::embed;
 use crate::kernels::linear::rms_norm_rows;
 use crate::kernels::products::{MatvecOptions, Products, Projection};
 use crate::kernels::rope_cache::rope_cache;
+use crate::kernels::router::router;
 use crate::model::{Nextn, Weight, rope_table};
 use crate::models::{self, OnBlock, OutOfMemory, Part, body};
 
@@ -65,7 +66,14 @@ impl Reference {
     /// x + feed-forward(norm(x)), (T, d).
     fn ffn_block(&self, layer: &Layer, x: &[f32]) -> Vec<f32> {
         let config = &self.model.config;
-        body::feed_forward(self.products, config, &layer.ffn_norm, &layer.ffn, x)
+        body::feed_forward(
+            self.products,
+            config,
+            &layer.ffn_norm,
+            &layer.ffn,
+            x,
+            router,
+        )
     }
 
     /// What the block of the prediction layer starts from, (T, d): eh_proj of the embeddings and the hidden states, both normed.

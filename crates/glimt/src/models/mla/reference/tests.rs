@@ -1,5 +1,7 @@
 //! Protects the rows of the prediction layer: they do not depend on how tokens are split into calls, nor on what else is computed.
 
+mod cache_types;
+
 use super::*;
 use crate::model::NextnSource;
 use crate::models::Reference as _;
