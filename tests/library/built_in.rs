@@ -28,10 +28,10 @@ pub fn engine_on(device: DeviceChoice, tier: Option<Tier>, ctx: Option<usize>) -
 }
 
 /// An engine with a cache in q8_0 and a context of 256 tokens.
-pub fn engine_with_codes(device: DeviceChoice) -> Engine {
+pub fn engine_with_codes(device: DeviceChoice, tier: Option<Tier>) -> Engine {
     engine_with(&EngineOptions {
         cache_type: Some(CacheType::Q8_0),
-        ..options(device, None, Some(256))
+        ..options(device, tier, Some(256))
     })
 }
 
