@@ -28,14 +28,15 @@ pub fn engine_on(device: DeviceChoice, tier: Option<Tier>, ctx: Option<usize>) -
 }
 
 /// An engine with a cache in q8_0 and a context of 256 tokens.
-pub fn engine_with_codes(device: DeviceChoice, tier: Option<Tier>) -> Engine {
+pub fn engine_with_codes(device: DeviceChoice) -> Engine {
     engine_with(&EngineOptions {
         cache_type: Some(CacheType::Q8_0),
-        ..options(device, tier, Some(256))
+        ..options(device, None, Some(256))
     })
 }
 
-fn engine_with(options: &EngineOptions) -> Engine {
+/// An engine with any options.
+pub fn engine_with(options: &EngineOptions) -> Engine {
     let opened = Opened::new(&ModelSource::Embedded, options)
         .wait()
         .expect("the built-in model opens");

@@ -4,9 +4,11 @@ use std::ops::ControlFlow;
 
 use glimt::engine::chooser::{Chain, ChainSettings, Chooser, Constrained, Language};
 use glimt::engine::draft::{DraftOptions, DraftSource};
-use glimt::engine::{DeviceChoice, Engine, GenerateStats, Sampling, Session, Tier, Wait};
+use glimt::engine::{
+    CacheType, DeviceChoice, Engine, EngineOptions, GenerateStats, Sampling, Session, Tier, Wait,
+};
 
-use crate::built_in::{engine_on, engine_with_codes, last_logits};
+use crate::built_in::{engine_on, engine_with, engine_with_codes, last_logits, options};
 
 /// The options of a source of drafts.
 fn from(source: DraftSource) -> DraftOptions {
@@ -42,13 +44,17 @@ fn answer(
 fn answers_in_a_grammar_have_drafts_and_are_the_same() {
     let cpu = DeviceChoice::Cpu;
     check_in_grammar(&engine_on(cpu.clone(), None, Some(256)), true);
-    check_in_grammar(&engine_with_codes(cpu, None), true);
+    check_in_grammar(&engine_with_codes(cpu), true);
 }
 
 #[test]
 fn answers_in_a_grammar_have_drafts_and_are_the_same_on_a_gpu_with_a_cache_of_codes() {
     // Tier `plain` takes no drafts.
-    let engine = engine_with_codes(DeviceChoice::Index(0), Some(Tier::Subgroup));
+    let engine = engine_with(&EngineOptions {
+        cache_type: Some(CacheType::Q8_0),
+        draft: from(DraftSource::Ngram),
+        ..options(DeviceChoice::Index(0), Some(Tier::Subgroup), Some(256))
+    });
     check_in_grammar(&engine, false);
 }
 

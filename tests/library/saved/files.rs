@@ -44,7 +44,7 @@ fn a_conversation_goes_on_from_its_file_bit_for_bit() {
 fn a_file_of_one_type_of_cache_is_refused_with_the_other() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("codes.session");
-    let [halves, codes] = [cpu(), built_in::engine_with_codes(DeviceChoice::Cpu, None)];
+    let [halves, codes] = [cpu(), built_in::engine_with_codes(DeviceChoice::Cpu)];
     for [own, other] in [[&codes, &halves], [&halves, &codes]] {
         let mut said = own.session().wait().expect("there is memory");
         say(&mut said, "Once upon a time", 3);

@@ -37,7 +37,7 @@ fn engines_of_families() -> Vec<Engine> {
     let with_codes = [DeviceChoice::Cpu, DeviceChoice::Index(0)];
     engines()
         .into_iter()
-        .chain(with_codes.map(|device| built_in::engine_with_codes(device, None)))
+        .chain(with_codes.map(built_in::engine_with_codes))
         .chain(built_in::grouped_on_cpu(256))
         .collect()
 }
