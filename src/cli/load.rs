@@ -109,6 +109,9 @@ pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
     Ok(Tokenizer::check(&gguf)?)
 }
 
+/// A file, and its model with a cache of each type that it can have, f16 first.
+pub(super) type Described = (Arc<Gguf>, Vec<Arc<dyn Model>>);
+
 /// The model's file and what it says of its model, with a cache of each type that it can have, f16 first.
 ///
 /// # Errors
@@ -116,7 +119,7 @@ pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
 pub(super) fn described(
     source: &ModelSource,
     asked: Option<CacheType>,
-) -> Result<(Arc<Gguf>, Vec<Arc<dyn Model>>), CliError> {
+) -> Result<Described, CliError> {
     let read = || {
         let gguf = Arc::new(source.open()?);
         let mut all = vec![];
