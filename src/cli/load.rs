@@ -109,8 +109,8 @@ pub(super) fn check(source: &ModelSource) -> Result<(), EngineError> {
     Ok(Tokenizer::check(&gguf)?)
 }
 
-/// A model's file, and what it says of its model, once for each type of a cache.
-type Described = (Arc<Gguf>, Vec<Arc<dyn Model>>);
+/// A file, and its model with a cache of each type that it can have, f16 first.
+pub(super) type Described = (Arc<Gguf>, Vec<Arc<dyn Model>>);
 
 /// The model's file and what it says of its model, with a cache of each type that it can have, f16 first.
 ///

@@ -148,7 +148,7 @@ pub(super) fn verdict(found: &Found) -> Result<String, CliError> {
     if failed == 0 {
         let cache = found.cache_type;
         return Ok(format!(
-            "{device}, models with a cache in {cache}: {all} passed\n"
+            "{device}: {all} passed; models had a cache in {cache}\n"
         ));
     }
     let wrong: Vec<_> = found.wrong_kernels().into_iter().collect();

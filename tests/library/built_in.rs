@@ -35,7 +35,8 @@ pub fn engine_with_codes(device: DeviceChoice) -> Engine {
     })
 }
 
-fn engine_with(options: &EngineOptions) -> Engine {
+/// An engine with any options.
+pub fn engine_with(options: &EngineOptions) -> Engine {
     let opened = Opened::new(&ModelSource::Embedded, options)
         .wait()
         .expect("the built-in model opens");

@@ -4,9 +4,11 @@ use std::ops::ControlFlow;
 
 use glimt::engine::chooser::{Chain, ChainSettings, Chooser, Constrained, Language};
 use glimt::engine::draft::{DraftOptions, DraftSource};
-use glimt::engine::{DeviceChoice, Engine, GenerateStats, Sampling, Session, Wait};
+use glimt::engine::{
+    CacheType, DeviceChoice, Engine, EngineOptions, GenerateStats, Sampling, Session, Tier, Wait,
+};
 
-use crate::built_in::{engine_on, engine_with_codes, last_logits};
+use crate::built_in::{engine_on, engine_with, engine_with_codes, last_logits, options};
 
 /// The options of a source of drafts.
 fn from(source: DraftSource) -> DraftOptions {
@@ -47,7 +49,13 @@ fn answers_in_a_grammar_have_drafts_and_are_the_same() {
 
 #[test]
 fn answers_in_a_grammar_have_drafts_and_are_the_same_on_a_gpu_with_a_cache_of_codes() {
-    check_in_grammar(&engine_with_codes(DeviceChoice::Index(0)), false);
+    // Tier `plain` takes no drafts.
+    let engine = engine_with(&EngineOptions {
+        cache_type: Some(CacheType::Q8_0),
+        draft: from(DraftSource::Ngram),
+        ..options(DeviceChoice::Index(0), Some(Tier::Subgroup), Some(256))
+    });
+    check_in_grammar(&engine, false);
 }
 
 /// Checks answers without drafts and with, and, if all tokens are computed `alike`, the logits after them beside those of a prompt.

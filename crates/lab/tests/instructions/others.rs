@@ -107,16 +107,15 @@ fn router_in_product() -> Steps {
 }
 
 /// A value of the cache for a head in `attention_heads`: a tile of rows, from memory to the sums.
-fn attention(cache: CacheType) -> Steps {
+fn attention() -> Steps {
     let memory = mac().workgroup_memory;
-    let dims = GLM.with_cache(cache);
-    let shape = HeadsShape::of(dims, memory).expect("it suits a Mac");
+    let shape = HeadsShape::of(GLM, memory).expect("it suits a Mac");
     let attention = GpuAttention {
         form: Form::Heads(shape),
         q_lat: floats(),
         q_pe: floats(),
         cache: floats().holding(Role::Cache),
-        dims,
+        dims: GLM,
         scale: 1.0,
         partials: [floats(), floats()],
         sequences: None,
@@ -170,15 +169,14 @@ fn joining_in_product() -> Steps {
 }
 
 /// The costs of all other kernels, in the sizes of GLM-4.7-Flash.
-pub(crate) fn others() -> [Other; 6] {
+pub(crate) fn others() -> [Other; 5] {
     let other = |name, of, steps| Other { name, of, steps };
     let (weight, value) = ("weight, f32", "cached value x head");
     let left = "value x head x slice";
     [
         other("token_router", weight, router()),
         other("attn_output: router", weight, router_in_product()),
-        other("attention_heads", value, attention(CacheType::F16)),
-        other("attention_heads: q8_0", value, attention(CacheType::Q8_0)),
+        other("attention_heads", value, attention()),
         other("attention_merge", left, joining_alone()),
         other("attn_v_b: merge", left, joining_in_product()),
     ]
