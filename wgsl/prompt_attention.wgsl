@@ -26,7 +26,13 @@
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #ifdef GROUPED
 #number GROUP  // query heads that share a key head
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read kv: array<u32> @cache(CACHE_ROWS * CACHE_WORDS)                  // (rows, CACHE_WORDS / 2) words, see shared/cache_codes.wgsl
+#import cache_codes
+#else
 #read kv: array<vec2<u32>> @cache(CACHE_ROWS * HEADS / GROUP * (NOPE + V))   // (rows, KEY_HEADS * (NOPE + V) / 4) of 4 f16
+#endif
 #else
 #number KV_LORA  // width of a latent
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
@@ -63,15 +69,26 @@ const CACHE_ROW = CACHE_WORDS / 4u;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 #endif
 #endif
+#ifdef KV_CODES
+const KV_ROW = CACHE_WORDS / 2u;
+#else
 const KV_ROW = KEY_HEADS * (NOPE + V) / 4u;
+#endif
 
 // Queries (token, column) followed by keys (row, column); then weights (row, 4 tokens); at the end sums of weights (along, 4 tokens).
 var<workgroup> shared_tile: array<vec4<f32>, (TOKENS + ROWS) * PITCH>;
 var<workgroup> maxima: array<vec4<f32>, WG>;   // (along, 4 tokens)
 
+#ifdef KV_CODES
+// Vector `at` of 4 keys or values of row `row` of the cache.
+fn four_of(row: u32, at: u32) -> vec4<f32> {
+  return four_codes(kv[row * KV_ROW + at]) * scale_in(kv[row * KV_ROW + SCALES_AT + at / 16u], at / 8u);
+}
+#else
 fn widen(x: vec2<u32>) -> vec4<f32> {
   return vec4(unpack2x16float(x.x), unpack2x16float(x.y));
 }
+#endif
 
 #main
   let head = wid.x;
@@ -156,7 +173,11 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
 #ifdef GROUPED
         // The last columns of a head may be fewer than 32. The others are 0 in queries and in keys.
         var key = vec4(0.0);
+#ifdef CODES
+        if (own < HEAD) { key = four_of(row + tile_moved, key_head * HEAD + own); }
+#else
         if (own < HEAD) { key = widen(kv[(row + tile_moved) * KV_ROW + key_head * HEAD + own]); }
+#endif
         shared_tile[(TOKENS + e) * PITCH + t % DEPTH] = key;
 #else
         if (pe) {
@@ -225,14 +246,22 @@ fn widen(x: vec2<u32>) -> vec4<f32> {
       if (r >= rows) { break; }
       let w = shared_tile[r * 8u + four];
 #ifdef GROUPED
+#ifdef CODES
+      let row = first + r + tile_moved;
+#else
       let row = (first + r + tile_moved) * KV_ROW + KEY_HEADS * HEAD + key_head * (V / 4u);
+#endif
 #else
       let row = (first + r) * KV_ROW + HEADS * (NOPE / 4u) + head * (V / 4u) + along;
 #endif
 #for c COLUMNS
 #ifdef GROUPED
       // Threads beyond the last column have it, too. They write nothing.
+#ifdef CODES
+      let v$c = four_of(row, KEY_HEADS * HEAD + key_head * (V / 4u) + min($cu * 16u + along, V / 4u - 1u));
+#else
       let v$c = widen(kv[row + min($cu * 16u + along, V / 4u - 1u)]);
+#endif
 #else
       let v$c = kv[row + $cu * 16u];
 #endif

@@ -47,7 +47,13 @@ enable wgpu_cooperative_matrix;
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #ifdef GROUPED
 #number GROUP  // query heads that share a key head
+#ifdef CODES
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#read kv: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)            // (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#import cache_halves
+#else
 #read kv: array<vec4<f16>> @cache(CACHE_ROWS * HEADS / GROUP * (NOPE + V))   // (rows, KEY_HEADS * (NOPE + V) / 4)
+#endif
 #else
 #number KV_LORA  // width of a latent
 #read angles: array<vec4<f32>> @floats(CONTEXT * ROPE)                 // (n_ctx, ROPE / 4) of (cos, sin, cos, sin)
@@ -86,7 +92,11 @@ const CACHE_ROW = CACHE_WORDS / 4u;
 const CACHE_ROW = (KV_LORA + ROPE) / 4u;
 #endif
 #endif
+#ifdef KV_CODES
+const KV_ROW = CACHE_WORDS / 4u;
+#else
 const KV_ROW = KEY_HEADS * (NOPE + V) / 4u;
+#endif
 // Rows in workgroup memory are padded by 16 bytes, so that 8 of them lie in different banks.
 const KEY_PITCH = NOPE + ROPE + 8u;
 const VALUE_PITCH = V + 8u;
@@ -145,11 +155,58 @@ fn highest(v: Few) -> f32 { return max(v.x, v.y); }
 fn total(v: Few) -> f32 { return v.x + v.y; }
 #endif
 
+// The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
+// head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again. With
+// codes a row begins at element row * KV_ROW + further.
+#ifdef KV_CODES
+struct Mover { row: u32, last_row: u32, kv: u32, further: u32, value: u32 }
+
+// Elements of 8 codes, the first of them vector `own` of a row, then the next ones LOADERS further on. Behind the codes of each are two words
+// with the scale of their block.
+struct HeadKeys { own: u32, codes: array<vec4<u32>, ROW_PASSES * KEY_LOADS> }
+struct Values { own: u32, codes: array<vec4<u32>, ROW_PASSES * VALUE_LOADS> }
+
+// Vector `at` of the row that begins at element `row`, and the words with its scale.
+fn codes_at(row: u32, at: u32) -> vec4<u32> { return vec4(kv[row + at], kv[row + SCALES_AT / 2u + at / 16u]); }
+
+#ifdef pages
+// The share in the page of the tile from row `first` on. All rows of the tile are in one page.
+fn in_page(by: Mover, first: u32) -> Mover {
+  return Mover(by.row, by.last_row, by.kv, moved(min(first, by.last_row)) * KV_ROW, by.value);
+}
+#endif
+
+// Loads a thread's part of the keys of the tile that begins at row `first`.
+fn ask_keys(by: Mover, first: u32) -> HeadKeys {
+  let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row) * KV_ROW + by.further;
+  return HeadKeys(by.kv, array(
+    codes_at(row$j, by.kv + $iu * LOADERS),
+  ));
+}
+
+fn store_keys(to: u32, asked: HeadKeys) {
+  let scale$j_$i = scale_half(asked.codes[$j * KEY_LOADS + $i].zw, (asked.own + $iu * LOADERS) / 4u);
+  keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 8u)) / STAGE, four_halves(asked.codes[$j * KEY_LOADS + $i].x, scale$j_$i));
+  keys_put((to + ($ju * AT_ONCE * KEY_PITCH + $iu * LOADERS * 8u + 4u)) / STAGE, four_halves(asked.codes[$j * KEY_LOADS + $i].y, scale$j_$i));
+}
+
+// Loads a thread's part of the values of the tile that begins at row `first`.
+fn ask_values(by: Mover, first: u32) -> Values {
+  let row$j = min(first + $ju * AT_ONCE + by.row, by.last_row) * KV_ROW + by.further;
+  return Values(by.value, array(
+    codes_at(row$j, by.value + $vu * LOADERS),
+  ));
+}
+
+fn store_values(to: u32, asked: Values) {
+  let scale$j_$v = scale_half(asked.codes[$j * VALUE_LOADS + $v].zw, (asked.own + $vu * LOADERS) / 4u);
+  rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 8u)) / STAGE, four_halves(asked.codes[$j * VALUE_LOADS + $v].x, scale$j_$v));
+  rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 8u + 4u)) / STAGE, four_halves(asked.codes[$j * VALUE_LOADS + $v].y, scale$j_$v));
+}
+#else
 alias HeadKeys = array<vec4<f16>, ROW_PASSES * KEY_LOADS>;
 alias Values = array<vec4<f16>, ROW_PASSES * VALUE_LOADS>;
 
-// The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
-// head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again.
 #ifdef GROUPED
 struct Mover { row: u32, last_row: u32, kv: u32, value: u32 }
 
@@ -216,6 +273,7 @@ fn ask_values(by: Mover, first: u32) -> Values {
 fn store_values(to: u32, asked: Values) {
   rows_put((to + ($ju * AT_ONCE * VALUE_PITCH + $vu * LOADERS * 4u)) / STAGE, asked[$j * VALUE_LOADS + $v]);
 }
+#endif
 
 // Moves run number `run` of QUERY_COLUMNS columns of a subgroup's queries to its own area of `keys`. It rotates the columns of the rotated
 // part, and scales all so that scores are exponents of 2.
@@ -361,6 +419,11 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
 
   // Rows behind the end are never read, because they may hold anything, even NaN.
   let loaded = t % LOADERS;
+#ifdef KV_CODES
+  let by = Mover(t / LOADERS, max(end, 1u) - 1u, key_head * (NOPE / 8u) + loaded, 0u, (KEY_HEADS * NOPE + key_head * V) / 8u + loaded);
+  let key_to = by.row * KEY_PITCH + loaded * 8u;
+  let value_to = by.row * VALUE_PITCH + loaded * 8u;
+#else
   let by = Mover(
     t / LOADERS,
     max(end, 1u) - 1u,
@@ -376,6 +439,7 @@ fn write_sums(t: u32, own: u32, mine: u32, sums: cSums, scale: f32, row: u32, wr
   );
   let key_to = by.row * KEY_PITCH + loaded * 4u;
   let value_to = by.row * VALUE_PITCH + loaded * 4u;
+#endif
   // Without pages the loop has no code for them, which made it slower ("The same speed after work on the code" in benches/notes.md).
 #ifdef pages
   let first_keys = ask_keys(in_page(by, 0u), 0u);

@@ -89,6 +89,8 @@ pub(crate) struct HeadWidths {
     pub rotated: usize,
     /// Width of a value.
     pub value: usize,
+    /// Keys or values that a thread loads at once, 8 bytes: 4 of f16, or 8 codes of a cache in Q8_0.
+    pub vector: usize,
 }
 
 impl HeadWidths {
@@ -109,6 +111,10 @@ impl PromptDims for GroupedDims {
             key: self.key,
             rotated: 0,
             value: self.value,
+            vector: match self.cache {
+                CacheType::F16 => 4,
+                CacheType::Q8_0 => 8,
+            },
         }
     }
 
@@ -116,6 +122,7 @@ impl PromptDims for GroupedDims {
         self.rows()
             .in_variant(Variant::default())
             .flag("GROUPED", true)
+            .flag("KV_CODES", self.cache == CacheType::Q8_0)
             .number("HEADS", self.heads as u32)
             .number("GROUP", self.group() as u32)
             .number("NOPE", self.key as u32)
@@ -179,6 +186,7 @@ impl PromptDims for KvDims {
             key: self.mla.nope,
             rotated: self.mla.rope,
             value: self.v,
+            vector: 4,
         }
     }
 

@@ -27,7 +27,10 @@ pub enum Form {
 /// Whether the kernels can work on blocks of these sizes. The form in f32 takes all that it can, on every device.
 pub fn fits(dims: GroupedDims) -> bool {
     let vectors = |n: usize| n > 0 && n.is_multiple_of(4);
-    dims.heads.is_multiple_of(dims.kv_heads) && vectors(dims.key) && vectors(dims.value)
+    dims.heads.is_multiple_of(dims.kv_heads)
+        && vectors(dims.key)
+        && vectors(dims.value)
+        && dims.has_whole_blocks()
 }
 
 /// The shape for a device's matrices, where one suits the sizes.
@@ -129,7 +132,7 @@ pub struct GpuGroupedPromptAttention {
     pub form: Form,
     /// The finished queries, (tokens, heads, key) of f32, for the most tokens of a replay.
     pub q: Range,
-    /// The layer's cache, (rows, kv_heads * key + kv_heads * value) of f16, the chunk's rows written.
+    /// The layer's cache, (rows) as `dims` say, the chunk's rows written.
     pub cache: Range,
     /// The places of the context's rows, if the cache has pages. Then the chunk belongs to one sequence, which is
     /// [alone](Sequences::alone).

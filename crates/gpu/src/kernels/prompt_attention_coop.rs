@@ -24,9 +24,12 @@ impl Shape {
         self.row_tiles * self.coop.size as usize
     }
 
-    /// Threads that load a row of keys or values, a vector of 4 values each at a time.
+    /// Threads that load a row of keys or values, a vector each at a time.
     fn loaders(widths: HeadWidths) -> usize {
-        let whole = |n: &usize| widths.all().iter().all(|c| c.is_multiple_of(4 * n));
+        let whole = |n: &usize| {
+            let of_all = n * widths.vector;
+            widths.all().iter().all(|c| c.is_multiple_of(of_all))
+        };
         [16, 8, 4].into_iter().find(whole).unwrap_or(1)
     }
 
@@ -61,7 +64,7 @@ impl Shape {
             && self.query_columns(widths).is_some()
             && threads <= 256
             && (self.rows() * Self::loaders(widths)).is_multiple_of(threads)
-            && widths.all().iter().all(|n| n.is_multiple_of(4))
+            && widths.all().iter().all(|n| n.is_multiple_of(widths.vector))
             && widths.value.is_multiple_of(size)
     }
 
@@ -91,9 +94,9 @@ impl Shape {
             ("QUERY_LOADS", size * query_columns / 4 / lanes),
             ("LOADERS", loaders),
             ("ROW_PASSES", self.rows() * loaders / threads),
-            ("KEY_LOADS", widths.key / 4 / loaders),
-            ("ROPE_LOADS", widths.rotated / 4 / loaders),
-            ("VALUE_LOADS", widths.value / 4 / loaders),
+            ("KEY_LOADS", widths.key / widths.vector / loaders),
+            ("ROPE_LOADS", widths.rotated / widths.vector / loaders),
+            ("VALUE_LOADS", widths.value / widths.vector / loaders),
             ("SQUARE_FEWS", size / turn),
             ("SCORE_FEWS", self.rows() / turn),
         ];

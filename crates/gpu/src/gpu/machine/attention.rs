@@ -147,12 +147,14 @@ pub(crate) const PROMPT: [PromptShape; 4] = [
 /// Shapes for grouped-query attention. The first that suits a device and a model is used. All are reckoned: the first of each kind of
 /// matrices is the one for latent attention, and takes heads of 128 values. For narrower ones a tile has more rows, so that every thread has
 /// a load and the queries fit where they pass through.
-pub(crate) const GROUPED_PROMPT: [PromptShape; 8] = [
+pub(crate) const GROUPED_PROMPT: [PromptShape; 9] = [
     of_prompt(Coop::NVIDIA, 256, 8, 1),
     of_prompt(Coop::NVIDIA, 256, 4, 2),
     of_prompt(Coop::APPLE, 256, 4, 1),
     of_prompt(Coop::APPLE, 256, 4, 2),
     of_prompt(Coop::APPLE, 256, 4, 4),
+    // Heads of 96 values in codes: 4 threads load a row, and 32 rows would not fit.
+    of_prompt(Coop::APPLE, 256, 2, 2),
     of_prompt(Coop::LLVMPIPE, 256, 8, 1),
     of_prompt(Coop::LLVMPIPE, 256, 8, 2),
     of_prompt(Coop::LLVMPIPE, 256, 16, 2),

@@ -52,7 +52,7 @@ impl Context {
             tokens,
             scale: 1.0 / (dims.key as f32).sqrt(),
             q: q.map(|x| x * 3.0).collect(),
-            cache: lab.halves((pos + tokens) * dims.cache_row(), 1.0),
+            cache: lab.rows(dims.rows(), pos + tokens, 1.0),
         };
         context.set_share(1.0, |i| i / 8 % 32);
         context
@@ -63,10 +63,12 @@ impl Context {
         let dims = self.dims;
         let queries = self.q.chunks_exact_mut(dims.key);
         queries.for_each(|q| q[0] = step / self.scale);
-        for (i, row) in self.cache.chunks_exact_mut(dims.cache_row()).enumerate() {
+        let mut cache = dims.rows().read_all(&self.cache);
+        for (i, row) in cache.chunks_exact_mut(dims.cache_values()).enumerate() {
             let keys = row.chunks_exact_mut(dims.key).take(dims.kv_heads);
-            keys.for_each(|key| key[0] = f16::from_f32(of(i) as f32));
+            keys.for_each(|key| key[0] = of(i) as f32);
         }
+        self.cache = dims.rows().write_all(&cache);
     }
 
     /// Compares a kernel with the twin, in a cache of its own or in pages. There is room for more tokens than there are: these are the last
@@ -129,8 +131,9 @@ pub(crate) fn case(
         ..
     } = dims;
     let pages = if paged { ", in pages" } else { "" };
+    let cache = dims.cache.name();
     let name = format!(
-        "{tokens} tokens after {pos}, {heads} heads on {kv_heads}, keys of {key}, values of {value}{pages}, {kernel:?}"
+        "{tokens} tokens after {pos}, {heads} heads on {kv_heads}, keys of {key}, values of {value}, cache of {cache}{pages}, {kernel:?}"
     );
     Case::new(name, move |lab| {
         Context::random(lab, dims, pos, tokens).compare(lab, kernel, paged)
@@ -140,7 +143,7 @@ pub(crate) fn case(
 /// Wide heads and narrow ones, in f32 and in the form that a device takes after it has tried it.
 pub(super) fn tried(gpu: &Gpu) -> Vec<Case> {
     let mut all = vec![];
-    for dims in [QWEN3, SMOLLM] {
+    for dims in [QWEN3, SMOLLM, QWEN3.with_cache(CacheType::Q8_0)] {
         let mut kernels = vec![Kernel::Vector];
         match lab::tried(Form::of(gpu, dims)) {
             Ok(form) => kernels.extend(form.map(|form| form.kernel(dims))),

@@ -8,6 +8,7 @@ use crate::gpu::machine::Machine;
 use crate::gpu::testing::{gpus, metal};
 use crate::gpu::wait::complete;
 use crate::gpu::{Tier, machine};
+use crate::kernels::CacheType;
 use crate::kernels::cases::grouped_prompt_attention::{Context, QWEN3, SMOLLM, case, dims};
 use crate::kernels::cases::{Case, Lab};
 use crate::kernels::testing::bounds::needs_every_byte;
@@ -30,6 +31,12 @@ const OF_MODELS: [GroupedDims; 8] = [
 /// Sizes that suit no matrices.
 const ODD: [GroupedDims; 3] = [dims(6, 2, 72, 40), dims(4, 4, 20, 12), dims(3, 1, 200, 136)];
 
+/// The sizes with a cache of each type that has whole blocks of them.
+fn of_types(dims: GroupedDims) -> impl Iterator<Item = GroupedDims> {
+    let all = CacheType::ALL.map(|cache| dims.with_cache(cache));
+    all.into_iter().filter(GroupedDims::has_whole_blocks)
+}
+
 /// The kernels of a device. By matrices there are several shapes.
 fn kernels(gpu: &Gpu, dims: GroupedDims) -> Vec<Kernel> {
     let suits = |shape: &Shape| Some(shape.coop) == gpu.coop && shape.fits(dims);
@@ -47,7 +54,7 @@ fn cases(gpu: &Gpu) -> Vec<Case> {
         }
     };
     let mut rng = Rng::fresh();
-    for dims in OF_MODELS.into_iter().chain(ODD) {
+    for dims in OF_MODELS.into_iter().chain(ODD).flat_map(of_types) {
         add(
             dims,
             [rng.below(200), 1 + rng.below(70)],
@@ -65,15 +72,17 @@ fn cases(gpu: &Gpu) -> Vec<Case> {
         (SMOLLM, [1, 130], true),
         (SMOLLM, [575, 65], true),
     ] {
-        add(dims, of, paged, false);
+        for dims in of_types(dims) {
+            add(dims, of, paged, false);
+        }
     }
     for of in [[31, 33], [32, 32], [33, 31], [63, 65], [64, 64], [127, 1]] {
         for paged in [false, true] {
-            add(SMOLLM, of, paged, true);
+            of_types(SMOLLM).for_each(|dims| add(dims, of, paged, true));
         }
     }
     if gpu.metal.is_none() {
-        add(QWEN3, [4096, 19], true, true);
+        of_types(QWEN3).for_each(|dims| add(dims, [4096, 19], true, true));
     }
     all
 }
@@ -102,7 +111,10 @@ impl Context {
 /// Rows whose scores are so far apart.
 fn far_case(kernel: Kernel, dims: GroupedDims, step: f32) -> Case {
     Case::new(
-        format!("scores far apart by {step}, {kernel:?}"),
+        format!(
+            "scores far apart by {step}, cache of {}, {kernel:?}",
+            dims.cache.name()
+        ),
         move |lab| Context::far(lab, dims, step).compare(lab, kernel, false),
     )
 }
@@ -110,10 +122,11 @@ fn far_case(kernel: Kernel, dims: GroupedDims, step: f32) -> Case {
 #[test]
 fn scores_far_beyond_the_range_of_exp_stay_finite() {
     agree_everywhere(gpus(), |gpu| {
-        let kernels = kernels(gpu, SMOLLM).into_iter();
-        // The second kind of query exceeds the range of f16.
-        let far =
-            kernels.flat_map(|kernel| [1000.0, -1e6].map(|step| far_case(kernel, SMOLLM, step)));
+        let far = of_types(SMOLLM).flat_map(|dims| {
+            let kernels = kernels(gpu, dims).into_iter();
+            // The second kind of query exceeds the range of f16.
+            kernels.flat_map(move |kernel| [1000.0, -1e6].map(|step| far_case(kernel, dims, step)))
+        });
         far.collect()
     });
 }
@@ -153,7 +166,7 @@ fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
         dims(2, 1, 96, 32),
         dims(4, 2, 48, 48),
     ];
-    for (i, dims) in narrow.into_iter().enumerate() {
+    for (i, dims) in narrow.into_iter().flat_map(of_types).enumerate() {
         check_emulated(NVIDIA, dims, i % 2 == 0);
     }
 }
@@ -161,7 +174,8 @@ fn matrices_of_16_agree_with_the_twin_where_they_are_emulated() {
 #[test]
 #[ignore = "llvmpipe takes half a minute to compile 8x8 matrices over 32 lanes: cargo test --lib emulated -- --ignored"]
 fn a_chunk_agrees_with_the_twin_where_matrices_of_8_over_32_lanes_are_emulated() {
-    for dims in [dims(3, 1, 64, 64), dims(4, 2, 80, 80), dims(2, 1, 96, 96)] {
+    let narrow = [dims(3, 1, 64, 64), dims(4, 2, 80, 80), dims(2, 1, 96, 96)];
+    for dims in narrow.into_iter().flat_map(of_types) {
         check_emulated(APPLE, dims, false);
     }
 }
@@ -177,7 +191,7 @@ fn every_device_with_matrices_has_a_shape_for_the_heads_of_models() {
             coop: Some(coop),
             ..Target::new("test", machine, Tier::Subgroup)
         };
-        for dims in OF_MODELS {
+        for dims in OF_MODELS.into_iter().flat_map(of_types) {
             let form = Form::untried(&target, dims);
             assert_eq!(form, Some(Form::Matrix(coop)), "{dims:?}");
         }
@@ -202,12 +216,12 @@ fn every_device_with_matrices_has_a_shape_for_the_heads_of_models() {
 
 /// The attention of steps of 40 tokens in a cache of `rows` rows with pages, without a device. Its buffers are no larger than they need to
 /// be.
-fn unmade(form: Form, rows: u32, page: u32) -> GpuGroupedPromptAttention {
+fn unmade(dims: GroupedDims, form: Form, rows: u32, page: u32) -> GpuGroupedPromptAttention {
     let floats = |of: usize| Range::floats("test", 40 * of as u64);
-    let cache = u64::from(rows) * QWEN3.cache_row() as u64 * 2;
+    let cache = u64::from(rows) * dims.cache_row() as u64 * 2;
     GpuGroupedPromptAttention {
         form,
-        q: floats(QWEN3.heads * QWEN3.key),
+        q: floats(dims.heads * dims.key),
         cache: Range::whole(&Buffer::new("test", cache, Role::Cache)),
         sequences: Some(Sequences {
             table: Range::words("test", 4),
@@ -218,9 +232,9 @@ fn unmade(form: Form, rows: u32, page: u32) -> GpuGroupedPromptAttention {
             ids: 300,
             alone: true,
         }),
-        dims: QWEN3,
+        dims,
         scale: 1.0,
-        values: floats(QWEN3.heads * QWEN3.value),
+        values: floats(dims.heads * dims.value),
     }
 }
 
@@ -232,8 +246,11 @@ fn every_index_lies_in_its_buffer() {
     };
     for form in [Form::Vector, Form::Matrix(NVIDIA), Form::Matrix(APPLE)] {
         // The cache is larger than the context, or smaller: pages are few, and sequences share them.
-        for rows in [640, 128] {
-            let call = unmade(form, rows, 64).call();
+        for (rows, dims) in [640, 128]
+            .into_iter()
+            .flat_map(|rows| of_types(QWEN3).map(move |dims| (rows, dims)))
+        {
+            let call = unmade(dims, form, rows, 64).call();
             needs_every_byte(&call, most);
             // So many storage buffers every device has.
             assert!(call.bindings.len() <= 8, "{}", call.kernel);
@@ -246,9 +263,9 @@ fn pages_that_tiles_do_not_divide_and_tokens_of_several_sequences_are_refused() 
     let refused = |attention: GpuGroupedPromptAttention| {
         catch_unwind(AssertUnwindSafe(|| attention.call())).is_err()
     };
-    assert!(!refused(unmade(Form::Vector, 640, 64)));
-    assert!(refused(unmade(Form::Vector, 640, 32)));
-    let mut several = unmade(Form::Vector, 640, 64);
+    assert!(!refused(unmade(QWEN3, Form::Vector, 640, 64)));
+    assert!(refused(unmade(QWEN3, Form::Vector, 640, 32)));
+    let mut several = unmade(QWEN3, Form::Vector, 640, 64);
     several.sequences.as_mut().expect("pages").alone = false;
     assert!(refused(several));
 }
@@ -263,7 +280,7 @@ fn the_trial_passes_where_there_are_matrices() {
             eprintln!("skipped: tier {} (no matrices)", gpu.tier.name());
             continue;
         };
-        for dims in [QWEN3, SMOLLM] {
+        for dims in [QWEN3, SMOLLM].into_iter().flat_map(of_types) {
             let error = complete(trial::compared(dims, coop).nmse(gpu));
             let error = error.unwrap_or_else(|e| panic!("{e}"));
             eprintln!("{dims:?}: NMSE {error:.1e}");

@@ -6,7 +6,6 @@ use crate::gpu::buffer::{Buffer, Range, Role};
 use crate::gpu::call::{Call, State};
 use crate::kernels::GroupedDims;
 use crate::kernels::coop::{Trial, made_up};
-use half::f16;
 
 /// The NMSE that a device may show where the forms are [compared]. Rounding to f16 explains 1e-6.
 pub(super) const LIMIT: f64 = 1e-5;
@@ -22,16 +21,16 @@ pub(super) fn compared(dims: GroupedDims, coop: Coop) -> Trial<impl Fn(bool, &Ra
     let mut floats = made_up();
     let scale = 1.0 / (dims.key as f32).sqrt();
     let mut q = floats(TOKENS * dims.heads * dims.key, 4.0);
-    let mut cache = floats((POS + TOKENS) * dims.cache_row(), 1.0);
+    let mut cache = floats((POS + TOKENS) * dims.cache_values(), 1.0);
     // One value of each key is 0, 1, 2.. for every 8 rows, and adds as much to the score.
     let queries = q.chunks_exact_mut(dims.key);
     queries.for_each(|q| q[0] = 1.0 / scale);
-    for (i, row) in cache.chunks_exact_mut(dims.cache_row()).enumerate() {
+    for (i, row) in cache.chunks_exact_mut(dims.cache_values()).enumerate() {
         let keys = row.chunks_exact_mut(dims.key).take(dims.kv_heads);
         keys.for_each(|key| key[0] = (i / 8) as f32);
     }
-    let cache: Vec<f16> = cache.iter().map(|x| f16::from_f32(*x)).collect();
-    let cache = Range::whole(&Buffer::with(NAME, &cache)).holding(Role::Cache);
+    let cache = Buffer::with(NAME, &dims.rows().write_all(&cache));
+    let cache = Range::whole(&cache).holding(Role::Cache);
     let q = Range::whole(&Buffer::with(NAME, &q));
     let state = State {
         pos: POS as u32,
