@@ -88,8 +88,8 @@ const CODED: [&str; 2] = ["tiny-qwen2-q4_k_m", "tiny-qwen3moe-q4_k_m"];
 
 #[test]
 fn a_cache_of_8_bits_gives_on_gpus_what_it_gives_on_the_cpu() {
-    // Tokens one by one, and few at once.
-    const LENGTHS: [usize; 8] = [1, 1, 9, 1, 16, 5, 1, 16];
+    // A prompt, tokens one by one, few at once, and a prompt behind a context.
+    const LENGTHS: [usize; 7] = [70, 1, 9, 1, 16, 5, 60];
     let plain = tiers().into_iter().filter(|gpu| gpu.tier == Tier::Plain);
     let of_tokens = tiers_of_tokens(Tier::Subgroup).into_iter();
     let gpus: Vec<_> = plain.chain(of_tokens.map(|(gpu, ..)| gpu)).collect();
@@ -108,13 +108,8 @@ fn a_cache_of_8_bits_gives_on_gpus_what_it_gives_on_the_cpu() {
             all_logits(&mut cpu.expect("a small cache"), &tokens, &[])
         });
         for gpu in drawn(&gpus, 1) {
-            // Several tokens of tier `plain` are a prompt.
-            let lengths = match gpu.tier {
-                Tier::Plain => &[1; 50],
-                Tier::Subgroup | Tier::Int8 => &LENGTHS[..],
-            };
             let mut backend = backend_of(gpu, models[1].clone(), count);
-            let found = all_logits(&mut backend, &tokens, lengths);
+            let found = all_logits(&mut backend, &tokens, &LENGTHS);
             let [to_f16, error] = expected.each_ref().map(|expected| {
                 let mut errors = contrasts(&found, expected);
                 errors.sort_by(f64::total_cmp);

@@ -9,6 +9,7 @@ use crate::gpu::machine::{Machine, Profile};
 use crate::gpu::record::works;
 use crate::gpu::target::profiles;
 use crate::gpu::{Step, Target, Tier};
+use crate::kernels::CacheType;
 use crate::model::{Convert, NextnSource, Weight};
 use crate::models::Model as _;
 use crate::models::gqa::{Layer, Model};
@@ -166,6 +167,34 @@ fn every_model_is_recorded_for_every_device() {
         assert_eq!(now, recorded, "GLIMT_WRITE=1 writes {path} anew");
     }
     assert_eq!(now.lines().count(), recorded.lines().count(), "{path}");
+}
+
+#[test]
+fn a_cache_of_8_bits_has_the_dispatches_of_one_in_f16() {
+    let mut coded = 0;
+    for name in names() {
+        let [f16, mut q8_0] = [(); 2].map(|()| model(name, &[]));
+        if q8_0.set_cache_type(CacheType::Q8_0).is_err() {
+            continue;
+        }
+        coded += 1;
+        for target in profiles() {
+            let (with_codes, session) = plan(&target, &q8_0, Residence::Whole);
+            let (steps, of_f16) = plan(&target, &f16, Residence::Whole);
+            for ((what, step), (_, other)) in with_codes.iter().zip(&steps) {
+                resolved(&target, what, step);
+                assert_eq!(
+                    dispatches(step),
+                    dispatches(other),
+                    "{name} {what} on {}",
+                    target.name
+                );
+            }
+            assert_eq!(with_codes.len(), steps.len(), "{name} on {}", target.name);
+            assert!(session.bytes[1] < of_f16.bytes[1] * 6 / 11, "{name}");
+        }
+    }
+    assert!(coded > 1, "models with heads of whole blocks");
 }
 
 /// The kernel, the condition and the grid of each call. Where few buffers can be bound, the rows of the cache take several dispatches, and
