@@ -294,9 +294,12 @@ fn the_trial_passes_where_there_are_matrices() {
 #[test]
 #[ignore = "long: scripts/test --all"]
 fn the_trial_passes_where_matrices_are_emulated_and_fails_where_they_are_wrong() {
-    for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+    let devices = gpus().iter().filter(|gpu| emulates(gpu));
+    for (gpu, dims) in
+        devices.flat_map(|gpu| of_types(dims(3, 1, 64, 64)).map(move |dims| (gpu, dims)))
+    {
         let error = |scale: f32| {
-            let trial = trial::compared(dims(3, 1, 64, 64), NVIDIA);
+            let trial = trial::compared(dims, NVIDIA);
             let calls = |matrices: bool, values: &Range| {
                 let mut calls = (trial.calls)(matrices, values);
                 for call in calls.iter_mut().filter(|_| matrices) {
