@@ -164,14 +164,15 @@ def table(index, files, results):
 
 
 def write_rows(rows):
-    """Puts these rows of the table in the place of those of the same kernels. Their columns must be those of the document."""
-    of = {row.split("`")[1]: row for row in rows}
-    lines = DOCUMENT.read_text().split("\n")
+    """Puts these rows into the table, in the place of those of the same kernels. Their columns must be those of the document."""
     kernel = lambda line: line.split("`")[1] if line.startswith("| `") else None
-    columns = {line.count("|") for line in lines if kernel(line)} | {row.count("|") for row in rows}
-    if len(columns) > 1:
+    before, lines, behind = [], [], []
+    for line in DOCUMENT.read_text().split("\n"):
+        (lines if kernel(line) else behind if lines else before).append(line)
+    if len({line.count("|") for line in [*lines, *rows]}) > 1:
         sys.exit("the rows have other columns than the document, because other compilers are installed here")
-    DOCUMENT.write_text("\n".join(of.get(kernel(line), line) for line in lines))
+    table = {kernel(line): line for line in [*lines, *rows]}
+    DOCUMENT.write_text("\n".join([*before, *(table[name] for name in sorted(table)), *behind]))
 
 
 def main():

@@ -90,10 +90,16 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
     ensure(declared == spec.access, || {
         format!("bindings {access:?} for a layout of {:?}", spec.access)
     })?;
-    // A mark, a trial, biases, copies, and what a table tells all have none.
+    // A mark, a trial, biases, copies, and what a table tells all have none. Rows of grouped queries have some for norms and partial sums.
+    let flags = &spec.variant.flags;
+    let of_rows = ["eps", "q_partial_sums", "k_partial_sums", "v_partial_sums"];
+    let told = match spec.kernel {
+        "attention_merge" | "sample_pick" | "sample_scan" => true,
+        "grouped_rows" => of_rows.iter().all(|word| !flags.contains(word)),
+        _ => false,
+    };
     let without = ["mark", "small_halves", "logit_bias", "copy_rows"].contains(&spec.kernel)
-        || (spec.variant.flags.contains("table")
-            && ["attention_merge", "sample_pick", "sample_scan"].contains(&spec.kernel));
+        || (told && flags.contains("table"));
     ensure(params == usize::from(!without), || {
         format!("{params} blocks of parameters")
     })?;
