@@ -62,6 +62,14 @@ pub fn tiles(tokens: u32, places: u32, experts: &Experts) -> u32 {
 }
 
 impl GpuBatchExperts<'_> {
+    /// The most threads, a power of two, whose values have room in workgroup memory: up to 12 bytes each, beside 8 of each slot and each expert.
+    fn most_threads(&self, machine: Machine) -> u32 {
+        let slots = self.max_tokens * self.experts.used as u32;
+        let beside = 8 * (slots + self.experts.count as u32);
+        let room = machine.workgroup_memory.saturating_sub(beside) / 12;
+        machine.threads.min(1 << room.max(64).ilog2())
+    }
+
     /// The dispatch.
     ///
     /// # Panics
@@ -75,7 +83,7 @@ impl GpuBatchExperts<'_> {
         let covered = Word::Workgroups(tile_extent(used, self.places, count));
         let call = Call::new("batch_experts");
         choice(call, experts, &self.logits, self.bias.as_ref())
-            .number("WG", wanted.clamp(64, machine.threads))
+            .number("WG", wanted.clamp(64, self.most_threads(machine)))
             .number("THREADS", of_token)
             .number("MOST", self.max_tokens)
             .number("PLACES", self.places)
@@ -121,6 +129,30 @@ mod tests {
     use crate::kernels::testing::agree;
     use crate::kernels::testing::bounds::needs_every_byte;
     use crate::model::Gating;
+
+    #[test]
+    fn threads_have_room_in_the_workgroup_memory_of_a_device() {
+        let softmax = experts(128, 8, Gating::Softmax, true);
+        let [logits, weights, tiles, counts] = [(); 4].map(|()| Range::floats("any", 1));
+        let choice = GpuBatchExperts {
+            experts: &softmax,
+            logits,
+            bias: None,
+            max_tokens: 64,
+            places: 4,
+            weights,
+            tiles,
+            counts,
+        };
+        let with = |kib: u32| {
+            let machine = Machine {
+                workgroup_memory: kib << 10,
+                ..Machine::H200
+            };
+            choice.most_threads(machine)
+        };
+        assert_eq!([16, 32].map(with), [512, 1024]);
+    }
 
     #[test]
     fn the_gpu_chooses_and_lists_as_its_twin_does() {

@@ -92,7 +92,13 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
     })?;
     // A mark, a trial, biases, copies, and what a table tells all have none. Rows of grouped queries have some for norms and partial sums.
     let flags = &spec.variant.flags;
-    let of_rows = ["eps", "q_partial_sums", "k_partial_sums", "v_partial_sums"];
+    let of_rows = [
+        "eps",
+        "pages",
+        "q_partial_sums",
+        "k_partial_sums",
+        "v_partial_sums",
+    ];
     let told = match spec.kernel {
         "attention_merge" | "sample_pick" | "sample_scan" => true,
         "grouped_rows" => of_rows.iter().all(|word| !flags.contains(word)),
@@ -110,11 +116,11 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
 fn check_workgroup_memory(module: &Module, spec: &Spec, coop: bool) -> Result<(), String> {
     // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
     let large = ["attention_coop", "prompt_attention_coop"].contains(&spec.kernel);
-    let roomy = ["attention_heads", "attention_short"].contains(&spec.kernel);
+    let roomy = ["attention_heads", "attention_short", "batch_experts"].contains(&spec.kernel);
     let most_workgroup = match coop {
         true if large => 48 << 10,
         true => 32 << 10,
-        // Inputs are staged, and these kernels chosen, where there is room for them.
+        // Inputs are staged, and these kernels chosen or given their threads, where there is room for them.
         false
             if spec
                 .variant

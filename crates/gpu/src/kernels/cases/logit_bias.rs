@@ -6,7 +6,8 @@ use crate::gpu::GpuError;
 use crate::gpu::call::{Extent, State};
 use crate::kernels::logit_bias::{Biases, MOST, NONE, Row, call, logit_bias};
 
-/// Random biases of some tokens, the first and the last among them, some of them several times, and of tokens that are none.
+/// Random biases of some tokens, the first and the last among them, some of them several times, and of tokens that are none. That of the first
+/// is never 0, so that something changes.
 fn biases(lab: &Lab<'_>, vocab: usize, count: usize) -> Row {
     let mut biases = vec![];
     for i in 0..count {
@@ -17,6 +18,7 @@ fn biases(lab: &Lab<'_>, vocab: usize, count: usize) -> Row {
             _ => lab.below(vocab),
         };
         let bias = match lab.below(2) {
+            _ if i == 0 => lab.one_of(&[f32::NEG_INFINITY, 100.0, -100.0]),
             0 => lab.one_of(&[f32::NEG_INFINITY, 0.0, 100.0, -100.0]),
             _ => lab.normals(1)[0],
         };
@@ -31,7 +33,12 @@ fn biases(lab: &Lab<'_>, vocab: usize, count: usize) -> Row {
 fn compare(lab: &Lab<'_>, vocab: usize, most: usize) -> Result<Vec<Compared>, GpuError> {
     let rows = 1 + lab.below(most);
     let logits = lab.normals(rows * vocab);
-    let given = (0..rows).map(|_| biases(lab, vocab, lab.one_of(&[0, 3, MOST, lab.below(MOST)])));
+    // The first row has biases.
+    let count = |row| match row {
+        0 => lab.one_of(&[3, MOST]),
+        _ => lab.one_of(&[0, 3, MOST, lab.below(MOST)]),
+    };
+    let given = (0..rows).map(|row| biases(lab, vocab, count(row)));
     let given: Vec<Row> = given.collect();
     let mut twin = logits.clone();
     for (row, given) in twin.chunks_exact_mut(vocab).zip(&given) {
