@@ -17,8 +17,9 @@ pub use quick::attend;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
 ///
-/// `q` (T, heads, key) are the rotated queries, and `cache` (n_ctx, cache_row) holds the keys of a position, then its values, in [`Rows`]. Token t sees rows `0..=pos + t`, and query head h those of key head h * kv_heads / heads. The score is (q . key) * scale; `out`
-/// (T, heads, value) is the softmax-weighted sum of the values.
+/// `q` (T, heads, key) are the rotated queries, and `cache` (n_ctx, cache_row) holds the keys of a position, then its values, in
+/// [`Rows`](super::Rows). Token t sees rows `0..=pos + t`, and query head h those of key head h * kv_heads / heads. The score is (q . key) * scale;
+/// `out` (T, heads, value) is the softmax-weighted sum of the values.
 ///
 /// # Panics
 /// If a size does not fit the others or the cache ends before `pos + T`.
