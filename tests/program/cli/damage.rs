@@ -64,8 +64,9 @@ fn damaged_files_end_in_a_sentence() {
         assert!(took < Duration::from_secs(60), "{what}: {took:?}");
         let refusals = [refused(&inspected, &what), refused(&generated, &what)];
         let told = stderr(&generated);
-        // Numbers that are not finite are seen only by computing, and a missing template is told in the line of the template.
-        let computed = told.contains("not finite") || told.contains("has no chat template");
+        // Numbers that are not finite are seen only by computing, and a missing or broken template is told in the line of the template.
+        let only_generated = ["not finite", "has no chat template", "cannot chat"];
+        let computed = only_generated.iter().any(|why| told.contains(why));
         let both = [stderr(&inspected), told];
         assert!(computed || refusals[0] == refusals[1], "{what}: {both:?}");
         passed += usize::from(!refusals[1]);
