@@ -312,7 +312,7 @@ pub(super) struct PrecomposeArgs {
 /// The type of the cache, for commands that measure or compare.
 #[derive(Args, Clone)]
 pub(super) struct CacheArgs {
-    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory
+    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 to 1.9 times the context has room in the same memory
     #[arg(long, value_name = "f16|q8_0", default_value_t, hide_short_help = true, help_heading = DEVICE)]
     pub(super) cache_type: CacheType,
 }
@@ -329,7 +329,7 @@ pub(super) struct ContextArgs {
     /// what its bindings have room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK)), hide_short_help = true, help_heading = DEVICE)]
     pub(super) ubatch: Option<u32>,
-    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 times the context has room in the same memory [default: f16, or
+    /// Have the cache in f16, or in q8_0: codes of 8 bits with scales, so that 1.7 to 1.9 times the context has room in the same memory [default: f16, or
     /// q8_0 where the model has no room with f16, or experts lie outside of the GPU's memory with f16 and none with q8_0]
     #[arg(long, value_name = "f16|q8_0", hide_short_help = true, help_heading = DEVICE)]
     pub(super) cache_type: Option<CacheType>,

@@ -271,7 +271,7 @@ impl Inspect {
         }
     }
 
-    /// The model with a cache of the type that is asked for, or else of that which an answer takes.
+    /// The model with the cache that is asked for. If none is asked for, the cache is the one that an answer would take.
     fn taken<'a>(
         &self,
         models: &'a [Arc<dyn Model>],

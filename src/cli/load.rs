@@ -115,7 +115,7 @@ pub(super) type Described = (Arc<Gguf>, Vec<Arc<dyn Model>>);
 /// The model's file and what it says of its model, with a cache of each type that it can have, f16 first.
 ///
 /// # Errors
-/// Why the file is refused, or the type of the cache that is `asked` for.
+/// An error of the file, or of the type of the cache that is `asked` for.
 pub(super) fn described(
     source: &ModelSource,
     asked: Option<CacheType>,

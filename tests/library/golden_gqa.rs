@@ -117,8 +117,8 @@ fn a_cache_of_8_bits_gives_on_gpus_what_it_gives_on_the_cpu() {
             });
             let what = format!("{name} {} {}", gpu.tier.name(), form(gpu));
             eprintln!("{what}: contrast {error:.1e}, to a cache in f16 {to_f16:.1e}");
-            // With activations in f32 few codes differ, so that the type shows. Others are rounded, and found were errors up to 3e-5 of halves and
-            // 3e-4 of bytes.
+            // With activations in f32 few codes differ, so that the type shows. Other activations are rounded: llvmpipe had errors up to 3e-5 with halves
+            // and 3e-4 with bytes (GLIMT_TEST_MORE=10).
             let most = match gpu.tier {
                 Tier::Plain => to_f16 / 4.0,
                 Tier::Subgroup => 2e-4,

@@ -1,5 +1,5 @@
-// Writes values of a cache row in Q8_0 (shared/cache_codes.wgsl) that lie in workgroup memory. The kernel declares `cache`, whose elements are
-// words, and the constant MOST_CODED, the most values that a workgroup writes.
+// This module writes values from workgroup memory to a cache row in Q8_0 (shared/cache_codes.wgsl). The kernel declares `cache`, an array of
+// words. It also declares the constant MOST_CODED: the most values that a workgroup writes.
 #number WG  // threads of a workgroup
 #import cache_codes
 
@@ -15,8 +15,9 @@ fn block_scale(block: u32, count: u32) -> f32 {
   return max(most.x, most.y) / 127.0;
 }
 
-// Writes the codes of `count` values and the scales of their blocks to the row that begins at word `to_row`, from value `first` of it on.
-// Both are multiples of 32, and `first` is one of 64, since a word holds the scales of two blocks. The whole workgroup must call.
+// Writes `count` values as codes, and the scales of their blocks. The row begins at word `to_row` of the cache, and the first of these values is
+// value `first` of the row. `count` is a multiple of 32. `first` is a multiple of 64, since a word holds the scales of two blocks. The whole
+// workgroup must call.
 fn write_codes(to_row: u32, first: u32, count: u32, t: u32) {
   workgroupBarrier();
   var word = t;

@@ -15,7 +15,7 @@ fn on_card(memory: &str, more: &[&str]) -> Vec<String> {
     args.into_iter().map(str::to_owned).collect()
 }
 
-/// The same with a cache in f16.
+/// The lines of [`on_card`] for a cache in f16.
 fn inspect(memory: &str, more: &[&str]) -> Vec<String> {
     on_card(memory, &[&["--cache-type", "f16"], more].concat())
 }

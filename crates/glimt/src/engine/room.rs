@@ -87,7 +87,7 @@ pub enum Holds {
 }
 
 impl Holds {
-    /// What is told by where the experts have room: `None` is on the device with all else.
+    /// The part of a model that has room, by where its experts lie. `None` says that they lie on the device.
     pub fn of(partly: Result<Option<&Partly>, &EngineError>) -> Self {
         match partly {
             Err(_) => Self::Nothing,

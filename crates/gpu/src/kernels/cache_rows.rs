@@ -162,7 +162,7 @@ impl Rows {
     /// Cache rows of these values (rows, values).
     ///
     /// # Panics
-    /// As [`write`](Self::write).
+    /// The cases in which [`write`](Self::write) panics.
     pub fn write_all(&self, values: &[f32]) -> Vec<f16> {
         let (row, width) = (self.words(), self.values());
         let mut rows = vec![f16::ZERO; values.len() / width * row];

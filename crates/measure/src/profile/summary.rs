@@ -119,7 +119,7 @@ pub struct FromHost {
     /// The experts that the CPU multiplied, if it has a share.
     #[serde(flatten)]
     pub by_cpu: Option<ByCpu>,
-    /// Whether they stay in the file, from which the host reads them. Then no dispatch brings any.
+    /// The host reads these experts from the file if this is true. Then no dispatch brings any.
     pub from_file: bool,
     /// Bytes that came over the bus or from the file, on average.
     pub bus_bytes: Option<f64>,

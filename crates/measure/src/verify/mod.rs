@@ -155,8 +155,8 @@ impl Found {
         kernels.count() + models.count()
     }
 
-    /// The kernels that differ from their twins, each with its tier. A comparison of several kernels names them together, unless one of them
-    /// differs alone, too.
+    /// The kernels that differ from their twins, each with its tier. Several kernels that were compared together are named together,
+    /// unless one of them also differs alone.
     pub fn wrong_kernels(&self) -> BTreeSet<String> {
         let wrong = || self.kernels.iter().filter(|check| !check.passed());
         let named = wrong().filter(|check| {

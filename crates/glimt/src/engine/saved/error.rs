@@ -63,7 +63,7 @@ pub enum SessionFileError {
         /// The value of the loaded model.
         expected: String,
     },
-    /// The same model wrote it, with a cache of another type.
+    /// The file was written by this model with a cache of another type.
     #[error(
         "the session file {} has a cache in {found}, but the cache is in {expected} here; give --cache-type {found}, or name another file",
         path.display()
