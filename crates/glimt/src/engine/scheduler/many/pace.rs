@@ -53,6 +53,9 @@ pub(super) struct Pace {
     landed: Instant,
     /// Tokens of prompts that a step has at least, if nobody reads and if somebody does.
     least: [usize; 2],
+    /// The time that every step is told to have taken, for tests of what is decided by times: a busy machine must not decide.
+    #[cfg(test)]
+    pub(super) steady: Option<Duration>,
 }
 
 impl Pace {
@@ -62,6 +65,8 @@ impl Pace {
             decoding: 0.0,
             landed: Instant::now(),
             least: [LEAST, LEAST_BESIDE],
+            #[cfg(test)]
+            steady: None,
         }
     }
 
@@ -106,8 +111,11 @@ impl Pace {
         // The device begins with it when it was submitted and the one before it has ended.
         let began = step.at.max(self.landed);
         self.landed = now;
-        self.took(step, now - began);
-        now - began
+        let took = now - began;
+        #[cfg(test)]
+        let took = self.steady.unwrap_or(took);
+        self.took(step, took);
+        took
     }
 
     pub(super) fn took(&mut self, step: Filled, time: Duration) {

@@ -210,10 +210,17 @@ fn texts_with_drafts_are_those_without_on_a_gpu() {
     assert_mixes(Some(Tier::Subgroup), rounds(2));
 }
 
+/// A scheduler whose drafts are decided on as if every step took as long.
+fn steady(engine: &Engine) -> Many {
+    let mut many = many(engine);
+    many.pace.steady = Some(Duration::from_millis(1));
+    many
+}
+
 #[test]
 fn right_drafts_save_steps_and_are_counted() {
     let engine = engine(None, 4 * N_CTX).expect("there is a CPU");
-    let mut many = many(&engine);
+    let mut many = steady(&engine);
     let stops = engine.tokenizer().stop_tokens();
     let mut job = Job::new(vec![4, 5, 6], 30).without(stops);
     let answer = alone(&mut many, &job);
@@ -264,7 +271,7 @@ impl Drafter for Wrong {
 #[test]
 fn drafts_share_the_rows_of_a_step_and_pay_for_all_who_wait() {
     let engine = engine(None, 4 * N_CTX).expect("there is a CPU");
-    let mut many = many(&engine);
+    let mut many = steady(&engine);
     let stops = [&[VOCAB - 1][..], engine.tokenizer().stop_tokens()].concat();
     let heard = Arc::default();
     for id in 0..4 {
