@@ -10,7 +10,8 @@
 // 1. Scores, 8 rows at a time: lanes exchange partial sums until each has the score of one of LANES rows (shared/run_lanes.wgsl).
 // 2. Softmax: weights are relative to a reference, which rises only where a score exceeds it by SLACK.
 // 3. Values, 8 rows at a time: a thread adds its columns of each row, times the row's weight, to the sums of its heads.
-// While 8 rows are computed, the next 8 are on their way.
+// While 8 rows are computed, the next 8 are on their way. With EAGER a run asks for all its rows of a tile at once instead.
+// With FINISHED a workgroup has a head and its whole context, and leaves the values that attention_merge would.
 // Bound by: the cache, which is read once for a workgroup's heads, as long as these are few; for 8 heads about as much by the multiply-adds. In
 // short contexts by the latency of one tile.
 #number HEADS KV_HEADS KEY VALUE  // query heads, key heads, values of a query or key head, of a value head
@@ -28,8 +29,17 @@
 #else
 #write cache: array<vec4<u32>> @cache(CACHE_ROWS * KV_HEADS * (KEY + VALUE))   // (rows, KV_HEADS * (KEY + VALUE) / 8) of 8 f16
 #endif
+#ifdef FINISHED
+#length OUT_ROWS TOKENS * HEADS * VALUE
+#ifdef prepared
+#import token_write
+#else
+#write values: array<vec4<f32>> @floats(OUT_ROWS)                    // (tokens, HEADS, VALUE / 4)
+#endif
+#else
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * VALUE)  // (tokens, HEADS, slices, VALUE / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
+#endif
 #each h HEADS_OF
 #each v VECTORS
 
@@ -47,7 +57,7 @@ const TILE = PHASES * LANES;
 const OUTS = VALUE / 4u;                                // vectors of the sums of a head
 
 var<workgroup> maxima: array<f32, SPLITS * HEADS_OF * PHASES>;               // (head, phase)
-var<workgroup> totals: array<f32, SPLITS * HEADS_OF * PHASES>;               // (head, phase)
+var<workgroup> totals: array<f32, SPLITS * HEADS_OF * PHASES>;               // (head, phase), relative to the greatest of the maxima
 var<workgroup> left: array<vec4<f32>, BUFFERS * PHASES * SPLITS * OUTS>;     // (buffer, phase, split, VALUE / 4) of a head of each split
 
 #import eight
@@ -76,6 +86,17 @@ alias Queries = array<Wide, HEADS_OF>;
 alias Scores = array<f32, HEADS_OF>;
 alias Sums = array<Wide, HEADS_OF>;
 
+// A thread's columns of a row.
+fn wide_of(row: Vectors) -> Wide {
+  return Wide(
+#ifdef CODES
+    decoded(row[$v]),
+#else
+    widen(row[$v]),
+#endif
+  );
+}
+
 fn score(query: Wide, key: Wide) -> f32 {
   var sum = 0.0;
   sum = plus_eight(sum, query[$v].lo, query[$v].hi, key[$v]);
@@ -84,13 +105,7 @@ fn score(query: Wide, key: Wide) -> f32 {
 
 // A thread's share of the scores of a row for its heads, from its columns.
 fn row_scores(queries: Queries, row: Vectors) -> Scores {
-  let key = Wide(
-#ifdef CODES
-    decoded(row[$v]),
-#else
-    widen(row[$v]),
-#endif
-  );
+  let key = wide_of(row);
   return Scores(
     score(queries[$h], key),
   );
@@ -153,17 +168,20 @@ fn plus_row(sum: Wide, by: f32, row: Wide) -> Wide {
 fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) -> Sums {
   var sums = before;
 #for r 8
-  let row$r = Wide(
-#ifdef CODES
-    decoded(rows[$r][$v]),
-#else
-    widen(rows[$r][$v]),
-#endif
-  );
+  let row$r = wide_of(rows[$r]);
   let weight$r = told_by(weights, first + $ru, lane);
   sums[$h] = plus_row(sums[$h], weight$r[$h], row$r);
 #endfor
   return sums;
+}
+
+// The sum of the weights of a head, whose totals begin at `first`.
+fn sum_of_weights(first: u32) -> f32 {
+  var sum = 0.0;
+#for i PHASES
+  sum += totals[first + $iu];
+#endfor
+  return sum;
 }
 
 #main
@@ -182,7 +200,9 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
   let own_head = first_head + split * HEADS_OF;
   let place = Place(own.page, own.end - 1u, key_head * (KEY / 8u), (KV_HEADS * KEY + key_head * VALUE) / 8u, lane.number);
   let own_rows = own.begin + phase * LANES;
+#ifndef EAGER
   var asked = ask(place, own_rows, true);
+#endif
   let first_query = own.token * HEADS + key_head * GROUP;
   let queries = Queries(
     query_of(first_query + min(own_head + $hu, GROUP - 1u), lane.number, p.scale),
@@ -198,9 +218,19 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
     let first = own_rows + passed;
     // 1. The scores.
     var scores: Scores;
+#ifdef EAGER
 #for s STAGES
+    let keys$s = ask(place, first + $su * 8u, true);
+#endfor
+#for s STAGES
+    let values$s = ask(place, first + $su * 8u, false);
+#endfor
+#endif
+#for s STAGES
+#ifndef EAGER
     let keys$s = asked;
     asked = ask(place, first + ($su + 1u) % STAGES * 8u, $su + 1u < STAGES);
+#endif
     let scores$s = scores_of_rows(queries, keys$s, lane);
     scores[$h] = select(scores[$h], scores$s[$h], lane.number / 8u == $su);
 #endfor
@@ -226,8 +256,10 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
 
     // 3. The values.
 #for s STAGES
+#ifndef EAGER
     let values$s = asked;
     asked = ask(place, first + select(($su + 1u) * 8u, TILE, $su + 1u == STAGES), $su + 1u == STAGES);
+#endif
     sums = plus_rows(sums, values$s, weights, $su * 8u, lane);
 #endfor
     passed += TILE;
@@ -238,31 +270,18 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
   let at$h = (split * HEADS_OF + $hu) * PHASES;
   if (lane.number == 0u) {
     maxima[at$h + phase] = highest[$h];
-    totals[at$h + phase] = of_run[$h];
   }
   workgroupBarrier();
 #for k HEADS_OF
   {
     var best = LOWEST;
-    var i = 0u;
-    loop {
-      if (i >= PHASES) { break; }
-      best = max(best, maxima[at$k + i]);
-      i += 1u;
-    }
-    let head = own_head + $ku;
-    if (phase == 0u && lane.number == 0u && split * HEADS_OF + $ku < HEADS_HERE && head < GROUP) {
-      var sum = 0.0;
-      i = 0u;
-      loop {
-        if (i >= PHASES) { break; }
-        sum += exp(maxima[at$k + i] - best) * totals[at$k + i];
-        i += 1u;
-      }
-      stats[own.place + (key_head * GROUP + head) * own.count] = vec2(best, sum);
-    }
+#for i PHASES
+    best = max(best, maxima[at$k + $iu]);
+#endfor
+    let shrink = exp(highest[$k] - best);
+    if (lane.number == 0u) { totals[at$k + phase] = of_run[$k] * shrink; }
     let buffer = $ku % BUFFERS * (PHASES * SPLITS * OUTS);
-    let own_sums = scaled(sums[$k], exp(highest[$k] - best));
+    let own_sums = scaled(sums[$k], shrink);
     let to = buffer + run * OUTS;
     // The sums of another head have been read.
     if (BUFFERS == 1u) { workgroupBarrier(); }
@@ -273,19 +292,32 @@ fn plus_rows(before: Sums, rows: Rows, weights: Scores, first: u32, lane: Lane) 
     }
 #endfor
     workgroupBarrier();
-    i = t;
+#ifndef FINISHED
+    let head = own_head + $ku;
+    if (phase == 0u && lane.number == 0u && split * HEADS_OF + $ku < HEADS_HERE && head < GROUP) {
+      stats[own.place + (key_head * GROUP + head) * own.count] = vec2(best, sum_of_weights(at$k));
+    }
+#endif
+    var i = t;
     loop {
       if (i >= SPLITS * OUTS) { break; }
       let in_workgroup = i / OUTS * HEADS_OF + $ku;
       if (in_workgroup < HEADS_HERE && first_head + in_workgroup < GROUP) {
-        var sum = left[buffer + i];
-        var other = 1u;
-        loop {
-          if (other >= PHASES) { break; }
-          sum += left[buffer + other * (SPLITS * OUTS) + i];
-          other += 1u;
-        }
+        var sum = vec4(0.0);
+#for o PHASES
+        sum += left[buffer + $ou * (SPLITS * OUTS) + i];
+#endfor
+#ifdef FINISHED
+        let result = sum / sum_of_weights(at$k);
+        let head = (own.token * HEADS + key_head * GROUP + first_head + in_workgroup) * VALUE;
+#ifdef prepared
+        token_write(head + i % OUTS * 4u, t, result);
+#else
+        values[head / 4u + i % OUTS] = result;
+#endif
+#else
         slice_sums[(own.place + (key_head * GROUP + first_head + in_workgroup) * own.count) * OUTS + i % OUTS] = sum;
+#endif
       }
       i += WG;
     }

@@ -7,12 +7,13 @@ use super::GroupedDims;
 use super::linear::dot;
 use super::sequences::Sequences;
 use crate::gpu::buffer::Range;
-use crate::gpu::call::{Call, Extent, Flops};
+use crate::gpu::call::{Call, Extent, Flops, When, Word};
 use crate::gpu::interface::MAX_SLICES;
+use crate::quant::activation::Activation;
 
 mod form;
 mod quick;
-pub use form::Form;
+pub use form::{Form, Short};
 pub use quick::attend;
 
 /// Causal attention of T tokens at positions `pos..pos + T` over the cache.
@@ -128,19 +129,76 @@ impl GpuGroupedAttention {
     /// # Panics
     /// If the sizes do not [suit](suits).
     pub fn call(&self) -> Call {
+        self.call_in(self.form)
+    }
+
+    /// The dispatches for one token, of which a replay takes one, with its slices from [`OfOne`](super::attention::OfOne): the one for short
+    /// contexts leaves the finished `values`, (heads, value), in the format `output`, and after the other [`attention_merge`](super::attention_merge)
+    /// must follow.
+    ///
+    /// # Panics
+    /// If the sizes do not [suit](suits).
+    pub fn calls_of_one(
+        &self,
+        short: Option<Short>,
+        (values, output): (&Range, Activation),
+    ) -> Vec<Call> {
+        let Some(Short { form, rows }) = short else {
+            return vec![self.call()];
+        };
+        let values_in = if output.rounds() {
+            "prepared"
+        } else {
+            "values"
+        };
+        let finished = self
+            .attending(form)
+            .flag("FINISHED", true)
+            .flag("BYTES", output == Activation::Bytes)
+            .flag("HALVES", output.is_halves())
+            .bind(values_in, values);
+        vec![
+            finished.only(When::rows(0, rows)),
+            self.call().only(When::rows(rows, u32::MAX)),
+        ]
+    }
+
+    /// The dispatches for tokens of which each attends as [`calls_of_one`](Self::calls_of_one) does for one, but for the joining, which must follow
+    /// for all. A replay takes those that some token needs, and its slices are cut by [`OfOne::cut`](super::attention::OfOne::cut).
+    pub fn calls_of_each(&self, short: Option<Short>) -> Vec<Call> {
+        let Some(Short { form, .. }) = short else {
+            return vec![self.call()];
+        };
+        let call = |(form, number): (Form, u32)| {
+            let call = self.call_in(form);
+            let [_, groups, along_tokens] = call.grid;
+            call.grid([Extent::SlicesOf(number), groups, along_tokens])
+                .word("first_work", Word::SlicesBefore(number))
+                .only(When::Kernel(number))
+        };
+        [form, self.form].into_iter().zip(0..).map(call).collect()
+    }
+
+    /// The dispatch in a form that leaves slices.
+    fn call_in(&self, form: Form) -> Call {
+        self.attending(form)
+            .bind("slice_sums", &self.partials[0])
+            .bind("stats", &self.partials[1])
+    }
+
+    /// The dispatch in a form, still without what it leaves.
+    fn attending(&self, form: Form) -> Call {
         let dims = self.dims;
         let sequences = self.sequences.as_ref();
         let listed = sequences.is_some_and(|s| !s.alone);
         let along_tokens = if listed { Extent::N(1) } else { Extent::Tokens };
-        let (kernel, groups) = self.form.kernel(dims);
+        let (kernel, groups) = form.kernel(dims);
         let kernel = Sequences::bind_slices(sequences, kernel);
         dims.rows()
             .read_by(kernel)
             .grid([Extent::Slices, Extent::N(groups), along_tokens])
             .bind("q", &self.q)
             .bind("cache", &self.cache)
-            .bind("slice_sums", &self.partials[0])
-            .bind("stats", &self.partials[1])
             .word("scale", self.scale)
             .with_bytes_per_row(dims.cache_row() as u64 * 2)
             .with_flops(Flops {

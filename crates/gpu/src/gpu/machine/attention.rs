@@ -95,10 +95,16 @@ pub(crate) const SHARING_TOKENS: usize = 64;
 pub(crate) const GROUPED_THREADS: usize = 128;
 /// Most query heads of a workgroup of `grouped_attention`, all of one key head. Larger groups are split evenly. Reckoned.
 pub(crate) const GROUPED_HEADS: usize = 8;
-/// Most query heads of a thread of `grouped_attention`: with more, queries and sums leave too few registers for loads ahead. Reckoned.
-pub(crate) const GROUPED_HEADS_OF_THREAD: usize = 5;
-/// Workgroups of `grouped_attention` that share a core. Reckoned.
-pub(crate) const GROUPED_OF_CORE: usize = 2;
+/// Most query heads of a thread of `grouped_attention`, with a cache in F16 and in Q8_0: with more, queries and sums leave too few registers for
+/// loads ahead. Heads of a thread share the conversion of codes.
+pub(crate) const GROUPED_HEADS_OF_THREAD: [usize; 2] = [2, 5];
+/// Workgroups of `grouped_attention` that share a core, with a cache in F16 and in Q8_0.
+pub(crate) const GROUPED_OF_CORE: [usize; 2] = [4, 2];
+
+/// Threads of a workgroup of `grouped_attention` for short contexts, which attends to as many rows at once.
+pub(crate) const GROUPED_SHORT_THREADS: usize = 128;
+/// The rows of a context up to which that one is faster, for each up to which `attention_short` is.
+pub(crate) const GROUPED_SHORT: u32 = 2;
 
 /// Cache rows of a slice in `attention_short`. Reckoned.
 pub const SHORT_ROWS: u32 = 16;

@@ -23,6 +23,11 @@ pub trait Cuts: Copy {
         false
     }
 
+    /// Rows of a slice of the kernel that attends to short contexts ([`OfOne::short`]).
+    fn short_slice(self) -> u32 {
+        SHORT_ROWS
+    }
+
     /// The rows of a context, more than `rows`, up to which another kernel of the form attends than above.
     fn bound_above(self, _rows: u32) -> Option<u32> {
         None
@@ -77,7 +82,7 @@ pub struct Seen {
     pub position: u32,
 }
 
-/// The attention of steps of one token: the form, and the rows of a context up to which [`attention_short`](crate::kernels::attention_short) takes its place.
+/// The attention of steps of one token: the form, and the rows of a context up to which a kernel for short contexts takes its place.
 #[derive(Debug, Clone, Copy)]
 pub struct OfOne<F = Form> {
     /// The form.
@@ -90,7 +95,8 @@ impl<F: Cuts> OfOne<F> {
     /// The number of slices of a context of `rows` rows, and the rows of each.
     pub fn slices(self, machine: Machine, rows: usize, heads: usize) -> (u32, u32) {
         if rows <= self.short as usize {
-            return ((rows as u32).div_ceil(SHORT_ROWS), SHORT_ROWS);
+            let slice = self.form.short_slice();
+            return ((rows as u32).div_ceil(slice), slice);
         }
         cut_context(self.form, machine, rows, 1, heads)
     }

@@ -6,14 +6,16 @@ use super::Case;
 use super::attention::joined;
 use super::lab::{self, Compared, Lab, state};
 use super::places::Pages;
+use crate::gpu::buffer::{Range, Role};
 use crate::gpu::call::State;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::attention::{MAX_SLICES, OfOne, Seen, cut_context, cut_sequences};
 use crate::kernels::grouped_attention::{
-    Form, GpuGroupedAttention, grouped_attention, partial_bytes,
+    Form, GpuGroupedAttention, Short, grouped_attention, partial_bytes,
 };
 use crate::kernels::sequences::{SLICE, Sequences};
 use crate::kernels::{CacheType, GroupedDims, Pairing};
+use crate::quant::activation::Activation;
 
 /// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows.
 fn limit(rows: usize) -> f64 {
@@ -127,10 +129,61 @@ fn in_own_cache(
     Ok(vec![lab.close(&found, &twin, limit(rows))])
 }
 
-/// Tokens of several sequences, each in pages, in one step: cut together, or each as it is alone.
+/// The attention to contexts of up to 1024 rows by a workgroup for each query head, where a device runs it.
+fn short_of(gpu: &Gpu, dims: GroupedDims) -> Option<Short> {
+    let mut target = gpu.target.clone();
+    target.machine.tuned.short_attention_rows = 1024 / target.machine.spread().min(1024);
+    Short::of(&target, dims)
+}
+
+/// A token at the end of a short context, whose values are finished in each format.
+fn finished(
+    lab: &Lab<'_>,
+    short: Short,
+    dims: GroupedDims,
+    rows: usize,
+) -> Result<Vec<Compared>, GpuError> {
+    let seen = rows * dims.cache_row();
+    let mut values = lab.normals(rows * dims.cache_values());
+    let mut queries = Queries::new(lab, dims, 1);
+    queries.rise(&mut values);
+    let mut cache = dims.rows().write_all(&values);
+    cache.resize(seen + 3 * dims.cache_row(), f16::NAN);
+    let form = Form::of(lab.gpu, dims);
+    let attention = queries.given(lab, form, &cache, None, 1);
+    let of_one = OfOne {
+        form,
+        short: short.rows,
+    };
+    let (slices, slice_rows) = of_one.slices(lab.gpu.machine, rows, dims.heads);
+    let state = State {
+        slices,
+        slice_rows,
+        ..state(1, rows - 1)
+    };
+    let twin = queries.twin(0, 1, &cache[..seen]);
+    let out = lab.room(twin.len());
+    let run =
+        |out: &Range, output| lab.run(attention.calls_of_one(Some(short), (out, output)), state);
+    run(&out, Activation::Floats)?;
+    let mut all = vec![
+        lab.holds(slices == 1, || format!("{slices} slices of {rows} rows")),
+        lab.floats(&out, &twin, limit(rows))?,
+    ];
+    let found: Vec<f32> = lab.read(&out, twin.len())?;
+    for output in [Activation::Bytes, Activation::Halves { packed: false }] {
+        let words = output.bytes((found.len() / 32) as u64) as usize / 4;
+        let out = lab.room(words).holding(Role::prepared(output));
+        run(&out, output)?;
+        all.extend(lab.left_in(output, &out, None, &found)?);
+    }
+    Ok(all)
+}
+
+/// Tokens of several sequences, each in pages, in one step: cut together, or each as it is alone, then with the attention to short contexts.
 fn of_sequences(
     lab: &Lab<'_>,
-    (form, as_one): (Form, bool),
+    (form, as_one): (Form, Option<Short>),
     dims: GroupedDims,
     lengths: &[usize],
 ) -> Result<Vec<Compared>, GpuError> {
@@ -147,8 +200,8 @@ fn of_sequences(
     });
     let (seen, machine) = (seen.collect::<Vec<_>>(), lab.gpu.machine);
     let cut = match as_one {
-        true => OfOne { form, short: 0 }.cut(machine, &seen, dims.heads),
-        false => cut_sequences(form, machine, &seen, dims.heads),
+        Some(Short { rows: short, .. }) => OfOne { form, short }.cut(machine, &seen, dims.heads),
+        None => cut_sequences(form, machine, &seen, dims.heads),
     };
     let most = cut.work.len().max(MAX_SLICES + tokens);
     let mut work = cut.work.clone();
@@ -157,11 +210,17 @@ fn of_sequences(
     let attention = queries.given(lab, form, &cache, Some(sequences), most);
     let state = State {
         slices: cut.work.len() as u32,
+        kernels: cut.kernels,
+        slices_of: cut.slices_of,
         ..state(tokens, (cut.rows as usize).max(tokens) - tokens)
     };
-    let mut call = attention.call();
-    call.slices = Some(most as u32);
-    lab.run(vec![call], state)?;
+    let mut calls = match as_one {
+        Some(short) => attention.calls_of_each(Some(short)),
+        None => vec![attention.call()],
+    };
+    let most = most as u32;
+    calls.iter_mut().for_each(|call| call.slices = Some(most));
+    lab.run(calls, state)?;
     let (mut twin, mut found) = (vec![], vec![]);
     for t in 0..tokens {
         let own = &of[pages.of[t]][..(pages.positions[t] as usize + 1) * row];
@@ -240,6 +299,24 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
         let case = context(form, dims, [rows - 1, 1, slice_rows as usize]);
         all.push(case.verified_if(rows == 150 || rows == 575));
     }
+    // Qwen3 30B A3B, SmolLM2 135M, the widest heads.
+    for (dims, rows) in [
+        (dims([32, 4, 128, 128]), 1),
+        (dims([32, 4, 128, 128]), 300),
+        (dims([9, 3, 64, 64]), 75),
+        (dims([4, 2, 256, 256]), 700),
+        (codes([32, 4, 128, 128]), 90),
+    ] {
+        if let Some(short) = short_of(gpu, dims) {
+            let (heads, cache) = (dims.heads, lab::of_cache(dims.cache));
+            let name = format!(
+                "{heads} heads of {}{cache}, finished over {rows} rows",
+                dims.key
+            );
+            let compare = move |lab: &Lab<'_>| finished(lab, short, dims, rows);
+            all.push(Case::new(name, compare).verified_if(rows == 300));
+        }
+    }
     // Parts of a group of unlike sizes, widths that leave threads without columns, values wider than keys, the widest heads.
     for (dims, of) in [
         (dims([18, 2, 40, 24]), [96, 1, 24]),
@@ -262,11 +339,12 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
     ] {
         let form = Form::of(gpu, dims);
         let heads = format!("{} heads{}", dims.heads, lab::of_cache(dims.cache));
-        for as_one in [false, true] {
+        let short = short_of(gpu, dims).into_iter();
+        for as_one in short.map(Some).chain([None]) {
             let name = format!("{heads}, {} sequences", lengths.len());
-            let name = name + if as_one { ", each as it is alone" } else { "" };
+            let alone = as_one.map_or("", |_| ", each as it is alone");
             let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
-            all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
+            all.push(Case::new(name + alone, compare).verified_if(lengths.len() == 3));
         }
         let name = format!("{heads}, tokens alone in pages");
         all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));

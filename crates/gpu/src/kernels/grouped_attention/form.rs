@@ -3,11 +3,13 @@
 use crate::gpu::call::Call;
 use crate::gpu::machine::Machine;
 use crate::gpu::machine::attention::{
-    GROUPED_HEADS, GROUPED_HEADS_OF_THREAD, GROUPED_OF_CORE, GROUPED_THREADS,
+    GROUPED_HEADS, GROUPED_HEADS_OF_THREAD, GROUPED_OF_CORE, GROUPED_SHORT,
+    GROUPED_SHORT_THREADS as SHORT_THREADS, GROUPED_THREADS,
 };
 use crate::gpu::{Target, Tier};
 use crate::kernels::attention::Cuts;
-use crate::kernels::{GroupedDims, with_numbers};
+use crate::kernels::{CacheType, GroupedDims, with_numbers};
+use crate::quant::repack::UNIT;
 
 /// The threads of a workgroup. `lanes` neighbours are a run, which attends to rows of its own for some query heads of a key head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +22,45 @@ pub struct Form {
     lanes: usize,
     /// Threads of a workgroup.
     threads: usize,
+    /// Workgroups that share a core.
+    of_core: usize,
     /// Whether it is for tier `plain`, where runs use workgroup memory.
     plain: bool,
+    /// Whether a run asks for the keys and values of all its rows of a tile before it computes with any.
+    eager: bool,
 }
+
+/// The attention to short contexts: a workgroup has a query head and attends to the whole context, so that there is nothing to join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Short {
+    /// The form.
+    pub(super) form: Form,
+    /// The rows of a context up to which it is faster.
+    pub rows: u32,
+}
+
+impl Short {
+    /// The attention to short contexts for blocks of these sizes on a device, where it has any: units of 32 values must not begin in one head and
+    /// end in the next.
+    pub fn of(target: &Target, dims: GroupedDims) -> Option<Self> {
+        let machine = target.machine;
+        let rows = GROUPED_SHORT * machine.tuned.short_attention_rows * machine.spread();
+        let whole = target.tier != Tier::Plain && dims.value.is_multiple_of(UNIT);
+        let form = Form::of(target, dims);
+        let form = Form {
+            heads: 1,
+            splits: 1,
+            threads: SHORT_THREADS,
+            eager: form.stages() <= 2,
+            ..form
+        };
+        let fits = form.memory(dims, 1) <= MEMORY;
+        (rows > 0 && whole && fits).then_some(Self { form, rows })
+    }
+}
+
+/// Rows of a slice that is a whole context.
+const WHOLE: u32 = 1 << 30;
 
 /// Bytes of workgroup memory that every device has.
 const MEMORY: usize = 16 << 10;
@@ -35,10 +73,12 @@ impl Form {
     pub fn of(target: &Target, dims: GroupedDims) -> Self {
         assert!(super::suits(dims), "grouped_attention: {dims:?}");
         let plain = target.tier == Tier::Plain;
+        let of_type = usize::from(dims.cache == CacheType::Q8_0);
         // The heads of a key head in as few workgroups as can hold them, evenly.
         let group = dims.group();
         let heads = group.div_ceil(group.div_ceil(GROUPED_HEADS));
-        let splits = heads.div_ceil(GROUPED_HEADS_OF_THREAD).next_power_of_two();
+        let splits = heads.div_ceil(GROUPED_HEADS_OF_THREAD[of_type]);
+        let splits = splits.next_power_of_two();
         let vectors = dims.key.max(dims.value).div_ceil(8).next_power_of_two();
         let most_lanes = if plain { 8 } else { target.lanes() as usize };
         let most_threads = if plain { 64 } else { GROUPED_THREADS };
@@ -47,7 +87,9 @@ impl Form {
             splits,
             lanes: vectors.clamp(8, most_lanes.clamp(8, 32)),
             threads,
+            of_core: GROUPED_OF_CORE[of_type],
             plain,
+            eager: false,
         };
         let threads = [most_threads, 64].into_iter();
         let divided = threads.flat_map(|threads| [1, 2, 4].map(|more| (threads, more * splits)));
@@ -59,6 +101,11 @@ impl Form {
     /// Query heads of a thread.
     const fn heads_of_thread(self) -> usize {
         self.heads.div_ceil(self.splits)
+    }
+
+    /// Times that a run takes 8 rows of a tile.
+    const fn stages(self) -> usize {
+        self.lanes / 8
     }
 
     /// Runs that take different rows.
@@ -82,7 +129,7 @@ impl Form {
             ("LANES", self.lanes),
             ("SPLITS", self.splits),
             ("PHASES", self.phases()),
-            ("STAGES", self.lanes / 8),
+            ("STAGES", self.stages()),
             ("VECTORS", vectors.div_ceil(self.lanes)),
             ("HEADS_OF", self.heads_of_thread()),
             ("HEADS_HERE", self.heads),
@@ -92,7 +139,7 @@ impl Form {
             ("VALUE", dims.value),
             ("BUFFERS", 1 + usize::from(self.memory(dims, 2) <= MEMORY)),
         ];
-        let call = with_numbers(Call::new("grouped_attention"), numbers);
+        let call = with_numbers(Call::new("grouped_attention"), numbers).flag("EAGER", self.eager);
         (call, (dims.kv_heads * parts) as u32)
     }
 }
@@ -103,10 +150,14 @@ impl Cuts for Form {
     }
 
     fn full(self, cores: usize) -> usize {
-        GROUPED_OF_CORE * cores
+        self.of_core * cores
     }
 
     fn least(self, _machine: Machine, _tiles: usize) -> usize {
         1
+    }
+
+    fn short_slice(self) -> u32 {
+        WHOLE
     }
 }

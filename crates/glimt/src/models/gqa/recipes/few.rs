@@ -3,6 +3,7 @@
 use super::Grouped;
 use crate::gpu::GpuError;
 use crate::gpu::buffer::Range;
+use crate::gpu::call::When;
 use crate::gpu::memory::GpuWeight;
 use crate::kernels::grouped_rows::{self, GpuGroupedRows};
 use crate::kernels::token::{Divided, TokenInput};
@@ -35,7 +36,19 @@ impl Grouped {
         step.calls.extend(grouped_rows::calls(&rows, given.target));
         let values = step.values("values", (dims.heads * dims.value) as u32);
         let output = (&values, step.activation);
-        let mut calls = self.attention(given, i, &queries, output, step.as_one);
+        let attention = self.attention(given, i, &queries);
+        let merge = self.merge(given, output, step.as_one);
+        let short = self.weights.short(given.target);
+        let mut calls = match step.as_one {
+            true if step.most > 1 => attention.calls_of_each(short),
+            true => attention.calls_of_one(short, output),
+            false => vec![attention.call()],
+        };
+        // What attends to short contexts joins by itself where there is one token.
+        calls.push(match step.most {
+            1 if step.as_one => merge.only(When::rows(self.of_one.short, u32::MAX)),
+            _ => merge,
+        });
         if step.as_one && step.most > 1 {
             let slices = self.slices * step.most;
             calls.iter_mut().for_each(|call| call.slices = Some(slices));

@@ -61,11 +61,16 @@ impl Weights {
         self.config.dims
     }
 
+    /// The attention of steps of one token to short contexts.
+    fn short(&self, target: &Target) -> Option<grouped_attention::Short> {
+        grouped_attention::Short::of(target, self.dims())
+    }
+
     /// The attention of steps of one token.
     fn of_one(&self, target: &Target) -> OfOne<grouped_attention::Form> {
         OfOne {
             form: grouped_attention::Form::of(target, self.dims()),
-            short: 0,
+            short: self.short(target).map_or(0, |short| short.rows),
         }
     }
 
@@ -210,30 +215,29 @@ impl Grouped {
         }
     }
 
-    /// The attention of finished queries to slices of the cache of a layer, and the dispatch that joins these in `values`: with `as_one` as
-    /// those of one token are joined.
-    fn attention(
-        &self,
-        given: Given<'_>,
-        layer: usize,
-        q: &Range,
-        (values, output): (&Range, Activation),
-        as_one: bool,
-    ) -> [Call; 2] {
-        let (dims, sequences) = (self.dims(), &given.context.sequences);
-        let attention = GpuGroupedAttention {
+    /// The attention of finished queries to the cache of a layer.
+    fn attention(&self, given: Given<'_>, layer: usize, q: &Range) -> GpuGroupedAttention {
+        GpuGroupedAttention {
             form: self.of_one.form,
             q: q.clone(),
             cache: given.context.cache[layer].clone(),
-            dims,
+            dims: self.dims(),
             scale: self.weights.config.softmax_scale(),
             partials: self.partials.clone(),
-            sequences: sequences.clone(),
-        };
-        let of = (sequences.as_ref(), as_one);
-        let heads = [dims.heads, dims.value];
-        let merge = attention_merge::call(of, &self.partials, heads, values, output);
-        [attention.call(), merge]
+            sequences: given.context.sequences.clone(),
+        }
+    }
+
+    /// The dispatch that joins its slices in `values`: with `as_one` as those of one token are joined.
+    fn merge(
+        &self,
+        given: Given<'_>,
+        (values, output): (&Range, Activation),
+        as_one: bool,
+    ) -> Call {
+        let of = (given.context.sequences.as_ref(), as_one);
+        let heads = [self.dims().heads, self.dims().value];
+        attention_merge::call(of, &self.partials, heads, values, output)
     }
 }
 

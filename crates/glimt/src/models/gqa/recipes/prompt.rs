@@ -52,7 +52,8 @@ impl Grouped {
     fn attend(&self, step: &mut Prompt<'_>, i: usize, least: u32) {
         let (given, queries) = (step.given, &self.buffers.queries);
         let values = &step.chunk.values;
-        let by_slices = self.attention(given, i, queries, (values, Activation::Floats), false);
+        let merge = self.merge(given, (values, Activation::Floats), false);
+        let by_slices = [self.attention(given, i, queries).call(), merge];
         if given.context.has_several() {
             step.calls.extend(by_slices);
             return;
