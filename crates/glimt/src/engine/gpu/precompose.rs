@@ -179,7 +179,7 @@ fn possible(
 }
 
 /// The squared differences over the squares of what is expected.
-fn nmse(found: &[f32], expected: &[f32]) -> f64 {
+pub(super) fn nmse(found: &[f32], expected: &[f32]) -> f64 {
     let both = found.iter().zip(expected);
     let error: f64 = both.map(|(a, b)| f64::from(a - b).powi(2)).sum();
     let size: f64 = expected.iter().map(|b| f64::from(*b).powi(2)).sum();

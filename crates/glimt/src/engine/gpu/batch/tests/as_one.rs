@@ -1,6 +1,7 @@
 //! Protects steps of few tokens by the kernels of a decoded token: each token gets what it gets alone, to the bit.
 
 use super::*;
+use crate::engine::gpu::precompose::nmse;
 use crate::engine::gpu::{PrecomposeChoice, Precomposed};
 use crate::gpu::Gpu;
 use crate::model::NextnSource;
@@ -205,6 +206,30 @@ fn a_step_of_several_tokens_does_so_with_grouped_queries() {
         let way = way(&mut rng, &[PrecomposeChoice::Off]);
         let long = rng.below(2) == 0;
         Way { model, long, ..way }.compare(&mut rng);
+    }
+}
+
+#[test]
+fn a_short_context_is_attended_to_alike_in_one_dispatch_and_in_two() {
+    let mut rng = Rng::fresh();
+    // Heads of the others are no whole units of 32 values, and have no kernel for short contexts.
+    for &model in drawn(&[ModelName::TinyQwen2, ModelName::TinyQwen3Moe], 1) {
+        let way = Way {
+            model,
+            tier: Tier::Subgroup,
+            ..way(&mut rng, &[PrecomposeChoice::Off])
+        };
+        let ids: Vec<u32> = (0..70).map(|_| rng.below(500) as u32).collect();
+        let [two, one] = [0, 64].map(|short| {
+            let model = Way { short, ..way }.load()?;
+            let session = GpuBackend::with_chunk(model, N_CTX, Some(16)).wait();
+            Some(alone(&mut session.expect("it fits"), &ids).concat())
+        });
+        if let (Some(two), Some(one)) = (two, one) {
+            let error = nmse(&one, &two);
+            assert!(error < 1e-6, "NMSE {error:e}, {way:?}");
+            assert!(bits(&one) != bits(&two), "both in two: {way:?}");
+        }
     }
 }
 
