@@ -37,11 +37,63 @@ pub enum Stopped {
     Late,
 }
 
+/// How many times as long as its limit work may last where others take the processors.
+const BUSY: u32 = 10;
+
+/// A limit of the time for some work.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    /// The time of a processor that the thread may use.
+    most: Duration,
+    /// When the work began.
+    began: Instant,
+    /// What the thread had used of a processor before, where the system tells.
+    used: Option<Duration>,
+}
+
+impl Limit {
+    /// A limit of this time for the thread's work from now on.
+    fn new(most: Duration) -> Self {
+        Self {
+            most,
+            began: Instant::now(),
+            used: processor_time(),
+        }
+    }
+
+    /// Whether the time is over: the thread's time of a processor, so that a busy machine refuses nothing that an idle one takes, or [`BUSY`]
+    /// times that by the clock.
+    fn is_over(&self) -> bool {
+        let passed = self.began.elapsed();
+        if passed < self.most {
+            return false;
+        }
+        let used = processor_time().zip(self.used);
+        let used = used.map_or(passed, |(now, before)| now.saturating_sub(before));
+        used >= self.most || passed >= self.most.saturating_mul(BUSY)
+    }
+}
+
+/// The time of a processor that this thread has used, where the system tells.
+#[cfg(unix)]
+fn processor_time() -> Option<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Some(Duration::new(
+        time.tv_sec.try_into().ok()?,
+        time.tv_nsec.try_into().ok()?,
+    ))
+}
+
+#[cfg(not(unix))]
+fn processor_time() -> Option<Duration> {
+    None
+}
+
 /// How far work may go on.
 #[derive(Debug, Clone, Default)]
 pub struct Effort {
     gone: Option<Arc<AtomicBool>>,
-    until: Option<Instant>,
+    limit: Option<Limit>,
     /// The tokens that a text may have.
     tokens: Option<usize>,
 }
@@ -81,10 +133,10 @@ impl Effort {
         EFFORT.with_borrow(Self::clone)
     }
 
-    /// The effort with a limit of `time` from now on.
+    /// The effort with a limit of `time` from now on: of a processor's time that the thread uses, and of ten times that by the clock.
     pub fn within(self, time: Duration) -> Self {
-        let until = Some(Instant::now() + time);
-        Self { until, ..self }
+        let limit = Some(Limit::new(time));
+        Self { limit, ..self }
     }
 
     /// The effort with a limit of `most` tokens for a text.
@@ -100,7 +152,14 @@ impl Effort {
 
     /// Does `work` on this thread with this effort.
     pub fn on<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _earlier = Earlier(EFFORT.replace(self.clone()));
+        // Each thread has used its own time of a processor.
+        let used = processor_time();
+        let limit = self.limit.map(|limit| Limit { used, ..limit });
+        let own = Self {
+            limit,
+            ..self.clone()
+        };
+        let _earlier = Earlier(EFFORT.replace(own));
         work()
     }
 
@@ -114,8 +173,8 @@ impl Effort {
         {
             return Err(Stopped::Gone);
         }
-        match self.until {
-            Some(until) if Instant::now() >= until => Err(Stopped::Late),
+        match &self.limit {
+            Some(limit) if limit.is_over() => Err(Stopped::Late),
             _ => Ok(()),
         }
     }
@@ -231,6 +290,27 @@ mod tests {
         assert_eq!(long.expect("a thread").expect("no panic"), LAST);
         assert!(late);
         assert_eq!(nice(), before, "this thread is as it was");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn only_time_of_a_processor_counts_and_ten_times_the_limit_by_the_clock() {
+        let most = Duration::from_millis(60);
+        Effort::default().within(most).on(|| {
+            let own = EFFORT.with_borrow(|effort| effort.limit.expect("it has one"));
+            // A machine that is busy for so long ends it.
+            let lasts = || own.began.elapsed() >= BUSY * most;
+            thread::sleep(2 * most);
+            assert!(check().is_ok() || lasts(), "it used no processor");
+            while check().is_ok() {}
+            let used = processor_time().zip(own.used);
+            let used = used.map(|(now, before)| now - before);
+            assert!(used.expect("it is told") >= most || lasts());
+        });
+        Effort::default().within(most).on(|| {
+            thread::sleep(BUSY * most);
+            assert_eq!(check(), Err(Stopped::Late));
+        });
     }
 
     #[test]
