@@ -322,6 +322,9 @@ fn another_context_goes_on_with_the_conversation() {
         "4",
         "-c",
         "64",
+        // The context stands behind the seed, which decides where the line is broken.
+        "--seed",
+        "7",
         "--session",
         session.to_str().expect("a plain name"),
     ];
