@@ -37,17 +37,17 @@ pub enum Stopped {
     Late,
 }
 
-/// How many times as long as its limit work may last where others take the processors.
+/// The factor between a limit of processor time and that of the time by the clock. Other threads may take the processors meanwhile.
 const BUSY: u32 = 10;
 
 /// A limit of the time for some work.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
-    /// The time of a processor that the thread may use.
+    /// The processor time that the thread may use.
     most: Duration,
     /// When the work began.
     began: Instant,
-    /// What the thread had used of a processor before, where the system tells.
+    /// The processor time that the thread had used before, where the system tells it.
     used: Option<Duration>,
 }
 
@@ -61,8 +61,8 @@ impl Limit {
         }
     }
 
-    /// Whether the time is over: the thread's time of a processor, so that a busy machine refuses nothing that an idle one takes, or [`BUSY`]
-    /// times that by the clock.
+    /// Whether the thread has used its processor time, or [`BUSY`] times that has passed by the clock. Processor time counts so that a busy
+    /// machine refuses nothing that an idle one takes.
     fn is_over(&self) -> bool {
         let passed = self.began.elapsed();
         if passed < self.most {
@@ -74,7 +74,7 @@ impl Limit {
     }
 }
 
-/// The time of a processor that this thread has used, where the system tells.
+/// The processor time that this thread has used, where the system tells it.
 #[cfg(unix)]
 fn processor_time() -> Option<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -133,7 +133,7 @@ impl Effort {
         EFFORT.with_borrow(Self::clone)
     }
 
-    /// The effort with a limit of `time` from now on: of a processor's time that the thread uses, and of ten times that by the clock.
+    /// The effort with a limit of `time` from now on. It is processor time of the thread, and ten times as much by the clock.
     pub fn within(self, time: Duration) -> Self {
         let limit = Some(Limit::new(time));
         Self { limit, ..self }
@@ -152,7 +152,7 @@ impl Effort {
 
     /// Does `work` on this thread with this effort.
     pub fn on<T>(&self, work: impl FnOnce() -> T) -> T {
-        // Each thread has used its own time of a processor.
+        // Another thread has used another processor time.
         let used = processor_time();
         let limit = self.limit.map(|limit| Limit { used, ..limit });
         let own = Self {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn only_time_of_a_processor_counts_and_ten_times_the_limit_by_the_clock() {
+    fn processor_time_counts_and_ten_times_the_limit_by_the_clock() {
         let most = Duration::from_millis(60);
         Effort::default().within(most).on(|| {
             let own = EFFORT.with_borrow(|effort| effort.limit.expect("it has one"));

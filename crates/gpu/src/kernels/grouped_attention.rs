@@ -132,9 +132,9 @@ impl GpuGroupedAttention {
         self.call_in(self.form)
     }
 
-    /// The dispatches for one token, of which a replay takes one, with its slices from [`OfOne`](super::attention::OfOne): the one for short
-    /// contexts leaves the finished `values`, (heads, value), in the format `output`, and after the other [`attention_merge`](super::attention_merge)
-    /// must follow.
+    /// The dispatches for one token. A replay takes one of them, and its slices from [`OfOne`](super::attention::OfOne). The one for short contexts
+    /// leaves the finished `values`, (heads, value), in the format `output`. After the other, [`attention_merge`](super::attention_merge) must
+    /// follow.
     ///
     /// # Panics
     /// If the sizes do not [suit](suits).
@@ -163,8 +163,9 @@ impl GpuGroupedAttention {
         ]
     }
 
-    /// The dispatches for tokens of which each attends as [`calls_of_one`](Self::calls_of_one) does for one, but for the joining, which must follow
-    /// for all. A replay takes those that some token needs, and its slices are cut by [`OfOne::cut`](super::attention::OfOne::cut).
+    /// The dispatches for several tokens. Each token attends as it does alone, by [`calls_of_one`](Self::calls_of_one), but all of them leave slices.
+    /// So [`attention_merge`](super::attention_merge) must follow. A replay takes the dispatches that some token needs, and its slices are cut by
+    /// [`OfOne::cut`](super::attention::OfOne::cut).
     pub fn calls_of_each(&self, short: Option<Short>) -> Vec<Call> {
         let Some(Short { form, .. }) = short else {
             return vec![self.call()];

@@ -44,7 +44,7 @@ impl Grouped {
             true => attention.calls_of_one(short, output),
             false => vec![attention.call()],
         };
-        // What attends to short contexts joins by itself where there is one token.
+        // The kernel for short contexts leaves nothing to join where a step has one token.
         calls.push(match step.most {
             1 if step.as_one => merge.only(When::rows(self.of_one.short, u32::MAX)),
             _ => merge,
