@@ -322,7 +322,7 @@ fn another_context_goes_on_with_the_conversation() {
         "4",
         "-c",
         "64",
-        // The context stands behind the seed, which decides where the line is broken.
+        // The line with the context is broken where the length of a drawn seed decides.
         "--seed",
         "7",
         "--session",

@@ -136,7 +136,7 @@ fn short_of(gpu: &Gpu, dims: GroupedDims) -> Option<Short> {
     Short::of(&target, dims)
 }
 
-/// A token at the end of a short context, whose values are finished in each format.
+/// One token at the end of a short context. The kernel for short contexts leaves its values in each format.
 fn finished(
     lab: &Lab<'_>,
     short: Short,
@@ -180,10 +180,11 @@ fn finished(
     Ok(all)
 }
 
-/// Tokens of several sequences, each in pages, in one step: cut together, or each as it is alone, then with the attention to short contexts.
+/// Tokens of several sequences in one step, whose rows lie in pages. With `as_one` each token has the slices that it has alone, and the kernel for
+/// short contexts where a device has one. Without it all contexts are cut together.
 fn of_sequences(
     lab: &Lab<'_>,
-    (form, as_one): (Form, Option<Short>),
+    (form, as_one): (Form, bool),
     dims: GroupedDims,
     lengths: &[usize],
 ) -> Result<Vec<Compared>, GpuError> {
@@ -199,9 +200,13 @@ fn of_sequences(
         position: *position,
     });
     let (seen, machine) = (seen.collect::<Vec<_>>(), lab.gpu.machine);
+    let short = short_of(lab.gpu, dims);
     let cut = match as_one {
-        Some(Short { rows: short, .. }) => OfOne { form, short }.cut(machine, &seen, dims.heads),
-        None => cut_sequences(form, machine, &seen, dims.heads),
+        true => {
+            let short = short.map_or(0, |short| short.rows);
+            OfOne { form, short }.cut(machine, &seen, dims.heads)
+        }
+        false => cut_sequences(form, machine, &seen, dims.heads),
     };
     let most = cut.work.len().max(MAX_SLICES + tokens);
     let mut work = cut.work.clone();
@@ -215,8 +220,8 @@ fn of_sequences(
         ..state(tokens, (cut.rows as usize).max(tokens) - tokens)
     };
     let mut calls = match as_one {
-        Some(short) => attention.calls_of_each(Some(short)),
-        None => vec![attention.call()],
+        true => attention.calls_of_each(short),
+        false => vec![attention.call()],
     };
     let most = most as u32;
     calls.iter_mut().for_each(|call| call.slices = Some(most));
@@ -339,12 +344,11 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
     ] {
         let form = Form::of(gpu, dims);
         let heads = format!("{} heads{}", dims.heads, lab::of_cache(dims.cache));
-        let short = short_of(gpu, dims).into_iter();
-        for as_one in short.map(Some).chain([None]) {
+        for as_one in [false, true] {
             let name = format!("{heads}, {} sequences", lengths.len());
-            let alone = as_one.map_or("", |_| ", each as it is alone");
+            let name = name + if as_one { ", each as it is alone" } else { "" };
             let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
-            all.push(Case::new(name + alone, compare).verified_if(lengths.len() == 3));
+            all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
         }
         let name = format!("{heads}, tokens alone in pages");
         all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));

@@ -228,7 +228,8 @@ impl Grouped {
         }
     }
 
-    /// The dispatch that joins its slices in `values`: with `as_one` as those of one token are joined.
+    /// The dispatch that joins the slices of the attention in `values`. With `as_one` the slices of each token are joined as those of a token alone
+    /// are.
     fn merge(
         &self,
         given: Given<'_>,
