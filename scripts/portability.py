@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -127,9 +128,15 @@ def compiled(folder, files):
     return found
 
 
-def table(index, files, results):
-    """The table in Markdown, its notes, and the refusals."""
-    notes, cells, refusals = {}, defaultdict(lambda: [set(), set(), set()]), defaultdict(list)
+def notes_of_document():
+    """The numbers of the reasons that the document has."""
+    noted = re.findall(r"^\((\d+)\) Not applicable: (.*?)\.\\?$", DOCUMENT.read_text(), re.M)
+    return {reason: int(n) for n, reason in noted}
+
+
+def table(index, files, results, notes):
+    """The table in Markdown, its notes, and the refusals. `notes` has the numbers of known reasons, and gets those of others."""
+    cells, refusals = defaultdict(lambda: [set(), set(), set()]), defaultdict(list)
     columns = [column for column in COLUMNS if column[1] in results]
     for kernel, tier, devices, language, file, reason in index:
         for column in columns:
@@ -193,7 +200,10 @@ def main():
         files = sampled(index, options.sample)
         results = compiled(folder, files)
         kept.write_text(json.dumps({"files": files, "results": results}))
-    text, refusals = table(index, files, results)
+    # Rows that are put into the document refer to its notes.
+    noted = notes_of_document() if options.of else {}
+    notes = dict(noted)
+    text, refusals = table(index, files, results, notes)
     of_all = len({line[4] for line in index if line[4]})
     text = f"{len(files)} of {of_all} shaders were read.\n\n{text}"
     print(text)
@@ -201,6 +211,8 @@ def main():
         print(f"\n{compiler} refuses {len(refused)} of {kernel}, as {refused[0]}: {said}")
     refused = sum(map(len, refusals.values()))
     print(f"\n{len(files)} of {of_all} shaders were read, and there were {refused} refusals")
+    if options.of and notes != noted:
+        sys.exit("the rows have reasons that the document lacks: write the whole table")
     if options.of:
         words = tuple(f"| `{word}" for word in options.of.split(","))
         write_rows([line for line in text.splitlines() if line.startswith(words)])

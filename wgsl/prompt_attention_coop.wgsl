@@ -20,7 +20,6 @@ enable wgpu_cooperative_matrix;
 #number ROW_PASSES KEY_LOADS  // rows that a thread loads for, vectors of keys that a thread loads
 #number ROPE_LOADS VALUE_LOADS  // vectors of rotated keys that a thread loads, vectors of values that a thread loads
 #number ROW_TILES HEAD_STEPS VALUE_TILES  // tiles of MAT rows, matrices along a head, tiles of MAT columns of a subgroup
-#number SCORE_FEWS SQUARE_FEWS  // turns of a lane with scores, turns of a lane with a matrix
 #number QUERY_LOADS GROUPS QUERY_COLUMNS  // vectors of queries that a thread loads, subgroups of a workgroup, columns of a run of queries
 #number LOADERS QUERY_RUNS QUERY_STEPS  // threads that load a row, runs of a head, matrices along a run
 #word pos: u32      // of the first token
@@ -38,12 +37,12 @@ enable wgpu_cooperative_matrix;
 #each r ROW_TILES
 #each k HEAD_STEPS
 #each n VALUE_TILES
-#each s SCORE_FEWS
 #each e SQUARE_FEWS
 #each a QUERY_LOADS
 #import coop_put as keys
 #import coop_put as rows
 #import coop_few as scores
+#import coop_softmax
 #read q: array<vec4<f32>> @floats(p.tokens * HEADS * (NOPE + ROPE))    // (tokens, HEADS, (NOPE + ROPE) / 4)
 #ifdef GROUPED
 #number GROUP  // query heads that share a key head
@@ -73,7 +72,6 @@ enable wgpu_cooperative_matrix;
 #import MATRICES as c
 #import rotate_pairs
 #import own_pages
-#import coop_own
 
 const LOWEST = -1e30;
 const LOG2_E = 1.44269504;
@@ -105,8 +103,6 @@ const SCORE_PITCH = ROWS + 4u;
 const KEYS = ROWS * KEY_PITCH;
 const VALUES = ROWS * VALUE_PITCH;
 const SPREAD = LANES / MAT;
-// The distance between two groups of FEW values that a lane takes.
-const FURTHER = SPREAD * FEW;
 // LOADERS threads load a row, LOADERS vectors at a time, and the workgroup so many rows at once.
 const AT_ONCE = WG / LOADERS;
 
@@ -118,42 +114,6 @@ var<workgroup> weights: array<Stage, GROUPS * MAT * ROWS / STAGE>;           // 
 // A subgroup's queries and sums, a matrix per MAT columns.
 alias Queries = array<cLeft, HEAD_STEPS>;
 alias Sums = array<cSums, VALUE_TILES>;
-
-fn spread_max(v: f32) -> f32 {
-  var best = v;
-  if (SPREAD > 2u) { best = max(best, subgroupShuffleXor(best, 2u)); }
-  if (SPREAD > 1u) { best = max(best, subgroupShuffleXor(best, 1u)); }
-  return best;
-}
-
-fn spread_sum(v: f32) -> f32 {
-  var sum = v;
-  if (SPREAD > 2u) { sum += subgroupShuffleXor(sum, 2u); }
-  if (SPREAD > 1u) { sum += subgroupShuffleXor(sum, 1u); }
-  return sum;
-}
-
-// For the FEW values that a lane takes at once: storing weights, masking scores behind the first `seen`, the highest score, the sum.
-#ifdef VECTORS
-fn put_weights(at: u32, v: FewHalves) { weights[at / 4u] = v; }
-
-fn seen_few(v: Few, seen: i32) -> Few { return select(Few(LOWEST), v, vec4(0, 1, 2, 3) < vec4(seen)); }
-
-fn highest(v: Few) -> f32 { return max(max(v.x, v.y), max(v.z, v.w)); }
-
-fn total(v: Few) -> f32 { return (v.x + v.y) + (v.z + v.w); }
-#else
-fn put_weights(at: u32, v: FewHalves) {
-  weights[at] = v.x;
-  weights[at + 1u] = v.y;
-}
-
-fn seen_few(v: Few, seen: i32) -> Few { return select(Few(LOWEST), v, vec2(0, 1) < vec2(seen)); }
-
-fn highest(v: Few) -> f32 { return max(v.x, v.y); }
-
-fn total(v: Few) -> f32 { return v.x + v.y; }
-#endif
 
 // The share of a tile that a thread moves: row `row` of every AT_ONCE rows. In a row of `kv` or the KV cache its first vectors are `kv` of the
 // head's keys, `rope` of the rotated keys, which all heads share, and `value` of the values. Behind `last_row` it loads that row again. With
@@ -304,30 +264,6 @@ fn make_scores(t: u32, tile: u32, own: u32, queries: ptr<function, Queries>) {
   coopStoreT(scored$r, &scores[(own + $ru * MAT) / SUM], SCORE_PITCH / SUM);
 }
 
-alias Scores = array<Few, SCORE_FEWS>;
-
-// A lane's scores, from element `mine` on. Those behind the first `seen` are masked.
-fn take_scores(mine: u32, seen: i32) -> Scores {
-  return Scores(
-    seen_few(scores_few(mine, $su * FURTHER), seen - i32($su * FURTHER)),
-  );
-}
-
-fn highest_of(v: Scores) -> f32 {
-  var best = LOWEST;
-  best = max(best, highest(v[$s]));
-  return best;
-}
-
-// Stores the weights of these scores, relative to m, and adds them to `sum`.
-fn make_weights(at: u32, v: Scores, m: f32, sum: f32) -> f32 {
-  var l = sum;
-  let w$s = FewHalves(exp2(v[$s] - m));
-  put_weights(at + $su * FURTHER, w$s);
-  l += total(Few(w$s));
-  return l;
-}
-
 // Adds the products of the weights and the values that begin at `tile`.
 fn add_values(t: u32, tile: u32, sums: ptr<function, Sums>) {
   let weights$r = coopLoadT<cLeft>(&weights[(t / LANES * MAT * ROWS + $ru * MAT) / STAGE], ROWS / STAGE);
@@ -341,17 +277,6 @@ fn sums_before(t: u32, own: u32, mine: u32, row: u32, scale: f32) -> cSums {
   let sums = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
   own_barrier();
   return sums;
-}
-
-// Scales a matrix of sums, in the same area.
-fn scaled(t: u32, own: u32, mine: u32, sums: cSums, scale: f32) -> cSums {
-  coopStoreT(sums, &scores[own / SUM], SCORE_PITCH / SUM);
-  own_barrier();
-  scores_put(mine, $eu * FURTHER, scores_few(mine, $eu * FURTHER) * scale);
-  own_barrier();
-  let after = coopLoadT<cSums>(&scores[own / SUM], SCORE_PITCH / SUM);
-  own_barrier();
-  return after;
 }
 
 // Scales a matrix of sums and writes it to `values`, from element `row` on.

@@ -13,6 +13,7 @@ use crate::quant::activation::Activation;
 
 mod form;
 mod quick;
+pub(super) mod trial;
 pub use form::{Form, Short};
 pub use quick::attend;
 
@@ -143,7 +144,7 @@ impl GpuGroupedAttention {
         short: Option<Short>,
         (values, output): (&Range, Activation),
     ) -> Vec<Call> {
-        let Some(Short { form, rows }) = short else {
+        let Some(Short { runs, rows }) = short else {
             return vec![self.call()];
         };
         let values_in = if output.rounds() {
@@ -152,7 +153,7 @@ impl GpuGroupedAttention {
             "values"
         };
         let finished = self
-            .attending(form)
+            .attending(Form::Runs(runs))
             .flag("FINISHED", true)
             .flag("BYTES", output == Activation::Bytes)
             .flag("HALVES", output.is_halves())
@@ -167,7 +168,7 @@ impl GpuGroupedAttention {
     /// So [`attention_merge`](super::attention_merge) must follow. A replay takes the dispatches that some token needs, and its slices are cut by
     /// [`OfOne::cut`](super::attention::OfOne::cut).
     pub fn calls_of_each(&self, short: Option<Short>) -> Vec<Call> {
-        let Some(Short { form, .. }) = short else {
+        let Some(Short { runs, .. }) = short else {
             return vec![self.call()];
         };
         let call = |(form, number): (Form, u32)| {
@@ -177,7 +178,11 @@ impl GpuGroupedAttention {
                 .word("first_work", Word::SlicesBefore(number))
                 .only(When::Kernel(number))
         };
-        [form, self.form].into_iter().zip(0..).map(call).collect()
+        [Form::Runs(runs), self.form]
+            .into_iter()
+            .zip(0..)
+            .map(call)
+            .collect()
     }
 
     /// The dispatch in a form that leaves slices.
@@ -301,7 +306,7 @@ mod tests {
                 ([2, 1, 256, 64], CacheType::Q8_0, [70, 2, 40]),
             ] {
                 let dims = dims(shape).with_cache(cache);
-                let case = context(Form::of(&gpu, dims), dims, of);
+                let case = context(Form::without_matrices(&gpu, dims), dims, of);
                 agrees_changed(&gpu, &case, |call| call);
             }
         }
@@ -309,14 +314,16 @@ mod tests {
 
     #[test]
     fn buffers_that_do_not_suffice_are_named_before_anything_runs() {
-        check_buffers(dims([6, 2, 16, 24]));
-        check_buffers(dims([6, 2, 64, 64]).with_cache(CacheType::Q8_0));
+        check_buffers(dims([6, 2, 16, 24]), "grouped_attention");
+        let dims = dims([6, 2, 64, 64]);
+        check_buffers(dims, "grouped_attention_coop");
+        check_buffers(dims.with_cache(CacheType::Q8_0), "grouped_attention_coop");
     }
 
-    fn check_buffers(dims: GroupedDims) {
+    fn check_buffers(dims: GroupedDims, name: &str) {
         let [sums, stats] = partials(dims, 3);
         let attention = GpuGroupedAttention {
-            form: Form::of(&Target::h200(), dims),
+            form: Form::untried(&Target::h200(), dims),
             q: Range::floats("q", 3 * 6 * dims.key as u64),
             cache: Range::whole(&Buffer::new(
                 "cache",
@@ -333,7 +340,7 @@ mod tests {
             match step.resolve() {
                 Ok(_) => None,
                 Err(GpuError::Interface { kernel, what }) => {
-                    assert_eq!(kernel, "grouped_attention");
+                    assert_eq!(kernel, name);
                     what.split(' ').nth(1).map(str::to_owned)
                 }
                 Err(e) => panic!("{e}"),
@@ -361,7 +368,7 @@ mod tests {
             });
             let suitable = shapes.filter(|dims| suits(*dims));
             suitable
-                .map(move |dims| (Form::of(&target, dims), dims))
+                .map(move |dims| (Form::without_matrices(&target, dims), dims))
                 .collect::<Vec<_>>()
         });
         let mut count = 0;

@@ -35,6 +35,7 @@ pub mod expert_slots;
 pub mod expert_sources;
 pub mod gemm;
 pub mod grouped_attention;
+mod grouped_attention_coop;
 pub mod grouped_prompt_attention;
 pub mod grouped_rows;
 pub mod keep_states;

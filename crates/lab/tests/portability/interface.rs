@@ -115,7 +115,12 @@ fn check_variables(module: &Module, spec: &Spec, tier: Tier) -> Result<(), Strin
 /// Workgroup memory is what every device has that this kernel is chosen for.
 fn check_workgroup_memory(module: &Module, spec: &Spec, coop: bool) -> Result<(), String> {
     // Devices with cooperative matrices are only used where they have 32 KiB; these kernels have shapes for those that have more.
-    let large = ["attention_coop", "prompt_attention_coop"].contains(&spec.kernel);
+    let large = [
+        "attention_coop",
+        "grouped_attention_coop",
+        "prompt_attention_coop",
+    ]
+    .contains(&spec.kernel);
     let roomy = ["attention_heads", "attention_short", "batch_experts"].contains(&spec.kernel);
     let most_workgroup = match coop {
         true if large => 48 << 10,

@@ -46,10 +46,11 @@ pub struct Pipeline {
 }
 
 /// The kernels by cooperative matrices.
-const COOP: [&str; 4] = [
+const COOP: [&str; 5] = [
     "attention_coop",
     "expand_kv_coop",
     "gemm_coop",
+    "grouped_attention_coop",
     "prompt_attention_coop",
 ];
 

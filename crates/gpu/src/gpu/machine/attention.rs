@@ -15,7 +15,7 @@ pub(crate) const FLOAT_ROWS: usize = 2;
 
 /// Workgroups that share a core in the forms in f32. Reckoned for devices without subgroups.
 pub(crate) const FLOATS_OF_CORE: usize = 2;
-/// Workgroups that share a core in the form by matrices. One for long contexts takes all workgroup memory of a core.
+/// Workgroups that share a core in the forms by matrices. One for long contexts takes all workgroup memory of a core.
 pub(crate) const MATRICES_OF_CORE: usize = 1;
 
 /// The shape of a workgroup of `attention_heads`, which attends with subgroups and without matrices. It has runs of threads. A run computes
@@ -105,6 +105,36 @@ pub(crate) const GROUPED_OF_CORE: [usize; 2] = [4, 2];
 pub(crate) const GROUPED_SHORT_THREADS: usize = 128;
 /// The rows of a context up to which that one is faster, for each up to which `attention_short` is.
 pub(crate) const GROUPED_SHORT: u32 = 2;
+
+/// The shape of a workgroup of `grouped_attention_coop`, which attends by matrices for the heads of a key head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupedTokenShape {
+    /// The matrices it is for.
+    pub(crate) coop: Coop,
+    /// Subgroups with rows of their own.
+    pub(crate) groups: usize,
+    /// Tiles of cache rows of a subgroup. A tile has as many rows as a matrix.
+    pub(crate) row_tiles: usize,
+    /// Whether workgroup memory holds vectors of 4. Metal cannot load matrices from these.
+    pub(crate) vectors: bool,
+}
+
+const fn of_grouped_token(coop: Coop, groups: usize, row_tiles: usize) -> GroupedTokenShape {
+    GroupedTokenShape {
+        coop,
+        groups,
+        row_tiles,
+        vectors: coop.size == 16 || coop.lanes == 8,
+    }
+}
+
+/// A shape for each kind of matrices. On an H200 workgroups share a core if their memory is 48 KiB at most in all. One with 6 subgroups takes 44 KiB and
+/// leaves the fewest slices ("Grouped queries on an H200" in the notes). The others are reckoned.
+pub(crate) const GROUPED_TOKEN: [GroupedTokenShape; 3] = [
+    of_grouped_token(Coop::NVIDIA, 6, 1),
+    of_grouped_token(Coop::APPLE, 4, 2),
+    of_grouped_token(Coop::LLVMPIPE, 4, 1),
+];
 
 /// Cache rows of a slice in `attention_short`. Reckoned.
 pub const SHORT_ROWS: u32 = 16;

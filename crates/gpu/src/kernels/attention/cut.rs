@@ -15,6 +15,11 @@ pub trait Cuts: Copy {
     /// Workgroups that are wanted on a device with `cores` cores.
     fn full(self, cores: usize) -> usize;
 
+    /// Slices that are wanted there, of which each takes `parts` workgroups.
+    fn wanted(self, cores: usize, parts: usize) -> usize {
+        self.full(cores).div_ceil(parts)
+    }
+
     /// The fewest tiles of a slice, of `tiles` in all.
     fn least(self, machine: Machine, tiles: usize) -> usize;
 
@@ -63,7 +68,7 @@ pub fn cut_context(
         "nothing to attend to"
     );
     let (tile, group) = form.tile(rows);
-    let wanted = form.full(cores).div_ceil(heads.div_ceil(group) * tokens);
+    let wanted = form.wanted(cores, heads.div_ceil(group) * tokens);
     let most = (MAX_SLICES / tokens).max(1);
     let tiles = rows.div_ceil(tile);
     let of_slice = tiles
@@ -254,9 +259,7 @@ pub fn cut_sequences(form: impl Cuts, machine: Machine, tokens: &[Seen], heads: 
     };
     let tiles = |run: &Run| run.rows().div_ceil(tile);
     let all: usize = runs.iter().map(|run| listed(run) * tiles(run)).sum();
-    let wanted = form
-        .full(machine.cores as usize)
-        .div_ceil(heads.div_ceil(group));
+    let wanted = form.wanted(machine.cores as usize, heads.div_ceil(group));
     // Each context may end with a shorter slice besides.
     let even = all.div_ceil(wanted.clamp(1, MAX_SLICES));
     let of_tokens: usize = runs.iter().map(|run| run.count * tiles(run)).sum();

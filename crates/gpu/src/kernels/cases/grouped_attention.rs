@@ -17,9 +17,21 @@ use crate::kernels::sequences::{SLICE, Sequences};
 use crate::kernels::{CacheType, GroupedDims, Pairing};
 use crate::quant::activation::Activation;
 
-/// The greatest NMSE over `rows` rows. The twin adds row by row, so its own error grows with the rows.
-fn limit(rows: usize) -> f64 {
-    1e-12 + 1e-12 * rows as f64
+/// The greatest NMSE over `rows` rows. In f32 the twin adds row by row, so its own error grows with the rows. Matrices round queries and weights to
+/// f16.
+fn limit(form: Form, rows: usize) -> f64 {
+    match form {
+        Form::Runs(_) => 1e-12 + 1e-12 * rows as f64,
+        Form::Matrix(..) => 1e-5,
+    }
+}
+
+/// What a name tells of the form.
+const fn of_form(form: Form) -> &'static str {
+    match form {
+        Form::Runs(_) => "",
+        Form::Matrix(..) => ", matrices",
+    }
 }
 
 /// Query heads, key heads and the widths of a key and a value head.
@@ -126,7 +138,7 @@ fn in_own_cache(
     let sums = [dims.heads, dims.value];
     let found = joined(lab, &attention.partials, sums, tokens, [0, slices])?;
     let twin = queries.twin(0, tokens, &cache[..seen]);
-    Ok(vec![lab.close(&found, &twin, limit(rows))])
+    Ok(vec![lab.close(&found, &twin, limit(form, rows))])
 }
 
 /// The attention to contexts of up to 1024 rows by a workgroup for each query head, where a device runs it.
@@ -149,7 +161,7 @@ fn finished(
     queries.rise(&mut values);
     let mut cache = dims.rows().write_all(&values);
     cache.resize(seen + 3 * dims.cache_row(), f16::NAN);
-    let form = Form::of(lab.gpu, dims);
+    let form = Form::without_matrices(lab.gpu, dims);
     let attention = queries.given(lab, form, &cache, None, 1);
     let of_one = OfOne {
         form,
@@ -168,7 +180,7 @@ fn finished(
     run(&out, Activation::Floats)?;
     let mut all = vec![
         lab.holds(slices == 1, || format!("{slices} slices of {rows} rows")),
-        lab.floats(&out, &twin, limit(rows))?,
+        lab.floats(&out, &twin, limit(form, rows))?,
     ];
     let found: Vec<f32> = lab.read(&out, twin.len())?;
     for output in [Activation::Bytes, Activation::Halves { packed: false }] {
@@ -234,7 +246,7 @@ fn of_sequences(
         let slices = slices.map(|n| n as usize);
         found.extend(joined(lab, &attention.partials, sums, 1, slices)?);
     }
-    Ok(vec![lab.close(&found, &twin, limit(pages.n_ctx))])
+    Ok(vec![lab.close(&found, &twin, limit(form, pages.n_ctx))])
 }
 
 /// Each token of several sequences in a step of its own, in pages.
@@ -253,7 +265,8 @@ fn alone_in_pages(lab: &Lab<'_>, form: Form, dims: GroupedDims) -> Result<Vec<Co
         lab.run(vec![attention.call()], state)?;
         let (sums, slices) = ([dims.heads, dims.value], [0, state.slices as usize]);
         let found = joined(lab, &attention.partials, sums, 1, slices)?;
-        all.push(lab.close(&found, &queries.twin(0, 1, &of[t]), limit(rows)));
+        let twin = queries.twin(0, 1, &of[t]);
+        all.push(lab.close(&found, &twin, limit(form, rows)));
     }
     Ok(all)
 }
@@ -274,12 +287,20 @@ pub(crate) fn context(
     } = dims;
     let of = [pos, tokens, slice_rows];
     let of_cache = lab::of_cache(cache);
-    let name = format!("{heads} and {kv_heads} heads of {key} and {value}{of_cache}");
+    let form_of = of_form(form);
+    let name = format!("{heads} and {kv_heads} heads of {key} and {value}{of_cache}{form_of}");
     let name = format!("{name}, {tokens} tokens after {pos}, slices of {slice_rows}");
     Case::new(name, move |lab| in_own_cache(lab, form, dims, of))
 }
 
-/// Cases of the form that a device takes.
+/// The forms that a device may take.
+fn forms(gpu: &Gpu, dims: GroupedDims) -> Vec<Form> {
+    let mut forms = vec![Form::without_matrices(gpu, dims), Form::untried(gpu, dims)];
+    forms.dedup();
+    forms
+}
+
+/// Cases of the forms that a device may take.
 pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
     let mut all = vec![];
     let codes = |shape| dims(shape).with_cache(CacheType::Q8_0);
@@ -299,10 +320,11 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
     let of_codes = [([32, 4, 128, 128], 575), ([9, 3, 64, 64], 150)];
     let of_codes = of_codes.map(|(shape, rows)| (codes(shape), rows));
     for (dims, rows) in of_f16.into_iter().chain(of_codes) {
-        let form = Form::of(gpu, dims);
-        let (_, slice_rows) = cut_context(form, gpu.machine, rows, 1, dims.heads);
-        let case = context(form, dims, [rows - 1, 1, slice_rows as usize]);
-        all.push(case.verified_if(rows == 150 || rows == 575));
+        for form in forms(gpu, dims) {
+            let (_, slice_rows) = cut_context(form, gpu.machine, rows, 1, dims.heads);
+            let case = context(form, dims, [rows - 1, 1, slice_rows as usize]);
+            all.push(case.verified_if(rows == 150 || rows == 575));
+        }
     }
     // Qwen3 30B A3B, SmolLM2 135M, the widest heads.
     for (dims, rows) in [
@@ -334,7 +356,7 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
         (codes([10, 2, 192, 64]), [70, 3, 8]),
         (codes([3, 1, 64, 256]), [90, 2, 96]),
     ] {
-        all.push(context(Form::of(gpu, dims), dims, of));
+        all.push(context(Form::without_matrices(gpu, dims), dims, of));
     }
     for (dims, lengths) in [
         (dims([24, 8, 128, 128]), &[91usize, 1, 131] as &[usize]),
@@ -342,16 +364,18 @@ pub(crate) fn of_device(gpu: &Gpu) -> Vec<Case> {
         (dims([9, 1, 80, 40]), &[5; 12]),
         (codes([9, 3, 64, 64]), &[1, 33, 700, 64]),
     ] {
-        let form = Form::of(gpu, dims);
-        let heads = format!("{} heads{}", dims.heads, lab::of_cache(dims.cache));
-        for as_one in [false, true] {
-            let name = format!("{heads}, {} sequences", lengths.len());
-            let name = name + if as_one { ", each as it is alone" } else { "" };
-            let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
-            all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
+        for form in forms(gpu, dims) {
+            let (heads, cache) = (dims.heads, lab::of_cache(dims.cache));
+            let heads = format!("{heads} heads{cache}{}", of_form(form));
+            for as_one in [false, true] {
+                let name = format!("{heads}, {} sequences", lengths.len());
+                let name = name + if as_one { ", each as it is alone" } else { "" };
+                let compare = move |lab: &Lab<'_>| of_sequences(lab, (form, as_one), dims, lengths);
+                all.push(Case::new(name, compare).verified_if(lengths.len() == 3));
+            }
+            let name = format!("{heads}, tokens alone in pages");
+            all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));
         }
-        let name = format!("{heads}, tokens alone in pages");
-        all.push(Case::new(name, move |lab| alone_in_pages(lab, form, dims)));
     }
     all
 }

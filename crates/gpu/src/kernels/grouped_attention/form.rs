@@ -1,19 +1,92 @@
-//! The division of the attention of decoded tokens among threads.
+//! The kernel that attends for decoded tokens, and its division among threads.
 
+use super::trial;
 use crate::gpu::call::Call;
 use crate::gpu::machine::Machine;
 use crate::gpu::machine::attention::{
     GROUPED_HEADS, GROUPED_HEADS_OF_THREAD, GROUPED_OF_CORE, GROUPED_SHORT,
-    GROUPED_SHORT_THREADS as SHORT_THREADS, GROUPED_THREADS,
+    GROUPED_SHORT_THREADS as SHORT_THREADS, GROUPED_THREADS, MATRICES_OF_CORE,
 };
-use crate::gpu::{Target, Tier};
+use crate::gpu::{Coop, Gpu, GpuError, Target, Tier};
 use crate::kernels::attention::Cuts;
-use crate::kernels::{CacheType, GroupedDims, with_numbers};
+use crate::kernels::grouped_attention_coop::{self, Shape};
+use crate::kernels::{CacheType, GroupedDims, coop, with_numbers};
 use crate::quant::repack::UNIT;
+
+/// The kernel that attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `grouped_attention.wgsl`, in f32, everywhere.
+    Runs(Runs),
+    /// `grouped_attention_coop.wgsl`, by cooperative matrices, with queries and weights rounded to f16, for so many heads of a workgroup.
+    Matrix(Shape, usize),
+}
+
+impl Form {
+    /// The form for a device: [`Form::Matrix`] where it has the matrices, the sizes suit, and a trial agrees with the other form and is not slower
+    /// (wgpu calls them experimental; a device that fails is named in the log); else [`Form::Runs`].
+    ///
+    /// # Errors
+    /// The error that the device reports in the trial.
+    pub async fn of(gpu: &Gpu, dims: GroupedDims) -> Result<Self, GpuError> {
+        const WHAT: &str = "the grouped attention of a token";
+        let without = Self::without_matrices(gpu, dims);
+        let Some(matrices) = gpu.coop else {
+            return Ok(without);
+        };
+        let memory = gpu.limits.max_compute_workgroup_storage_size;
+        let Some(by_matrices) = Self::by_matrices(matrices, memory, dims) else {
+            let missing = format!(
+                "there is no shape for {dims:?}, {matrices:?} and {memory} bytes of workgroup memory"
+            );
+            coop::left(gpu, WHAT, &missing);
+            return Ok(without);
+        };
+        let forms = [by_matrices, without];
+        let good = coop::once(gpu, &format!("{WHAT}, {dims:?}"), async {
+            let error = trial::compared(forms, dims).nmse(gpu).await;
+            let timed = trial::timed(gpu.machine, forms, dims);
+            Ok(coop::agrees(gpu, WHAT, trial::LIMIT, error)? && timed.is_faster(gpu, WHAT).await?)
+        })
+        .await?;
+        Ok(if good { by_matrices } else { without })
+    }
+
+    /// The form for a device if its matrices are right and fast.
+    pub fn untried(target: &Target, dims: GroupedDims) -> Self {
+        let memory = target.machine.workgroup_memory;
+        let by_matrices = |coop| Self::by_matrices(coop, memory, dims);
+        let by_matrices = target.coop.and_then(by_matrices);
+        by_matrices.unwrap_or_else(|| Self::without_matrices(target, dims))
+    }
+
+    /// The form that runs on every device.
+    pub fn without_matrices(target: &Target, dims: GroupedDims) -> Self {
+        Self::Runs(Runs::of(target, dims))
+    }
+
+    fn by_matrices(coop: Coop, memory: u32, dims: GroupedDims) -> Option<Self> {
+        let shape = grouped_attention_coop::fitting(coop, memory, dims)?;
+        Some(Self::of_shape(shape, dims))
+    }
+
+    /// The form by matrices in this shape.
+    pub(in crate::kernels) fn of_shape(shape: Shape, dims: GroupedDims) -> Self {
+        Self::Matrix(shape, shape.heads(dims))
+    }
+
+    /// The kernel for blocks of these sizes, still without buffers, and its workgroups for a slice.
+    pub(super) fn kernel(self, dims: GroupedDims) -> (Call, u32) {
+        match self {
+            Self::Runs(runs) => runs.kernel(dims),
+            Self::Matrix(shape, _) => shape.kernel(dims),
+        }
+    }
+}
 
 /// The threads of a workgroup. `lanes` neighbours are a run, which attends to rows of its own for some query heads of a key head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
+pub struct Runs {
     /// Query heads of a workgroup, all of one key head.
     heads: usize,
     /// Runs that share rows, each with some of these heads.
@@ -33,8 +106,8 @@ pub struct Form {
 /// The attention to short contexts: a workgroup has a query head and attends to the whole context, so that there is nothing to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Short {
-    /// The form.
-    pub(super) form: Form,
+    /// Its threads.
+    pub(super) runs: Runs,
     /// The rows of a context up to which it is faster.
     pub rows: u32,
 }
@@ -46,16 +119,16 @@ impl Short {
         let machine = target.machine;
         let rows = GROUPED_SHORT * machine.tuned.short_attention_rows * machine.spread();
         let whole = target.tier != Tier::Plain && dims.value.is_multiple_of(UNIT);
-        let form = Form::of(target, dims);
-        let form = Form {
+        let runs = Runs::of(target, dims);
+        let runs = Runs {
             heads: 1,
             splits: 1,
             threads: SHORT_THREADS,
-            eager: form.stages() <= 2,
-            ..form
+            eager: runs.stages() <= 2,
+            ..runs
         };
-        let fits = form.memory(dims, 1) <= MEMORY;
-        (rows > 0 && whole && fits).then_some(Self { form, rows })
+        let fits = runs.memory(dims, 1) <= MEMORY;
+        (rows > 0 && whole && fits).then_some(Self { runs, rows })
     }
 }
 
@@ -65,8 +138,8 @@ const WHOLE: u32 = 1 << 30;
 /// Bytes of workgroup memory that every device has.
 const MEMORY: usize = 16 << 10;
 
-impl Form {
-    /// The form for blocks of these sizes on a device.
+impl Runs {
+    /// The threads for blocks of these sizes on a device.
     ///
     /// # Panics
     /// If the sizes do not [suit](super::suits).
@@ -82,7 +155,7 @@ impl Form {
         let vectors = dims.key.max(dims.value).div_ceil(8).next_power_of_two();
         let most_lanes = if plain { 8 } else { target.lanes() as usize };
         let most_threads = if plain { 64 } else { GROUPED_THREADS };
-        let form = |(threads, splits)| Self {
+        let runs = |(threads, splits)| Self {
             heads,
             splits,
             lanes: vectors.clamp(8, most_lanes.clamp(8, 32)),
@@ -93,9 +166,9 @@ impl Form {
         };
         let threads = [most_threads, 64].into_iter();
         let divided = threads.flat_map(|threads| [1, 2, 4].map(|more| (threads, more * splits)));
-        let mut forms = divided.map(form);
-        let fits = |form: &Self| form.phases() > 0 && form.memory(dims, 1) <= MEMORY;
-        forms.find(fits).expect("heads of suitable widths fit")
+        let mut all = divided.map(runs);
+        let fits = |runs: &Self| runs.phases() > 0 && runs.memory(dims, 1) <= MEMORY;
+        all.find(fits).expect("heads of suitable widths fit")
     }
 
     /// Query heads of a thread.
@@ -121,7 +194,7 @@ impl Form {
     }
 
     /// The kernel for blocks of these sizes, still without buffers, and its workgroups for a slice.
-    pub(super) fn kernel(self, dims: GroupedDims) -> (Call, u32) {
+    fn kernel(self, dims: GroupedDims) -> (Call, u32) {
         let parts = dims.group().div_ceil(self.heads);
         let vectors = dims.key.max(dims.value) / 8;
         let numbers = [
@@ -146,11 +219,25 @@ impl Form {
 
 impl Cuts for Form {
     fn tile(self, _rows: usize) -> (usize, usize) {
-        (self.phases() * self.lanes, self.heads)
+        match self {
+            Self::Runs(runs) => (runs.phases() * runs.lanes, runs.heads),
+            Self::Matrix(shape, heads) => (shape.tile_rows(), heads),
+        }
     }
 
     fn full(self, cores: usize) -> usize {
-        self.of_core * cores
+        match self {
+            Self::Runs(runs) => runs.of_core * cores,
+            Self::Matrix(..) => MATRICES_OF_CORE * cores,
+        }
+    }
+
+    /// By matrices a core has room for one workgroup, so one more than there are cores would take as long as all of them.
+    fn wanted(self, cores: usize, parts: usize) -> usize {
+        match self {
+            Self::Runs(_) => self.full(cores).div_ceil(parts),
+            Self::Matrix(..) => (self.full(cores) / parts).max(1),
+        }
     }
 
     fn least(self, _machine: Machine, _tiles: usize) -> usize {

@@ -34,13 +34,14 @@ const WITHOUT: [(&str, &str); 3] = [
 
 /// Kernels that only some devices use. Some need matrices. `attention_heads` is used where there are none. Of `gemm` and `gemm_eight` a
 /// device uses the one that suits its subgroups.
-const OF_SOME_DEVICES: [&str; 7] = [
+const OF_SOME_DEVICES: [&str; 8] = [
     "attention_coop",
     "attention_heads",
     "expand_kv_coop",
     "gemm",
     "gemm_coop",
     "gemm_eight",
+    "grouped_attention_coop",
     "prompt_attention_coop",
 ];
 

@@ -36,6 +36,8 @@ pub(super) struct Weights {
     layers: Arc<[Attention<GpuWeight, Range>]>,
     /// The attention of prompts.
     prompts: of_prompts::Form,
+    /// The attention of decoded tokens, or none where it is the one that runs on every device.
+    tokens: Option<grouped_attention::Form>,
 }
 
 impl Weights {
@@ -46,13 +48,19 @@ impl Weights {
             frequency_factors: model.frequency_factors.as_deref().map(Arc::from),
             layers: layers.into(),
             prompts: of_prompts::Form::Vector,
+            tokens: None,
         }
     }
 
-    /// The weights in this form, or in that without matrices: the sizes suit that, or the model would have been refused.
-    fn in_form(&self, prompts: Option<of_prompts::Form>) -> Arc<dyn AttentionWeights> {
+    /// The weights in these forms. The sizes suit that of prompts without matrices, or the model would have been refused.
+    fn in_forms(
+        &self,
+        prompts: Option<of_prompts::Form>,
+        tokens: grouped_attention::Form,
+    ) -> Arc<dyn AttentionWeights> {
         Arc::new(Self {
             prompts: prompts.unwrap_or(of_prompts::Form::Vector),
+            tokens: Some(tokens),
             ..self.clone()
         })
     }
@@ -68,8 +76,9 @@ impl Weights {
 
     /// The attention of steps of one token.
     fn of_one(&self, target: &Target) -> OfOne<grouped_attention::Form> {
+        let everywhere = || grouped_attention::Form::without_matrices(target, self.dims());
         OfOne {
-            form: grouped_attention::Form::of(target, self.dims()),
+            form: self.tokens.unwrap_or_else(everywhere),
             short: self.short(target).map_or(0, |short| short.rows),
         }
     }
@@ -98,13 +107,18 @@ impl AttentionWeights for Weights {
 
     fn tried<'a>(&'a self, gpu: &'a Gpu) -> Chosen<'a> {
         Box::pin(async {
-            let form = of_prompts::Form::of(gpu, self.dims()).await?;
-            Ok(self.in_form(form))
+            let prompts = of_prompts::Form::of(gpu, self.dims()).await?;
+            let tokens = grouped_attention::Form::of(gpu, self.dims()).await?;
+            Ok(self.in_forms(prompts, tokens))
         })
     }
 
     fn untried(&self, target: &Target) -> Arc<dyn AttentionWeights> {
-        self.in_form(of_prompts::Form::untried(target, self.dims()))
+        let prompts = of_prompts::Form::untried(target, self.dims());
+        self.in_forms(
+            prompts,
+            grouped_attention::Form::untried(target, self.dims()),
+        )
     }
 
     fn widest(&self, size: ChunkSize, several: bool) -> u64 {

@@ -392,7 +392,7 @@ fn few_tokens_attend_to_slices_where_workgroups_of_prompts_would_leave_a_device_
         "32 heads leave 100 of 132 cores idle"
     );
     assert!(!state(256).few && !state(512).few);
-    assert!(state(16).slices > 4, "{}", state(16).slices);
+    assert!(state(16).slices > 1, "{}", state(16).slices);
     // A head and a tile of tokens for each of 8 cores is enough.
     let software = Machine::with_cores(Profile::Software, 8);
     assert!(!session.state(software, 30_000, 32).few);
