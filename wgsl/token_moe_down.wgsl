@@ -70,10 +70,14 @@ fn take(nth: u32, first_unit: u32) -> Taken {
   return Taken(unit, place * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
+// A choice that always holds, and that compilers do not know to hold. They do not join a product with an addition across it, which would round
+// once less. So a sum is the same to the bit whether it takes a choice that a compiler can make, as where few lanes have all units, or not.
+fn always() -> bool { return p.sub != 0xffffffffu; }
+
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.
 fn product(nth: u32, taken: Taken, w: w_Loaded) -> f32 {
   let product = weights[own_token * USED + taken.slot] * w_add(0.0, w, h_unit(h_row(TOKEN_UNITS) + taken.unit));
-  return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS));
+  return select(0.0, product, taken.held && (!RAGGED || nth < USED * UNITS) && always());
 }
 
 // The products of a thread of a token alone, with ONE_BLOCK. They are added up as its first thread adds up its own, without a loop, so that
@@ -146,9 +150,8 @@ fn joined(sums: array<f32, SHARES>) -> f32 { return row_sum(sums[0]); }
     sums[$v] = walk(row, lane + $vu * LANES);
   }
   sums[$v] += shared_sum(ahead$v, row, lane + $vu * LANES);
-  // A token alone exchanges these sums with other threads. The choice, which always falls on the sum, keeps compilers from joining a product
-  // that ends one of them with the next addition, which would round once less.
-  if (SHARES > 1u) { sums[$v] = select(0.0, sums[$v], p.sub != 0xffffffffu); }
+  // A token alone exchanges these sums with other threads.
+  if (SHARES > 1u) { sums[$v] = select(0.0, sums[$v], always()); }
   var sum = joined(sums);
   var owns = lane == 0u;
   if (MEET) {

@@ -36,5 +36,5 @@ fn shared_sum(asked: Shared, row: u32, lane: u32) -> f32 {
     sum = s_add(sum, s_load(shared_unit(row) + b, p.shared_sub), h_unit(h_row(TOKEN_UNITS) + USED * UNITS + b));
     b += ALL_LANES;
   }
-  return select(0.0, sum, ONE_PIECE || shared_row(row) < p.shared_rows);
+  return select(0.0, sum, (ONE_PIECE || shared_row(row) < p.shared_rows) && always());
 }
