@@ -172,6 +172,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::buffer::Range;
     use crate::gpu::machine::{Machine, matrix_memory};
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::complete;
@@ -234,6 +235,48 @@ mod tests {
                         });
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "long: scripts/test --all"]
+    fn the_trial_passes_where_matrices_are_emulated_and_fails_where_they_are_wrong() {
+        let shape = SHAPES.into_iter().find(|shape| shape.coop == NVIDIA);
+        let shape = shape.expect("one for these matrices");
+        let shape = Shape { groups: 2, ..shape };
+        for gpu in gpus().iter().filter(|gpu| emulates(gpu)) {
+            for cache in CacheType::ALL {
+                let dims = dims([6, 2, 64, 64]).with_cache(cache);
+                let forms = [
+                    Form::of_shape(shape, dims),
+                    Form::without_matrices(gpu, dims),
+                ];
+                let error = |scale: f32| {
+                    let trial = trial::compared(forms, dims);
+                    let calls = |matrices: bool, values: &Range| {
+                        let mut calls = (trial.calls)(matrices, values);
+                        let of_matrices = calls.iter_mut().take(usize::from(matrices));
+                        of_matrices.for_each(|call| {
+                            *call = emulated_call(call, NVIDIA, false);
+                            let words = call.words.iter_mut();
+                            let scales = words.filter(|(name, _)| *name == "scale");
+                            scales.for_each(|(_, word)| *word = scale.into());
+                        });
+                        calls
+                    };
+                    let (state, values) = (trial.state, trial.values);
+                    let trial = coop::Trial {
+                        state,
+                        values,
+                        calls,
+                    };
+                    complete(trial.nmse(gpu)).unwrap_or_else(|e| panic!("{e}"))
+                };
+                let [right, wrong] = [0.125, 0.12].map(error);
+                eprintln!("{cache:?}: NMSE {right:.1e}, {wrong:.1e}");
+                assert!(right <= trial::LIMIT / 4.0, "{cache:?}: {right:e}");
+                assert!(wrong > trial::LIMIT, "{cache:?}: {wrong:e}");
             }
         }
     }
