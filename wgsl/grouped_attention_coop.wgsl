@@ -1,8 +1,8 @@
 // Computes what grouped_attention.wgsl does, by cooperative matrices (MAT x MAT): queries and weights are rounded to f16, sums are in f32.
 //
 // Division: grid (slices, key heads times parts of a group, tokens), see shared/own_slice.wgsl. Slices begin at multiples of ROWS rows. A workgroup
-// takes up to HEADS_HERE query heads of one key head, which are rows of a matrix. It walks its slice in tiles of GROUPS * ROWS rows, of which a
-// subgroup takes ROWS. A subgroup knows of no other until the slice is over, so none waits for the workgroup. In a turn
+// takes up to HEADS_HERE query heads of one key head, which are rows of a matrix. It walks its slice in tiles of GROUPS * ROWS rows. Each subgroup
+// takes ROWS of them. Subgroups wait for each other only at the end of the slice. In a turn of the loop
 // 1. its keys move to workgroup memory from registers, and the keys of the next turn are requested;
 // 2. it multiplies the queries, which stay in registers, by the keys;
 // 3. its values take the place of the keys, and the values of the next turn are requested;
@@ -10,8 +10,8 @@
 //    by SLACK, because matrices in registers can only be scaled through memory;
 // 5. it adds the products of weights and values to its sums, which stay in registers.
 // At the end the subgroups join their sums in workgroup memory.
-// Bound by: the cache, which is read once for a workgroup's heads, and how many rows are on their way. These are as many as the subgroups that the
-// workgroup memory of a core has room for.
+// Bound by: reading the cache, once for the heads of a workgroup. Each subgroup has ROWS rows on their way. So the workgroup memory of a core, which
+// bounds the subgroups there, bounds the rows.
 enable f16;
 enable wgpu_cooperative_matrix;
 #number HEADS KV_HEADS KEY VALUE  // query heads, key heads, values of a query or key head, of a value head

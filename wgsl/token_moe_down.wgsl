@@ -70,8 +70,9 @@ fn take(nth: u32, first_unit: u32) -> Taken {
   return Taken(unit, place * (ROWS * UNITS) + (first_unit + unit) - slot * UNITS, slot, held);
 }
 
-// A choice that always holds, and that compilers do not know to hold. They do not join a product with an addition across it, which would round
-// once less. So a sum is the same to the bit whether it takes a choice that a compiler can make, as where few lanes have all units, or not.
+// A condition that always holds, which compilers cannot know. A product that is chosen by it is rounded before it is added: compilers do not join
+// the two to a multiply-add, which would round once. Without it they would do so in one variant of the kernel and not in another, where the other
+// conditions of the choice depend on the number of lanes. Then a token of several would not get the bits that it gets alone.
 fn always() -> bool { return p.sub != 0xffffffffu; }
 
 // Computes again whether the unit is behind the last one. So no register keeps it while the weights are being loaded.

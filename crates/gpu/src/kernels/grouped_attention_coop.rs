@@ -11,7 +11,7 @@ pub use crate::gpu::machine::attention::GroupedTokenShape as Shape;
 /// The most values of a head: a subgroup keeps its queries, its sums and the rows that are on their way in registers.
 const WIDEST: usize = 128;
 
-/// The shape for blocks of these sizes on a device with these matrices and `memory` bytes of workgroup memory, where one suits.
+/// The shape for blocks of these sizes, or none if no shape suits. The device has these matrices and `memory` bytes of workgroup memory.
 pub(super) fn fitting(coop: Coop, memory: u32, dims: GroupedDims) -> Option<Shape> {
     let good = |shape: &Shape| {
         shape.coop == coop && shape.fits(dims) && shape.memory(dims) <= memory as usize

@@ -26,7 +26,7 @@ fn limit(form: Form, rows: usize) -> f64 {
     }
 }
 
-/// What a name tells of the form.
+/// The end of a case's name, which tells whether the form takes matrices.
 const fn of_form(form: Form) -> &'static str {
     match form {
         Form::Runs(_) => "",

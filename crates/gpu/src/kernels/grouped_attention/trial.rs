@@ -14,7 +14,8 @@ pub(in crate::kernels) const LIMIT: f64 = 1e-5;
 
 const NAME: &str = "trial of grouped attention of a token";
 
-/// The attention to made-up cache rows in these forms: two slices of two tiles, the last tile not full, scores that rise so that sums must be scaled.
+/// The attention to made-up cache rows in these forms. There are two slices of two tiles, and the last tile is not full. Scores rise within a slice,
+/// so that sums must be scaled.
 pub(in crate::kernels) fn compared(
     forms: [Form; 2],
     dims: GroupedDims,
