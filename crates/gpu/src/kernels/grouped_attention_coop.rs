@@ -172,7 +172,6 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::buffer::Range;
     use crate::gpu::machine::{Machine, matrix_memory};
     use crate::gpu::testing::gpus;
     use crate::gpu::wait::complete;
@@ -181,7 +180,9 @@ mod tests {
     use crate::kernels::cases::grouped_attention::{context, dims};
     use crate::kernels::grouped_attention::{Form, trial};
     use crate::kernels::testing::agrees_changed;
-    use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
+    use crate::kernels::testing::coop::{
+        APPLE, NVIDIA, emulated_call, emulated_error, emulates, has_matrices,
+    };
     use crate::testing::{Rng, drawn};
 
     /// A shape and, where it is another, the same over arrays of numbers.
@@ -252,27 +253,7 @@ mod tests {
                     Form::of_shape(shape, dims),
                     Form::without_matrices(gpu, dims),
                 ];
-                let error = |scale: f32| {
-                    let trial = trial::compared(forms, dims);
-                    let calls = |matrices: bool, values: &Range| {
-                        let mut calls = (trial.calls)(matrices, values);
-                        let of_matrices = calls.iter_mut().take(usize::from(matrices));
-                        of_matrices.for_each(|call| {
-                            *call = emulated_call(call, NVIDIA, false);
-                            let words = call.words.iter_mut();
-                            let scales = words.filter(|(name, _)| *name == "scale");
-                            scales.for_each(|(_, word)| *word = scale.into());
-                        });
-                        calls
-                    };
-                    let (state, values) = (trial.state, trial.values);
-                    let trial = coop::Trial {
-                        state,
-                        values,
-                        calls,
-                    };
-                    complete(trial.nmse(gpu)).unwrap_or_else(|e| panic!("{e}"))
-                };
+                let error = |scale| emulated_error(gpu, &trial::compared(forms, dims), scale);
                 let [right, wrong] = [0.125, 0.12].map(error);
                 eprintln!("{cache:?}: NMSE {right:.1e}, {wrong:.1e}");
                 assert!(right <= trial::LIMIT / 4.0, "{cache:?}: {right:e}");

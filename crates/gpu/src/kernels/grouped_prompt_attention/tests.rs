@@ -12,7 +12,9 @@ use crate::kernels::CacheType;
 use crate::kernels::cases::grouped_prompt_attention::{Context, QWEN3, SMOLLM, case, dims};
 use crate::kernels::cases::{Case, Lab};
 use crate::kernels::testing::bounds::needs_every_byte;
-use crate::kernels::testing::coop::{APPLE, NVIDIA, emulated_call, emulates, has_matrices};
+use crate::kernels::testing::coop::{
+    APPLE, NVIDIA, emulated_call, emulated_error, emulates, has_matrices,
+};
 use crate::kernels::testing::{Rng, agree, agree_everywhere, agree_long, agrees_changed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -298,26 +300,7 @@ fn the_trial_passes_where_matrices_are_emulated_and_fails_where_they_are_wrong()
     for (gpu, dims) in
         devices.flat_map(|gpu| of_types(dims(3, 1, 64, 64)).map(move |dims| (gpu, dims)))
     {
-        let error = |scale: f32| {
-            let trial = trial::compared(dims, NVIDIA);
-            let calls = |matrices: bool, values: &Range| {
-                let mut calls = (trial.calls)(matrices, values);
-                for call in calls.iter_mut().filter(|_| matrices) {
-                    *call = emulated_call(call, NVIDIA, false);
-                    let words = call.words.iter_mut();
-                    let scales = words.filter(|(name, _)| *name == "scale");
-                    scales.for_each(|(_, word)| *word = scale.into());
-                }
-                calls
-            };
-            let (state, values) = (trial.state, trial.values);
-            let trial = coop::Trial {
-                state,
-                values,
-                calls,
-            };
-            complete(trial.nmse(gpu)).unwrap_or_else(|e| panic!("{e}"))
-        };
+        let error = |scale| emulated_error(gpu, &trial::compared(dims, NVIDIA), scale);
         let [right, wrong] = [0.125, 0.12].map(error);
         eprintln!("NMSE {right:.1e}, {wrong:.1e}");
         assert!(right <= trial::LIMIT / 4.0, "{right:e}");

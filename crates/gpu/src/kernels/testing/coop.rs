@@ -1,9 +1,12 @@
 //! Kernels by cooperative matrices on devices that have none: the laboratory writes plain code in place of the matrices.
 
+use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::shader::expand;
 use crate::gpu::testing::{laboratory, metal};
+use crate::gpu::wait::complete;
 use crate::gpu::{Coop, Gpu, Tier, interface};
+use crate::kernels::coop::Trial;
 
 /// The matrices of NVIDIA's GPUs.
 pub const NVIDIA: Coop = Coop::NVIDIA;
@@ -44,4 +47,28 @@ pub fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
         compiled: Some(Box::leak(text.into_boxed_str())),
         ..call.clone()
     }
+}
+
+/// The NMSE of a trial whose first dispatch by matrices is emulated with those of NVIDIA, and is told this factor of scores.
+pub(in crate::kernels) fn emulated_error(
+    gpu: &Gpu,
+    trial: &Trial<impl Fn(bool, &Range) -> Vec<Call>>,
+    scale: f32,
+) -> f64 {
+    let calls = |matrices: bool, values: &Range| {
+        let mut calls = (trial.calls)(matrices, values);
+        for call in calls.iter_mut().take(usize::from(matrices)) {
+            *call = emulated_call(call, NVIDIA, false);
+            let words = call.words.iter_mut();
+            let scales = words.filter(|(name, _)| *name == "scale");
+            scales.for_each(|(_, word)| *word = scale.into());
+        }
+        calls
+    };
+    let trial = Trial {
+        state: trial.state,
+        values: trial.values,
+        calls,
+    };
+    complete(trial.nmse(gpu)).unwrap_or_else(|e| panic!("{e}"))
 }
