@@ -1,12 +1,11 @@
 //! Kernels by cooperative matrices on devices that have none: the laboratory writes plain code in place of the matrices.
 
+#[cfg(test)]
 use crate::gpu::buffer::Range;
 use crate::gpu::call::Call;
 use crate::gpu::shader::expand;
 use crate::gpu::testing::{laboratory, metal};
-use crate::gpu::wait::complete;
 use crate::gpu::{Coop, Gpu, Tier, interface};
-use crate::kernels::coop::Trial;
 
 /// The matrices of NVIDIA's GPUs.
 pub const NVIDIA: Coop = Coop::NVIDIA;
@@ -50,11 +49,14 @@ pub fn emulated_call(call: &Call, coop: Coop, backwards: bool) -> Call {
 }
 
 /// The NMSE of a trial whose first dispatch by matrices is emulated with those of NVIDIA, and is told this factor of scores.
+#[cfg(test)]
 pub(in crate::kernels) fn emulated_error(
     gpu: &Gpu,
-    trial: &Trial<impl Fn(bool, &Range) -> Vec<Call>>,
+    trial: &crate::kernels::coop::Trial<impl Fn(bool, &Range) -> Vec<Call>>,
     scale: f32,
 ) -> f64 {
+    use crate::gpu::wait::complete;
+    use crate::kernels::coop::Trial;
     let calls = |matrices: bool, values: &Range| {
         let mut calls = (trial.calls)(matrices, values);
         for call in calls.iter_mut().take(usize::from(matrices)) {
