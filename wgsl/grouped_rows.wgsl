@@ -68,7 +68,7 @@ fn turn_of(pos: u32, pair: u32) -> Turn {
 
 fn rotated(own: vec2<f32>, other: vec2<f32>, turn: Turn, pair: u32) -> vec2<f32> {
   if (pair >= 2u * QUARTER) { return own; }
-  return own * turn.cos + select(other, -other, pair < QUARTER) * turn.sin;
+  return fma(own, turn.cos, select(other, -other, pair < QUARTER) * turn.sin);
 }
 #else
 fn other_of(pair: u32) -> u32 { return pair; }
@@ -80,7 +80,7 @@ fn turn_of(pos: u32, pair: u32) -> Turn {
 
 fn rotated(own: vec2<f32>, other: vec2<f32>, turn: Turn, pair: u32) -> vec2<f32> {
   if (pair >= ROPE / 2u) { return own; }
-  return own * turn.cos + other.yx * turn.sin;
+  return fma(own, turn.cos, other.yx * turn.sin);
 }
 #endif
 

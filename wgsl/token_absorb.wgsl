@@ -153,6 +153,6 @@ fn k_sums(w: KRows, k_lane: u32) -> KSums {
     // Pairs (2i, 2i+1).
     let angle = angles[position(own_token) * (ROPE / 2u) + (t >> 1u)];
     let other = select(-rows[t ^ 1u], rows[t ^ 1u], (t & 1u) == 1u);
-    q_pe[(own_token * HEADS + head) * ROPE + t] = scale * (rows[t] * angle.x + other * angle.y);
+    q_pe[(own_token * HEADS + head) * ROPE + t] = scale * fma(rows[t], angle.x, other * angle.y);
   }
 }

@@ -10,5 +10,5 @@ fn bytes_sum16(a: vec4<u32>, b: vec4<u32>) -> f32 {
 fn bytes_float_dot(w: W32, x: Record) -> f32 {
   let a = dot(w.v0, vec4<f32>(unpack4xI8(x.lo.x))) + dot(w.v1, vec4<f32>(unpack4xI8(x.lo.y))) + dot(w.v2, vec4<f32>(unpack4xI8(x.lo.z))) + dot(w.v3, vec4<f32>(unpack4xI8(x.lo.w)));
   let b = dot(w.v4, vec4<f32>(unpack4xI8(x.hi.x))) + dot(w.v5, vec4<f32>(unpack4xI8(x.hi.y))) + dot(w.v6, vec4<f32>(unpack4xI8(x.hi.z))) + dot(w.v7, vec4<f32>(unpack4xI8(x.hi.w)));
-  return x.scales.x * a + x.scales.y * b;
+  return fma(x.scales.x, a, x.scales.y * b);
 }

@@ -19,16 +19,16 @@ fn $W_half(sum: f32, codes: vec4<u32>, turned: u32, affine: vec2<f32>, first: ve
   if ($W_CENTRED && $W_CENTRE == 0.0) {
     // Codes are signed bytes. Adding 128 makes them positive, and it is subtracted again.
     let dot = halves_centred_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, turned, first, second);
-    return (HALVES_ONE * affine.x) * (scale.x * dot) + sum;
+    return fma(HALVES_ONE * affine.x, scale.x * dot, sum);
   }
   let dot = halves_dot16(codes & mask, odd & mask, first, second);
-  return (HALVES_ONE * affine.x) * (scale.x * dot) + (affine.y * scale.y + sum);
+  return fma(HALVES_ONE * affine.x, scale.x * dot, fma(affine.y, scale.y, sum));
 #else
   // Codes are signed bytes. Adding 128 makes them positive.
   let dot = halves_dot16((codes & mask) ^ bits, (odd & mask) ^ bits, 1152.0 + $W_CENTRE, first, second, scale);
-  let product = affine.x * dot + sum;
+  let product = fma(affine.x, dot, sum);
   if ($W_CENTRED) { return product; }
-  return (affine.y + $W_CENTRE * affine.x) * scale.y + product;
+  return fma(fma($W_CENTRE, affine.x, affine.y), scale.y, product);
 #endif
 }
 

@@ -8,5 +8,5 @@ fn floats_codes_dot(codes: W32Codes, affine: vec4<f32>, x: W32) -> f32 {
   let lo = affine.x * floats_sum16(codes.lo, x.v0, x.v1, x.v2, x.v3);
   let hi = affine.z * floats_sum16(codes.hi, x.v4, x.v5, x.v6, x.v7);
   let sums = vec2<f32>(dot((x.v0 + x.v1) + (x.v2 + x.v3), vec4<f32>(1.0)), dot((x.v4 + x.v5) + (x.v6 + x.v7), vec4<f32>(1.0)));
-  return (lo + affine.y * sums.x) + (hi + affine.w * sums.y);
+  return fma(affine.y, sums.x, lo) + fma(affine.w, sums.y, hi);
 }

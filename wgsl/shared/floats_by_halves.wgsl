@@ -22,5 +22,5 @@ fn $W_half(w0: vec4<f32>, w1: vec4<f32>, w2: vec4<f32>, w3: vec4<f32>, first: ve
 fn $W_add(sum: f32, w: $W_Loaded, x: Halves) -> f32 {
   let lo = $W_half(w.v0, w.v1, w.v2, w.v3, x.a, x.b);
   let hi = $W_half(w.v4, w.v5, w.v6, w.v7, x.c, x.d);
-  return x.scales.x * lo + (x.scales.z * hi + sum);
+  return fma(x.scales.x, lo, fma(x.scales.z, hi, sum));
 }

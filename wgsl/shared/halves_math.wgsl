@@ -67,6 +67,6 @@ fn halves_dot16(even: vec4<u32>, odd: vec4<u32>, bias: f32, first: vec4<u32>, se
   e += unpack2x16float(even.w) * unpack2x16float(second.z);
   o += unpack2x16float(odd.w) * unpack2x16float(second.w);
   let both = e + o;
-  return scale.x * (both.x + both.y) - bias * scale.y;
+  return fma(scale.x, both.x + both.y, -bias * scale.y);
 }
 #endif

@@ -11,7 +11,7 @@ fn $W_add(sum: f32, w: $W_Loaded, x: Record) -> f32 {
   let lower = bytes_sum16(w.codes & vec4<u32>(0x0f0f0f0fu), x.lo);
   let upper = bytes_sum16(w.codes & vec4<u32>(0xf0f0f0f0u), x.hi);
   // The centre is 8, which the upper nibbles have subtracted already.
-  if ($W_CENTRED) { return w.affine.x * (x.scales.x * lower + ((0.0625 * x.scales.y) * upper - 8.0 * x.scales.z)) + sum; }
-  let product = x.scales.x * lower + (0.0625 * x.scales.y) * upper;
-  return w.affine.x * product + (w.affine.y * x.scales.z + ((8.0 * w.affine.x + w.affine.y) * x.scales.w + sum));
+  if ($W_CENTRED) { return fma(w.affine.x, fma(x.scales.x, lower, fma(0.0625 * x.scales.y, upper, -8.0 * x.scales.z)), sum); }
+  let product = fma(x.scales.x, lower, (0.0625 * x.scales.y) * upper);
+  return fma(w.affine.x, product, fma(w.affine.y, x.scales.z, fma(fma(8.0, w.affine.x, w.affine.y), x.scales.w, sum)));
 }

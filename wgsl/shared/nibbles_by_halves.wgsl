@@ -27,8 +27,8 @@ fn $W_add(sum: f32, w: $W_Loaded, x: Halves) -> f32 {
   let turned = vec4<u32>(w.bits ^ 0x00800080u);
   let lo = halves_dot16((w.codes & lower) | bits, (odd & lower) | bits, 1024.0 + $W_CENTRE, x.a, x.b, x.scales.xy);
   let hi = halves_dot16((w.codes & upper) ^ turned, (odd & upper) ^ turned, 1024.0 + 16.0 * $W_CENTRE, x.c, x.d, x.scales.zw);
-  let product = w.affine.x * (lo + 0.0625 * hi) + sum;
+  let product = fma(w.affine.x, fma(0.0625, hi, lo), sum);
   if ($W_CENTRED) { return product; }
-  return (w.affine.y + $W_CENTRE * w.affine.x) * (x.scales.y + x.scales.w) + product;
+  return fma(fma($W_CENTRE, w.affine.x, w.affine.y), x.scales.y + x.scales.w, product);
 #endif
 }
