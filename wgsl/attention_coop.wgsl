@@ -15,36 +15,32 @@ enable wgpu_cooperative_matrix;
 #number HEADS KV_LORA ROPE WG  // query heads, width of a latent, rotated values of a head, threads of a workgroup
 #number LANES MAT HEAD_TILES SHARES  // threads of a subgroup, rows of a matrix, tiles of MAT queries, shares of the columns
 #number VALUE_TILES ROW_PASSES  // tiles of MAT columns of a subgroup, rows that a thread loads for
-#ifndef CODES
-#number ROW_LOADS  // vectors of a row that a thread loads
-#endif
+#number ROW_LOADS  // vectors of a row's latent that a thread loads
 #number HEAD_PASSES  // heads that a thread loads for
-#number LATENT_LOADS PE_LOADS  // vectors of the latent that a thread loads, vectors of the rotated part that a thread loads
+#number LATENT_LOADS PE_LOADS  // quads of a query's latent that a thread loads, of its rotated part
 #number STEPS ROW_TILES THREAD_PAIRS  // matrices along a share, tiles of MAT rows, pairs of weights of a thread
 #number MATRIX_LOADS OUT_STORES  // pairs of a matrix that a thread moves, vectors of a matrix that a thread writes
-#number LOADERS  // threads that load a row
+#number LOADERS QUERY_LOADERS  // threads that load a row of the cache, of the queries
 #import own_slice
 #word scale: f32
 #read q_lat: array<vec4<f32>> @floats(TOKENS * HEADS * KV_LORA)      // (tokens, HEADS, KV_LORA / 4)
 #read q_pe: array<vec4<f32>> @floats(TOKENS * HEADS * ROPE)          // (tokens, HEADS, ROPE / 4)
-// (rows, (KV_LORA + ROPE) / 4). It is only read. It is declared as written because compilers move loads of read-only data past barriers to
+// (rows, (KV_LORA + ROPE) / 8) of 8 f16. It is only read. It is declared as written because compilers move loads of read-only data past barriers to
 // where they are used, and then a tile waits for all of its bytes.
 #ifdef CODES
-#number CACHE_WORDS CODE_LOADS  // words of 16 bits in a row of the cache, vectors of 8 codes that a thread loads
-#write cache: array<vec2<u32>> @cache(CACHE_ROWS * CACHE_WORDS)   // in Q8_0 (rows, CACHE_WORDS / 4) of 2 words, see shared/cache_codes.wgsl
+#number CACHE_WORDS  // words of 16 bits in a row of the cache
+#write cache: array<vec4<u32>> @cache(CACHE_ROWS * CACHE_WORDS)   // in Q8_0 (rows, CACHE_WORDS / 8) of 4 words, see shared/cache_codes.wgsl
 #import cache_halves
-#each g CODE_LOADS
 #else
-#write cache: array<vec4<f16>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
+#import word_halves
+#write cache: array<vec4<u32>> @cache(CACHE_ROWS * (KV_LORA + ROPE))
 #endif
 #write slice_sums: array<vec4<f32>> @floats(SLICES * HEADS * KV_LORA)     // (tokens, HEADS, slices, KV_LORA / 4)
 #write stats: array<vec2<f32>> @floats(SLICES * HEADS * 2)           // (tokens, HEADS, slices) of (max, sum)
 #import MATRICES as c
 #import coop_put as rows
 #each j ROW_PASSES
-#ifndef CODES
 #each i ROW_LOADS
-#endif
 #each q HEAD_PASSES
 #each l LATENT_LOADS
 #each e PE_LOADS
@@ -62,10 +58,15 @@ const LOG2_E = 1.44269504;
 // Weights reach 2^SLACK, and f16 ends at 2^16. The greater SLACK is, the less often sums are scaled.
 const SLACK = 15.0;
 #ifdef CODES
-const CACHE_ROW = CACHE_WORDS / 4u;
+const CACHE_ROW = CACHE_WORDS / 8u;
+const ROTATED = ROTATED_AT / 4u;   // the vector of a row with which the rotated part begins
+const QUADS_OF = 4u;   // quads of values that a vector of the cache has
 #else
-const CACHE_ROW = (KV_LORA + ROPE) / 4u;
+const CACHE_ROW = (KV_LORA + ROPE) / 8u;
+const ROTATED = KV_LORA / 8u;
+const QUADS_OF = 2u;
 #endif
+const_assert ROPE == 8u * LOADERS;
 // A row in workgroup memory, padded by 16 bytes so that 8 rows lie in different banks.
 const PITCH = KV_LORA + ROPE + 8u;
 const TILE = ROW_TILES * MAT;
@@ -145,14 +146,98 @@ fn spread_sum(v: f32) -> f32 {
 // A subgroup's sums: (tile of heads, tile of columns).
 alias Sums = array<cSums, HEAD_TILES * VALUE_TILES>;
 
+// Whether neighbouring quads of a vector of the latent take each other's places in workgroup memory. The 16 threads that store at once have the
+// vectors of two rows. So their quads lie in different banks.
+#ifdef CODES
+fn turned(vector: u32) -> u32 { return vector / 4u % 2u; }
+#else
+fn turned(vector: u32) -> u32 { return vector % 2u; }
+#endif
+
+// The number of the quad at place `at`, which is its own inverse.
+fn quad_at(at: u32) -> u32 { return at ^ turned(at / QUADS_OF); }
+
+// The order of the values in a quad. Codes take that in which their words give them. It is its own inverse.
+#ifdef CODES
+fn ordered(v: vec4<f32>) -> vec4<f32> { return v.xzyw; }
+#else
+fn ordered(v: vec4<f32>) -> vec4<f32> { return v; }
+#endif
+
 // Moves the queries to workgroup memory, scaled so that scores are exponents of 2. All are requested before the first is used.
-fn bring_queries(wid: vec3<u32>, own: Slice, loader: u32, column: u32, to: u32) {
-  let head$q = own.token * HEADS + own_query(wid, own, $qu * AT_ONCE + loader);
-  let latent$q_$l = q_lat[head$q * (KV_LORA / 4u) + $lu * LOADERS + column];
-  let pe$q_$e = q_pe[head$q * (ROPE / 4u) + $eu * LOADERS + column];
-  rows_put((to + $qu * (AT_ONCE * PITCH) + $lu * (LOADERS * 4u)) / STAGE, vec4<f16>(latent$q_$l * (p.scale * LOG2_E)));
-  rows_put((to + $qu * (AT_ONCE * PITCH) + KV_LORA + $eu * (LOADERS * 4u)) / STAGE, vec4<f16>(pe$q_$e * (p.scale * LOG2_E)));
+fn bring_queries(wid: vec3<u32>, own: Slice, t: u32) {
+  let heads = WG / QUERY_LOADERS;   // heads at a time
+  let loader = t / QUERY_LOADERS;
+  let column = t % QUERY_LOADERS;
+  let to = loader * PITCH + column * 4u;
+  let head$q = own.token * HEADS + own_query(wid, own, $qu * heads + loader);
+  let latent$q_$l = ordered(q_lat[head$q * (KV_LORA / 4u) + quad_at($lu * QUERY_LOADERS + column)]);
+  let pe$q_$e = q_pe[head$q * (ROPE / 4u) + $eu * QUERY_LOADERS + column];
+  rows_put((to + $qu * (heads * PITCH) + $lu * (QUERY_LOADERS * 4u)) / STAGE, vec4<f16>(latent$q_$l * (p.scale * LOG2_E)));
+  rows_put((to + $qu * (heads * PITCH) + KV_LORA + $eu * (QUERY_LOADERS * 4u)) / STAGE, vec4<f16>(pe$q_$e * (p.scale * LOG2_E)));
 }
+
+// A thread's vectors of the rows of a tile.
+struct Asked {
+  latent: array<vec4<u32>, ROW_PASSES * ROW_LOADS>,
+#ifdef CODES
+  scales: array<u32, ROW_PASSES * ROW_LOADS>,
+#endif
+  rotated: array<vec4<u32>, ROW_PASSES>,
+}
+
+// Requests them. The thread's first row is row `first` of the context. Rows behind the last are never read, because they may hold anything, even
+// NaN. The last one is read instead, from the first-level cache.
+fn ask(page: u32, last: u32, first: u32, column: u32) -> Asked {
+  let row$j = cache_row_at(page, min(first + $ju * AT_ONCE, last)) * CACHE_ROW;
+  return Asked(
+    array(
+      cache[row$j + $iu * LOADERS + column],
+    ),
+#ifdef CODES
+    array(
+      cache[row$j + SCALES_AT / 4u + $iu * LOADERS / 16u][($iu * LOADERS + column) / 4u % 4u],
+    ),
+#endif
+    array(
+      cache[row$j + ROTATED + column],
+    ),
+  );
+}
+
+// Stores them in workgroup memory. The thread's first row begins at element `to` of `rows`.
+fn put(to: u32, loader: u32, column: u32, asked: Asked) {
+  let place = (to + column * QUADS_OF * 4u) / STAGE;
+  let even = place + turned(column) * (4u / STAGE);
+  let odd = place + (turned(column) ^ 1u) * (4u / STAGE);
+#ifdef CODES
+  let mask = hidden_mask(p.scale);
+  let scale$j_$i = half_in(asked.scales[$j * ROW_LOADS + $i], column / 2u);
+  put_quads(even, odd, ($ju * AT_ONCE * PITCH + $iu * QUADS_OF * LOADERS * 4u) / STAGE, asked.latent[$j * ROW_LOADS + $i], scale$j_$i, mask);
+#else
+  put_quads(even, odd, ($ju * AT_ONCE * PITCH + $iu * QUADS_OF * LOADERS * 4u) / STAGE, asked.latent[$j * ROW_LOADS + $i]);
+#endif
+  // Threads of neighbouring rows store different quads of a vector at once, again because of the banks.
+  let second = loader % 2u == 1u;
+  let rotated = to + KV_LORA + column * 8u;
+  rows_put((rotated + $ju * (AT_ONCE * PITCH) + select(0u, 4u, second)) / STAGE, halves_of(select(asked.rotated[$j].xy, asked.rotated[$j].zw, second)));
+  rows_put((rotated + $ju * (AT_ONCE * PITCH) + select(4u, 0u, second)) / STAGE, halves_of(select(asked.rotated[$j].zw, asked.rotated[$j].xy, second)));
+}
+
+// Stores the quads of a vector, `further` elements behind the thread's first places for even and for odd quads.
+#ifdef CODES
+fn put_quads(even: u32, odd: u32, further: u32, codes: vec4<u32>, scale: f16, mask: u32) {
+  rows_put(even + further, apart_halves(codes.x, scale, mask));
+  rows_put(odd + further, apart_halves(codes.y, scale, mask));
+  rows_put(even + (further + 8u / STAGE), apart_halves(codes.z, scale, mask));
+  rows_put(odd + (further + 8u / STAGE), apart_halves(codes.w, scale, mask));
+}
+#else
+fn put_quads(even: u32, odd: u32, further: u32, values: vec4<u32>) {
+  rows_put(even + further, halves_of(values.xy));
+  rows_put(odd + further, halves_of(values.zw));
+}
+#endif
 
 // The scores of head h for rows r and r + 1 of the tile: the sums over the shares of the columns.
 fn two_scores(h: u32, r: u32) -> vec2<f32> {
@@ -175,14 +260,20 @@ fn decayed(t: u32, m: u32, sums: cSums) -> cSums {
   return after;
 }
 
-// Adds the products of the weights and values of tile `r` of rows. The subgroup's columns begin at `own`. Values are loaded matrix by
-// matrix to save registers.
-fn add_values(t: u32, r: u32, own: u32, sums: ptr<function, Sums>) {
-  let w$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + r * MAT) / PAIR], WEIGHT_PITCH / PAIR);
-#for v VALUE_TILES
-  let v$v = coopLoadT<cRight>(&rows[(r * MAT * PITCH + own + $vu * MAT) / STAGE], PITCH / STAGE);
-  (*sums)[$m * VALUE_TILES + $v] = coopMultiplyAdd(w$m, v$v, (*sums)[$m * VALUE_TILES + $v]);
-#endfor
+// The weights of a tile, as matrices: (tile of rows, tile of heads).
+alias Weights = array<cLeft, ROW_TILES * HEAD_TILES>;
+
+fn weights_of(t: u32) -> Weights {
+  let w$r_$m = coopLoadT<cLeft>(&weights[($mu * MAT * WEIGHT_PITCH + $ru * MAT) / PAIR], WEIGHT_PITCH / PAIR);
+  return Weights(
+    w$r_$m,
+  );
+}
+
+// Adds the products of the weights and values. The subgroup's columns begin at `own`.
+fn add_values(t: u32, own: u32, by: Weights, sums: ptr<function, Sums>) {
+  let v$r_$n = coopLoadT<cRight>(&rows[($ru * MAT * PITCH + own + $nu * MAT) / STAGE], PITCH / STAGE);
+  (*sums)[$m * VALUE_TILES + $n] = coopMultiplyAdd(by[$r * HEAD_TILES + $m], v$r_$n, (*sums)[$m * VALUE_TILES + $n]);
 }
 
 // Writes sums of tile `m` of heads, for the columns from vector `column` on. They pass through workgroup memory, because a matrix stored to
@@ -201,32 +292,20 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
   let head = m * MAT + e / QUADS;
   if (e >= MATRIX / 4u || !first_of(wid, own, head)) { return; }
   let row = (own.place + own_query(wid, own, head) * own.count) * (KV_LORA / 4u);
-  slice_sums[row + column + e % QUADS] = vec4(two_products(area + 4u * e), two_products(area + 4u * e + 2u));
+  slice_sums[row + quad_at(column + e % QUADS)] = ordered(vec4(two_products(area + 4u * e), two_products(area + 4u * e + 2u)));
 }
 
 #main
   let own = own_slice(wid);
   let begin = own.begin;
   let end = own.end;
-  // Rows behind the end are never read, because they may hold anything, even NaN.
   let last = max(end, 1u) - 1u;
   let loader = t / LOADERS;
   let column = t % LOADERS;
-  let to = loader * PITCH + column * 4u;
-#ifdef CODES
-  let to_codes = loader * PITCH + column * 8u;
-#endif
-#ifdef CODES
-  let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW;
-  var codes$j_$g = cache[from$j + $gu * LOADERS + column];
-  var scales$j_$g = cache[from$j + SCALES_AT / 2u + ($gu * LOADERS + column) / 16u];
-  var rotated$j_$e = cache[from$j + ROTATED_AT / 2u + $eu * LOADERS + column];
-#else
-  let from$j = cache_row_at(own.page, min(begin + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
-  var next$j_$i = cache[from$j + $iu * LOADERS];
-#endif
+  let to = loader * PITCH;
+  var asked = ask(own.page, last, begin + loader, column);
   if (t == 0u) { raised = vec4(0u); }
-  bring_queries(wid, own, loader, column, to);
+  bring_queries(wid, own, t);
   workgroupBarrier();
   // This kernel runs on devices whose subgroups all have LANES lanes.
   let group = t / LANES;
@@ -247,62 +326,53 @@ fn write_four(wid: vec3<u32>, own: Slice, m: u32, column: u32, area: u32, e: u32
 
   var first = begin;
   loop {
-    // 1. The rows.
-    workgroupBarrier();
-#ifdef CODES
-    let scale$j_$g = scale_half(scales$j_$g, ($gu * LOADERS + column) / 4u);
-    rows_put((to_codes + $ju * (AT_ONCE * PITCH) + $gu * (LOADERS * 8u)) / STAGE, four_halves(codes$j_$g.x, scale$j_$g));
-    rows_put((to_codes + $ju * (AT_ONCE * PITCH) + $gu * (LOADERS * 8u) + 4u) / STAGE, four_halves(codes$j_$g.y, scale$j_$g));
-    rows_put((to + $ju * (AT_ONCE * PITCH) + KV_LORA + $eu * (LOADERS * 4u)) / STAGE, halves_of(rotated$j_$e));
-#else
-    rows_put((to + $ju * (AT_ONCE * PITCH) + $iu * (LOADERS * 4u)) / STAGE, next$j_$i);
-#endif
-    if (t == 0u) { raised = vec4(0u); }
-    workgroupBarrier();
-    // Barriers keep these loads here. Before the stores they would delay them, and after the scores they would come late. Behind the last
-    // tile they load the last row of the slice again, from the first-level cache.
-#ifdef CODES
-    let from$j = cache_row_at(own.page, min(first + TILE + $ju * AT_ONCE + loader, last)) * CACHE_ROW;
-    codes$j_$g = cache[from$j + $gu * LOADERS + column];
-    scales$j_$g = cache[from$j + SCALES_AT / 2u + ($gu * LOADERS + column) / 16u];
-    rotated$j_$e = cache[from$j + ROTATED_AT / 2u + $eu * LOADERS + column];
-#else
-    let from$j = cache_row_at(own.page, min(first + TILE + $ju * AT_ONCE + loader, last)) * CACHE_ROW + column;
-    next$j_$i = cache[from$j + $iu * LOADERS];
-#endif
-    workgroupBarrier();
+    // This loop ends at a tile that raises a reference. If it scaled the sums itself, compilers would move them between registers for every tile.
+    loop {
+      // 1. The rows.
+      workgroupBarrier();
+      put(to, loader, column, asked);
+      if (t == 0u) { raised = vec4(0u); }
+      workgroupBarrier();
+      // The barriers keep these loads here. Before the stores they would delay them, and after the scores they would come late.
+      asked = ask(own.page, last, first + TILE + loader, column);
 
-    // 2. The scores.
-    var product: cSums;
-    let key$k = coopLoad<cRight>(&rows[(own_rows * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE); product = coopMultiplyAdd(query$k, key$k, product);
-    coopStoreT(product, &products[own_products / PAIR], MAT / PAIR);
-    workgroupBarrier();
+      // 2. The scores.
+      var product: cSums;
+      let key$k = coopLoad<cRight>(&rows[(own_rows * PITCH + share + $ku * MAT) / STAGE], PITCH / STAGE); product = coopMultiplyAdd(query$k, key$k, product);
+      coopStoreT(product, &products[own_products / PAIR], MAT / PAIR);
+      workgroupBarrier();
 
-    // 3. The softmax.
-    var best = LOWEST;
-    let r$s = 2u * (along * THREAD_PAIRS + $su);
-    let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(seen));
-    best = max(best, max(score$s.x, score$s.y));
-    var shrink = 1.0;
-    if (subgroupAny(best > m + SLACK)) {
-      best = spread_max(best);
-      let reference = select(m, best, best > m + SLACK);
-      shrink = exp2(m - reference);
-      m = reference;
-      l *= shrink;
-      if (first != begin) { raised = vec4(1u); }
+      // 3. The softmax.
+      var best = LOWEST;
+      let r$s = 2u * (along * THREAD_PAIRS + $su);
+      let score$s = select(vec2(LOWEST), two_scores(h, r$s), vec2(first + r$s, first + r$s + 1u) < vec2(seen));
+      best = max(best, max(score$s.x, score$s.y));
+      var shrink = 1.0;
+      if (subgroupAny(best > m + SLACK)) {
+        best = spread_max(best);
+        let reference = select(m, best, best > m + SLACK);
+        shrink = exp2(m - reference);
+        m = reference;
+        l *= shrink;
+        if (first != begin) { raised = vec4(1u); }
+      }
+      let weight$s = vec2<f16>(exp2(score$s - m));
+      put_weights(h * WEIGHT_PITCH + r$s, weight$s);
+      l += f32(weight$s.x) + f32(weight$s.y);
+      if (along == 0u) { decay[h] = shrink; }
+      workgroupBarrier();
+      // Loaded before it is known whether they are used here, because both take as long.
+      let by = weights_of(t);
+      if (raised.x == 1u) { break; }
+
+      // 4. The values.
+      add_values(t, own_values, by, &sums);
+      first += TILE;
+      if (first >= end) { break; }
     }
-    let weight$s = vec2<f16>(exp2(score$s - m));
-    put_weights(h * WEIGHT_PITCH + r$s, weight$s);
-    l += f32(weight$s.x) + f32(weight$s.y);
-    if (along == 0u) { decay[h] = shrink; }
-    workgroupBarrier();
-    if (raised.x == 1u) {
-      sums[$m * VALUE_TILES + $n] = decayed(t, $mu, sums[$m * VALUE_TILES + $n]);
-    }
-
-    // 4. The values.
-    add_values(t, $ru, own_values, &sums);
+    if (first >= end) { break; }
+    sums[$m * VALUE_TILES + $n] = decayed(t, $mu, sums[$m * VALUE_TILES + $n]);
+    add_values(t, own_values, weights_of(t), &sums);
     first += TILE;
     if (first >= end) { break; }
   }

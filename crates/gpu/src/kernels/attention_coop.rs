@@ -99,8 +99,18 @@ pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<I
     SHAPES.into_iter().filter(good)
 }
 
-/// Threads that load a row of the cache or of the queries together: the most that have a vector each of the 64 rotated columns.
-const LOADERS: usize = 16;
+/// Threads that load a row of the cache together: each has 8 of the 64 rotated columns.
+const LOADERS: usize = 8;
+/// Threads that load the query of a head together: the most that have 4 each of the 64 rotated columns.
+const QUERY_LOADERS: usize = 16;
+
+/// Values of the latent that a thread loads at once, in 16 bytes.
+const fn vector(dims: MlaDims) -> usize {
+    match dims.cache {
+        CacheType::F16 => 8,
+        CacheType::Q8_0 => 16,
+    }
+}
 
 impl Shape {
     /// Cache rows of a tile and heads of a workgroup.
@@ -137,19 +147,14 @@ impl Shape {
         let (size, lanes) = (self.coop.size as usize, self.coop.lanes as usize);
         let threads = self.subgroups() * lanes;
         let (tile, heads) = self.tile();
-        // Values of the latent that a thread loads at once.
-        let latent = match dims.cache {
-            CacheType::F16 => 4,
-            CacheType::Q8_0 => 8,
-        };
         dims.heads >= size
             && dims.heads > heads - size
-            && dims.rope.is_multiple_of(4 * LOADERS)
-            && dims.kv_lora.is_multiple_of(latent * LOADERS)
+            && dims.rope == 8 * LOADERS
+            && dims.kv_lora.is_multiple_of(vector(dims) * LOADERS)
             && dims.cache_values().is_multiple_of(size * self.shares)
             && dims.kv_lora.is_multiple_of(size * self.subgroups())
             && (tile * LOADERS).is_multiple_of(threads)
-            && (heads * LOADERS).is_multiple_of(threads)
+            && (heads * QUERY_LOADERS).is_multiple_of(threads)
             && threads / heads <= lanes.min(16)
             && (tile * heads).is_multiple_of(2 * threads)
             && (size * size / 2).is_multiple_of(lanes)
@@ -174,21 +179,17 @@ impl Shape {
             ("VALUE_TILES", dims.kv_lora / size / self.subgroups()),
             ("LOADERS", LOADERS),
             ("ROW_PASSES", tile * LOADERS / threads),
-            ("HEAD_PASSES", heads * LOADERS / threads),
-            ("LATENT_LOADS", dims.kv_lora / 4 / LOADERS),
-            ("PE_LOADS", dims.rope / 4 / LOADERS),
+            ("QUERY_LOADERS", QUERY_LOADERS),
+            ("HEAD_PASSES", heads * QUERY_LOADERS / threads),
+            ("ROW_LOADS", dims.kv_lora / vector(dims) / LOADERS),
+            ("LATENT_LOADS", dims.kv_lora / 4 / QUERY_LOADERS),
+            ("PE_LOADS", dims.rope / 4 / QUERY_LOADERS),
             ("THREAD_PAIRS", tile * heads / threads / 2),
             ("HEADS", dims.heads),
             ("ROPE", dims.rope),
             ("KV_LORA", dims.kv_lora),
         ];
-        // The vectors of a row of the cache that a thread loads: of 4 values, or of 8 codes beside those of the rotated part.
-        let loads = match dims.cache {
-            CacheType::F16 => ("ROW_LOADS", dims.cache_values() / 4 / LOADERS),
-            CacheType::Q8_0 => ("CODE_LOADS", dims.kv_lora / 8 / LOADERS),
-        };
         super::with_numbers(dims.rows().read_by(Call::new("attention_coop")), numbers)
-            .number(loads.0, loads.1 as u32)
             .module("MATRICES", coop::module(size))
             .flag("VECTORS", self.vectors)
     }
