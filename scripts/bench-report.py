@@ -27,7 +27,7 @@ BENCHES = ROOT / "benches"
 REPORT = ROOT / "BENCHMARKS.md"
 
 # Order of models, recipes and tests in tables; others follow in the order of their names.
-MODELS = {"glm-4.7-flash": "GLM-4.7-Flash", "deepseek-v2-lite": "DeepSeek-V2-Lite", "youtu-llm-2b": "Youtu-LLM-2B"}
+MODELS = {"glm-4.7-flash": "GLM-4.7-Flash", "deepseek-v2-lite": "DeepSeek-V2-Lite", "youtu-llm-2b": "Youtu-LLM-2B", "qwen3-30b-a3b": "Qwen3-30B-A3B"}
 RECIPES = ["q4_0", "q4_k_m"]
 
 
