@@ -43,6 +43,9 @@ impl GpuModel {
     ) -> Result<(), GpuError> {
         self.share = match (asked, self.residence) {
             (CpuShare::Off, _) | (CpuShare::Auto, Residence::Whole) => None,
+            (CpuShare::Experts(_), _) if self.model.config().experts.is_none() => {
+                Some(Share::none("the model has no experts".to_owned()))
+            }
             (CpuShare::Experts(_), Residence::Whole) => {
                 Some(Share::none("all experts lie on the GPU".to_owned()))
             }
