@@ -54,7 +54,7 @@ const COOP: [&str; 5] = [
     "prompt_attention_coop",
 ];
 
-/// Rows of a context that every form of the attention has a dispatch for.
+/// Rows of a context that every form of the attention has a dispatch for. A browser's bindings have room for fewer of Llama-3.1-8B.
 const N_CTX: usize = 40_000;
 
 /// A batch whose steps take every kernel for several sequences.
@@ -158,7 +158,10 @@ fn precomposed(target: &Target, model: &dyn Model) -> Step {
 /// Every step of `model` on `target`.
 fn steps(target: &Target, model: &dyn Model) -> Vec<Step> {
     let what = format!("{} on {}", model.config().name, target.name);
-    let session = Plan::of_one(target, model, Residence::Whole, N_CTX, None);
+    // A layer's cache is one binding.
+    let row = (model.cache_row().words() * size_of::<u16>()) as u64;
+    let n_ctx = N_CTX.min((target.max_binding / row) as usize);
+    let session = Plan::of_one(target, model, Residence::Whole, n_ctx, None);
     let session = session.unwrap_or_else(|e| panic!("{what}: {e}"));
     let batch = Plan::new(target, model, Residence::Whole, BATCH);
     let batch = batch.unwrap_or_else(|e| panic!("{what}: {e}"));
