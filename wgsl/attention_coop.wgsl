@@ -157,7 +157,7 @@ fn turned(vector: u32) -> u32 { return vector % 2u; }
 // The number of the quad at place `at`, which is its own inverse.
 fn quad_at(at: u32) -> u32 { return at ^ turned(at / QUADS_OF); }
 
-// The order of the values in a quad. Codes take that in which their words give them. It is its own inverse.
+// The values of a quad in the order of workgroup memory, or back. Codes lie there in the order that `apart_halves` gives them.
 #ifdef CODES
 fn ordered(v: vec4<f32>) -> vec4<f32> { return v.xzyw; }
 #else
@@ -224,7 +224,7 @@ fn put(to: u32, loader: u32, column: u32, asked: Asked) {
   rows_put((rotated + $ju * (AT_ONCE * PITCH) + select(4u, 0u, second)) / STAGE, halves_of(select(asked.rotated[$j].zw, asked.rotated[$j].xy, second)));
 }
 
-// Stores the quads of a vector, `further` elements behind the thread's first places for even and for odd quads.
+// Stores the quads of a vector. `even` and `odd` are the places of the thread's first two quads, and this vector's places lie `further` on.
 #ifdef CODES
 fn put_quads(even: u32, odd: u32, further: u32, codes: vec4<u32>, scale: f16, mask: u32) {
   rows_put(even + further, apart_halves(codes.x, scale, mask));
