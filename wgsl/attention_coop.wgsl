@@ -217,7 +217,7 @@ fn put(to: u32, loader: u32, column: u32, asked: Asked) {
 #else
   put_quads(even, odd, ($ju * AT_ONCE * PITCH + $iu * QUADS_OF * LOADERS * 4u) / STAGE, asked.latent[$j * ROW_LOADS + $i]);
 #endif
-  // Threads of neighbouring rows store different quads of a vector at once, again because of the banks.
+  // Threads of neighbouring rows store different quads of a vector at once, so that these lie in different banks, too.
   let second = loader % 2u == 1u;
   let rotated = to + KV_LORA + column * 8u;
   rows_put((rotated + $ju * (AT_ONCE * PITCH) + select(0u, 4u, second)) / STAGE, halves_of(select(asked.rotated[$j].xy, asked.rotated[$j].zw, second)));

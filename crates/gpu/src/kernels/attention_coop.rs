@@ -99,7 +99,7 @@ pub(super) fn fitting(coop: Coop, memory: u32, dims: MlaDims) -> impl Iterator<I
     SHAPES.into_iter().filter(good)
 }
 
-/// Threads that load a row of the cache together: each has 8 of the 64 rotated columns.
+/// Threads that load a row of the cache together. Each of them loads 8 of the 64 rotated columns.
 const LOADERS: usize = 8;
 /// Threads that load the query of a head together: the most that have 4 each of the 64 rotated columns.
 const QUERY_LOADERS: usize = 16;

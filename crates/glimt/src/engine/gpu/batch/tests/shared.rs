@@ -112,6 +112,15 @@ fn a_share_is_refused_or_left_out_by_reason() {
         none.to_string().contains("all experts lie on the GPU"),
         "{none}"
     );
+    let [mut dense, _] = Way {
+        model: ModelName::TinyQwen2,
+        recipe: Recipe::Q4_0,
+        ..way
+    }
+    .models()
+    .expect("all adapters have the tier");
+    let none = share(&mut dense, CpuShare::Experts(1)).expect("it is told");
+    assert!(none.to_string().contains("has no experts"), "{none}");
     let own = Arc::get_mut(&mut slots).expect("no session has it");
     let refused = own.share_with_cpu(CpuShare::Experts(9), None).wait();
     let refused = refused.expect_err("no token has as many");
